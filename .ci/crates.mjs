@@ -1,32 +1,42 @@
-// The crates that are linked into the deployable program, in order, by what cargo itself says. What only helps
-// to build it (macros, build scripts, tests) is left out.
+// The crates that are linked into a program, in order, by what cargo itself says. What only helps to build it
+// (macros, build scripts, tests) is left out.
 import { execFileSync } from "node:child_process";
 
 export const TARGET = "x86_64-unknown-linux-musl";
+/** The package of the program that is deployed, and that of the command line. */
+export const [HANDLER, COMMANDS] = ["highwater-handler", "highwater-cli"];
 
-export const metadata = () => {
-  const options = ["--format-version", "1", "--locked", "--no-default-features", "--filter-platform", TARGET];
-  return JSON.parse(execFileSync("cargo", ["metadata", ...options], { maxBuffer: 1 << 28 }));
+const cargo = (...options) => execFileSync("cargo", [...options, "--locked"], { encoding: "utf8", maxBuffer: 1 << 28 });
+
+/** Name and version of what a package is built from, with the features of a build of it alone. */
+const tree = (name) => {
+  const lines = cargo("tree", "-p", name, "-e", "normal", "--target", TARGET, "--prefix", "none");
+  return new Set(lines.split("\n").map((line) => line.split(" ").slice(0, 2).join(" ")));
 };
 
 /** Returns `{ root, crates, dependencies }`; the last maps a crate's id to the ids it is linked with. */
-export const linked = () => {
-  const { packages, resolve } = metadata();
+export const linked = (name) => {
+  // The metadata are those of all packages of the workspace, whose features may ask for more.
+  const { packages, resolve } = JSON.parse(cargo("metadata", "--format-version", "1", "--filter-platform", TARGET));
+  const built = tree(name);
   const byId = new Map(packages.map((one) => [one.id, one]));
   const nodes = new Map(resolve.nodes.map((node) => [node.id, node]));
   const isMacro = (id) => byId.get(id).targets.some((target) => target.kind.includes("proc-macro"));
+  const isBuilt = (id) => built.has(`${byId.get(id).name} v${byId.get(id).version}`);
   const dependencies = new Map();
   const follow = (id) => {
     if (dependencies.has(id)) return;
     const normal = nodes.get(id).deps.filter((dep) => dep.dep_kinds.some((kind) => kind.kind === null));
-    const ids = normal.map((dep) => dep.pkg).filter((dep) => !isMacro(dep));
+    const ids = normal.map((dep) => dep.pkg).filter((dep) => !isMacro(dep) && isBuilt(dep));
     dependencies.set(id, [...new Set(ids)].sort());
     ids.forEach(follow);
   };
-  follow(resolve.root);
-  const root = byId.get(resolve.root);
-  const crates = [...dependencies.keys()].filter((id) => id !== resolve.root).map((id) => byId.get(id));
-  const key = (one) => `${one.name} ${one.version}`;
-  crates.sort((one, other) => (key(one) < key(other) ? -1 : 1));
+  const root = packages.find((one) => one.name === name);
+  follow(root.id);
+  const crates = [...dependencies.keys()].filter((id) => id !== root.id).map((id) => byId.get(id));
+  crates.sort(inOrder);
   return { root, crates, dependencies };
 };
+
+const key = (one) => `${one.name} ${one.version}`;
+export const inOrder = (one, other) => (key(one) < key(other) ? -1 : 1);

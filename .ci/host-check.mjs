@@ -2,11 +2,11 @@
 //
 //   export AzureFunctionsJobHost__logging__logLevel__Function=Information
 //   func start --script-root dist 2>&1 | tee -i func.log         # in one terminal
-//   node .ci/host-check.mjs --log func.log --function orders     # in another, once it has started
+//   node .ci/host-check.mjs --log func.log --function poll       # in another, once it has started
 //
 // --url is where the host listens (http://127.0.0.1:7071), --root the folder that it runs (dist). The process of the
 // handler is found by --root (on Linux), or named by --handler PORT; --kill also kills it once, to see it come back.
-// Prints one line for each case: passed, failed, or by hand, which docs/host-check.md is for. Ends with 1 if one failed.
+// Prints one line for each case: passed, failed, or by hand, which docs/contributing/host-check.md is for. Ends with 1 if one failed.
 // Rows that wait are delivered by it: use a table and a handler of your own.
 import { readFileSync, readdirSync, readlinkSync, realpathSync, statSync } from "node:fs";
 import http from "node:http";
@@ -21,7 +21,7 @@ const { values: options } = parseArgs({
   options: {
     url: { type: "string", default: "http://127.0.0.1:7071" },
     root: { type: "string", default: "dist" },
-    function: { type: "string", default: "orders" },
+    function: { type: "string", default: "poll" },
     log: { type: "string" },
     handler: { type: "string" },
     kill: { type: "boolean", default: false },

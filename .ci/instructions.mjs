@@ -4,8 +4,8 @@
 //   node .ci/instructions.mjs --write   writes it anew, for a change that is meant
 //   node .ci/instructions.mjs --release prints those of the program as it is deployed, and compares nothing
 //
-// What is counted are the sections of `tests/counts`, in the profile in which tests are built anyway:
-// counts in it rise and fall with the program's, and do not depend on the machine's load. They depend a
+// What is counted are the sections of `tests/counts`, in a profile of their own, `counts`: counts in it rise and
+// fall with the program's, and do not depend on the machine's load. They depend a
 // little on the seeds of hash maps, and on the compiler's version; hence the tolerance. SHA-256 is told apart,
 // and not compared: processors have instructions for it, which callgrind lacks.
 import { execFileSync } from "node:child_process";
@@ -33,8 +33,8 @@ const released = process.argv.includes("--release");
 
 function build() {
   // Sections are found by the names of functions.
-  const profile = released ? ["--release", "--config", 'profile.release.strip="none"'] : [];
-  const out = execFileSync("cargo", ["test", "--no-run", "--test", "counts", "--message-format=json", ...profile], {
+  const profile = released ? ["--release", "--config", 'profile.release.strip="none"'] : ["--profile", "counts"];
+  const out = execFileSync("cargo", ["test", "-p", "highwater-counts", "--no-run", "--test", "counts", "--message-format=json", ...profile], {
     cwd: ROOT,
     encoding: "utf8",
     maxBuffer: 1 << 28,

@@ -1,6 +1,5 @@
-// Writes docs/third-party-notices.txt, and the same compressed for the program: every crate that is linked into
-// the deployable program, its licence, and the text of that, from the crates' own sources as cargo has fetched
-// them. Run it after a change of Cargo.lock:
+// Writes docs/third-party-notices.txt, and the same compressed for `package`: every crate that is linked into the
+// programs, its licence, and the text of that, from the crates' own sources as cargo has fetched them. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
 //
@@ -10,11 +9,11 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
-import { linked } from "./crates.mjs";
+import { COMMANDS, HANDLER, inOrder, linked } from "./crates.mjs";
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
 const TO = join(ROOT, "docs", "third-party-notices.txt");
-const COMPRESSED = join(ROOT, "src", "package", "third-party-notices.txt.gz");
+const COMPRESSED = join(ROOT, "src/cli/package/contents/third-party-notices.txt.gz");
 const IS_LICENCE = /^(licen[cs]e|copying|notice|unlicense|copyright)/i;
 const IS_COPYRIGHT = /^\W*(copyright|©|\(c\))/i;
 
@@ -34,7 +33,9 @@ const textsOf = (crate) => {
   });
 };
 
-const { crates } = linked();
+// Ours need no notice.
+const all = new Map([HANDLER, COMMANDS].flatMap((name) => linked(name).crates).map((crate) => [crate.id, crate]));
+const crates = [...all.values()].filter((crate) => crate.source !== null).sort(inOrder);
 const groups = new Map(); // Words of a text without its copyright lines, to how it reads and whose it is.
 const without = [];
 const label = (crate) => `${crate.name} ${crate.version}`;
@@ -56,8 +57,8 @@ for (const crate of crates) {
 const parts = [
   "Third-party notices",
   "",
-  "Highwater's own licence is in the file LICENSE. Its deployable program is linked with the crates below. Each line",
-  "has name, version, licence and where it comes from; after them come the texts of the licences.",
+  "Highwater's own licence is in the file LICENSE. Its programs are linked with the crates below, `handler` with most and",
+  "`highwater` with all of them. Each line has name, version, licence and origin; the texts of the licences follow.",
   "",
   ...crates.map((crate) => [label(crate), crate.license ?? "see its text", crate.repository ?? ""].join(" | ").trimEnd()),
   "",

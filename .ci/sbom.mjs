@@ -5,7 +5,7 @@
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { linked } from "./crates.mjs";
+import { HANDLER, linked } from "./crates.mjs";
 
 const lock = readFileSync(join(dirname(fileURLToPath(import.meta.url)), "..", "Cargo.lock"), "utf8");
 const checksums = new Map();
@@ -15,7 +15,7 @@ for (const block of lock.split("[[package]]")) {
 }
 
 const [commit] = process.argv.slice(2);
-const { root, crates, dependencies } = linked();
+const { root, crates, dependencies } = linked(HANDLER);
 const ref = (crate) => `pkg:cargo/${crate.name}@${crate.version}`;
 const refs = new Map([root, ...crates].map((crate) => [crate.id, ref(crate)]));
 const component = (crate) => {

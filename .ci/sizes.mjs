@@ -4,7 +4,7 @@
 //
 // The program must have its symbols. `.ci/deployable` strips them; after it, this links once more with them:
 //
-//   cargo rustc --locked --release --no-default-features --target x86_64-unknown-linux-musl --bin highwater -- -C strip=none
+//   cargo rustc --locked --release -p highwater-handler --target x86_64-unknown-linux-musl -- -C strip=none
 //
 // What a crate's generic functions became in another one counts for the crate that wrote them; what drops a value
 // counts for the crate of its type. Needs `nm` and `size` of binutils.

@@ -9,7 +9,7 @@ use azure_core::http::headers::{ERROR_CODE, HeaderName, Headers};
 use azure_core::time::parse_rfc7231;
 use time::OffsetDateTime;
 
-use crate::redaction::scrub;
+use highwater_engine::redaction::scrub;
 
 /// How a request ended that did not succeed.
 #[derive(Clone, Debug)]

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use azure_core::error::{Error, ErrorKind};
+use highwater_engine::clock::Clock;
+use highwater_engine::redaction::hold_token;
 use time::Duration;
 use tokio::sync::Mutex;
 
 use super::failure::describe;
-use crate::clock::Clock;
-use crate::redaction::hold_token;
 
 /// How long before its end a token is replaced: as the identity library does it.
 const REFRESH_BEFORE: Duration = Duration::minutes(5);
@@ -94,8 +94,9 @@ impl TokenCredential for KeptToken {
 mod tests {
     use std::sync::Mutex as StdMutex;
 
+    use highwater_engine::clock::TokioClock;
+
     use super::*;
-    use crate::clock::TokioClock;
 
     /// Hands out what it was given, and then fails.
     #[derive(Debug)]

@@ -20,13 +20,13 @@ use azure_core::error::{Error, ErrorKind};
 use azure_core::http::headers::{HeaderName, Headers, RETRY_AFTER};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Request, StatusCode};
 use futures_util::StreamExt as _;
+use highwater_engine::redaction::{hold_token, scrub};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tokio::time::sleep;
 use url::form_urlencoded;
 
 use super::left_alone::LeftAlone;
-use crate::redaction::{hold_token, scrub};
 
 /// Longest pause that is waited for while somebody wants to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use azure_core::http::policies::{Policy, PolicyResult};
 use azure_core::http::{Context, Request};
 use azure_core::time::to_rfc7231;
 
-use crate::clock::Clock;
+use highwater_engine::clock::Clock;
 
 /// Signs each try of a request anew: the service refuses a signature older than 15 minutes.
 pub(crate) struct SharedKey {
@@ -119,10 +119,10 @@ fn string_to_sign(account: &str, request: &Request) -> String {
 mod tests {
     use azure_core::http::{Method, Url};
     use expect_test::expect;
+    use highwater_engine::clock::TokioClock;
     use time::macros::datetime;
 
     use super::*;
-    use crate::clock::TokioClock;
 
     fn request() -> Request {
         let url =

@@ -39,7 +39,7 @@ impl Tokens {
     /// # Errors
     ///
     /// Why there is none, and what to look at.
-    pub(crate) async fn get(&self) -> Result<String, String> {
+    pub async fn get(&self) -> Result<String, String> {
         // The form that version 2 of the identity platform asks for.
         // <https://learn.microsoft.com/entra/identity-platform/scopes-oidc#the-default-scope>
         let scope = format!("{}/.default", self.audience.trim_end_matches('/'));

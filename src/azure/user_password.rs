@@ -24,6 +24,7 @@ use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions}
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::headers::{CONTENT_TYPE, Headers, RETRY_AFTER};
 use azure_core::http::{HttpClient, Method, Request, StatusCode};
+use highwater_engine::clock::Clock;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::time::sleep;
@@ -31,7 +32,6 @@ use url::{Url, form_urlencoded};
 
 use super::ConnectError;
 use super::left_alone::LeftAlone;
-use crate::clock::Clock;
 
 /// Where the public cloud's users log in.
 /// <https://learn.microsoft.com/entra/identity-platform/authentication-national-cloud>

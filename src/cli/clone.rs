@@ -9,13 +9,14 @@ use serde::Serialize;
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::{is_of, restore};
-use crate::app::App;
-use crate::config::{Vars, is_poller_name};
-use crate::cursor::Cursor;
-use crate::error::chain;
-use crate::partition::whole_of;
-use crate::poller::{CloneError, Operator, Poller};
-use crate::range::position_text;
+use highwater::admin::CloneError;
+use highwater::builder::App;
+use highwater::config::{Vars, is_poller_name};
+use highwater::cursor::Cursor;
+use highwater::error::chain;
+use highwater::partition::whole_of;
+use highwater::poller::{Operator, Poller};
+use highwater::range::position_text;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -115,8 +116,11 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         (None, None) => return Err(Failed::new(Exit::Usage, "clone to which name?".to_owned())),
     };
     let Copying { from, to, is_set_up, means } = copying;
-    let at = from.present().await?.document?.and_then(|document| document.checkpoint.cursor);
-    let place = at.as_ref().map_or_else(|| "the beginning".to_owned(), position_text);
+    let Some(document) = from.admin().present().await?.into_started()? else {
+        return Err(nothing_to_copy(&source, new_name, is_set_up));
+    };
+    let at = document.checkpoint.cursor;
+    let place = place_text(at.as_ref());
     let plan = format!(
         "{name}: `{new_name}` gets a document of its own, and continues after the checkpoint of {source}, now {place}\n  \
          {means}"
@@ -135,17 +139,34 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let done = Box::pin(from.clone_to(&to, is_set_up, operator)).await.map_err(failed)?;
+    let done = Box::pin(from.admin().clone_to(&to, is_set_up, operator)).await.map_err(failed)?;
     let cursor = done.document.checkpoint.cursor.as_ref();
     let (changed, generation) = (true, Some(done.document.generation.0));
     let report =
         Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
     say(&options.form.output.one(&report, || {
-        let place = cursor.map(position_text).unwrap_or_default();
+        let place = place_text(cursor);
         let next = if is_set_up { "" } else { "; settings for it are still to be made" };
         format!("{new_name}: continues after {place}{next}")
     }));
     Ok(Exit::Done)
+}
+
+fn place_text(cursor: Option<&Cursor>) -> String {
+    cursor.map_or_else(|| "the beginning".to_owned(), position_text)
+}
+
+/// Says what starts the new poller where the other one never started.
+fn nothing_to_copy(source: &str, new_name: &str, is_set_up: bool) -> Failed {
+    let start = if is_set_up {
+        format!("start `{new_name}` as its settings say with `highwater init {new_name}`")
+    } else {
+        format!("add settings for `{new_name}`, which starts as they say")
+    };
+    let text = format!(
+        "{source} has never started, so there is no state to copy: check the name, or {start}; nothing was done"
+    );
+    Failed::new(Exit::Failed, text)
 }
 
 /// A part would be cloned without the others, and none of them is all of the poller.
@@ -167,7 +188,7 @@ fn failed(error: CloneError) -> Failed {
     match error {
         CloneError::Restore(error) => restore::failed(error),
         CloneError::Tick(error) => error.into(),
-        error @ (CloneError::NoPosition(_)
+        error @ (CloneError::NeverStarted(_)
         | CloneError::Format(_)
         | CloneError::Exists(_)
         | CloneError::RanBefore { .. }

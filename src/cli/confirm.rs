@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::output::{Exit, Failed, tell};
 use super::pause::{WhoOption, some_text};
-use crate::config::Vars;
+use highwater::config::Vars;
 
 /// Who asks for something that cannot be taken back, why, and whether they are sure.
 #[derive(Debug, Args)]

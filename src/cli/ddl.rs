@@ -5,13 +5,13 @@
 use clap::{Args, ValueEnum};
 
 use super::output::{Exit, Failed, say};
-use crate::config::{
+use highwater::config::{
     FENCE_TABLE_DEFAULT, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, STATE_TABLE_DEFAULT,
 };
-use crate::error::chain;
-use crate::handler::sql as handler;
-use crate::journal::sql as journal;
-use crate::state::sql as state;
+use highwater::error::chain;
+use highwater::handler::sql as handler;
+use highwater::journal::sql as journal;
+use highwater::state::sql as state;
 
 /// A table that Highwater keeps in a database.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -6,9 +6,9 @@ use serde::Serialize;
 use super::findings;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
 use super::{is_of, unknown};
-use crate::app::doctor::Patient;
-use crate::config::Vars;
-use crate::doctor::Finding;
+use highwater::builder::doctor::Patient;
+use highwater::config::Vars;
+use highwater::doctor::Finding;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

@@ -1,9 +1,9 @@
 //! How findings are printed: those of `doctor` and of `validate`.
 
 use super::output::Exit;
-use crate::doctor::{Finding, Level, Verdict, verdict};
-use crate::event::counted;
-use crate::redaction::redact;
+use highwater::doctor::{Finding, Level, Verdict, verdict};
+use highwater::event::counted;
+use highwater::redaction::redact;
 
 /// Returns what people read of findings, each under a heading: a line for each, the fix below it, and
 /// a last line with the sum.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::project::HOST_FILE;
+use highwater::project::HOST_FILE;
 
 /// Where `host.json` and functions are.
 #[derive(Debug, Args)]

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say};
 use super::parts;
-use crate::config::Vars;
-use crate::cursor::Cursor;
-use crate::poller::{Init, Poller};
+use highwater::admin::Init;
+use highwater::config::Vars;
+use highwater::cursor::Cursor;
+use highwater::poller::Poller;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -73,7 +74,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
 
 async fn start(poller: &Poller) -> Result<Started, Failed> {
     let name = poller.name();
-    match poller.init().await? {
+    match poller.admin().init().await? {
         Init::Started { after } => Ok(Started { poller: name.to_owned(), after }),
         Init::StartedBefore => {
             let text = format!("poller `{name}` has a state; it stays as it is");

@@ -12,12 +12,14 @@ use tokio::time::sleep;
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, say_bytes, tell, time_text};
 use super::pause::WhoOption;
-use super::{poller, serve};
-use crate::clock::{Clock as _, SystemClock};
-use crate::config::{Vars, parse_duration};
-use crate::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict};
-use crate::poller::{Compacting, Operator, Poller};
-use crate::state::FencingToken;
+use super::poller;
+use highwater::admin::Compacting;
+use highwater::clock::{Clock as _, SystemClock};
+use highwater::config::{Vars, parse_duration};
+use highwater::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict};
+use highwater::poller::{Operator, Poller};
+use highwater::serve;
+use highwater::state::FencingToken;
 
 /// How often `tail --follow` looks for what is new.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +106,7 @@ impl Selection {
 
     async fn read(&self, poller: &Poller) -> Result<History, Failed> {
         let from = self.since.map(|since| since.to_offset(time::UtcOffset::UTC).date());
-        Ok(poller.history(from).await?)
+        Ok(poller.admin().history(from).await?)
     }
 }
 
@@ -208,7 +210,7 @@ async fn go_on(
     let mut from = history.parts.last().map(|(part, _)| part.day);
     while !stop.is_set() {
         sleep(FOLLOW_INTERVAL).await;
-        let history = poller.history(from).await?;
+        let history = poller.admin().history(from).await?;
         let filter = selection.filter();
         let is_new = |line: &&&Line| line.number > seen.get(&line.part).copied().unwrap_or(0);
         let selected = history.select(&filter);
@@ -239,7 +241,7 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
         let text = "its `JOURNAL` is `off`: there is no history to go on with";
         return Err(Failed::new(Exit::Usage, format!("{name}: {text}")));
     }
-    let examined = poller.examine().await?;
+    let examined = poller.admin().examine().await?;
     // Where no history is left, none is dropped.
     let is_removed = matches!(examined.verdict, Verdict::Removed { .. });
     if let Some(text) = super::state::disagreement(name, &examined).filter(|_| !is_removed) {
@@ -254,7 +256,7 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     }
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
-    let (seq, dropped, kept) = match poller.compact(operator).await? {
+    let (seq, dropped, kept) = match poller.admin().compact(operator).await? {
         Compacting::Compacted { seq, dropped, kept } => (seq, dropped, kept),
         Compacting::NoDocument => {
             let text = format!("{name}: there is no state document to begin with");

@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say};
-use super::{poller, restore};
-use crate::config::Vars;
-use crate::error::chain;
-use crate::poller::{Operator, Poller, Present, RestoreError};
-use crate::state::Fence;
+use super::{restore, stored_poller};
+use highwater::admin::{Present, RestoreError};
+use highwater::config::Vars;
+use highwater::error::chain;
+use highwater::poller::{Operator, Poller};
+use highwater::state::Fence;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
@@ -53,8 +54,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let Options::Break(options) = options;
     let name = options.poller.as_str();
     let reason = options.asked.reason()?;
-    let poller = poller(vars, name)?;
-    let present = poller.present().await?;
+    let poller = stored_poller(vars, name).await?;
+    let present = poller.admin().present().await?;
     let document = match &present.document {
         Ok(Some(document)) => document.clone(),
         Ok(None) => {
@@ -87,7 +88,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let broken = Box::pin(poller.break_lease(&present, options.live, operator)).await;
+    let broken = Box::pin(poller.admin().break_lease(&present, options.live, operator)).await;
     let broken = broken.map_err(restore::failed)?;
     // It was held by what was read, and nothing but that is written over.
     let broken = broken.ok_or_else(|| restore::failed(RestoreError::Moved))?;
@@ -150,7 +151,7 @@ async fn raise(
     }
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let raised = Box::pin(poller.raise_above(fence, present, options.live, operator)).await;
+    let raised = Box::pin(poller.admin().raise_above(fence, present, options.live, operator)).await;
     let raised = raised.map_err(restore::failed)?;
     let raised = raised.ok_or_else(|| restore::failed(RestoreError::Moved))?;
     let raised_to = raised.document.newest_grant();

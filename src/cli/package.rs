@@ -1,5 +1,8 @@
 //! `highwater package`: what `func start --script-root DIR` and a deployment need.
 
+pub(crate) mod contents;
+mod program;
+
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,10 +10,10 @@ use serde::Serialize;
 
 use super::from::FromOption;
 use super::output::{Exit, Failed, OutputOption, say, tell};
-use crate::config::{Config, Vars};
-use crate::error::chain;
-use crate::package::{Ingredients, Package};
-use crate::project::HANDLER;
+use contents::{Ingredients, Package};
+use highwater::config::{Config, Vars};
+use highwater::error::chain;
+use highwater::project::HANDLER;
 
 /// Settings of pollers begin so.
 const POLLERS: &str = "HIGHWATER__POLLERS__";
@@ -32,7 +35,7 @@ pub(super) struct Options {
     to: Where,
     #[command(flatten)]
     from: FromOption,
-    /// The program to take; this one if not given.
+    /// The handler to take; if not given, the one beside this program, or in a source tree the one built from it.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     #[command(flatten)]
@@ -77,8 +80,13 @@ pub(super) fn run(
     };
     let failed = |error| Failed::new(Exit::Failed, chain(&error));
     let folder = options.from.folder(settings);
-    let (binary, config) = (options.binary.as_deref(), config.as_ref());
-    let made_of = Ingredients { folder: &folder, binary, config, has_settings: settings.is_some() };
+    let binary = options.binary.clone().map_or_else(program::find, Ok)?;
+    let made_of = Ingredients {
+        folder: &folder,
+        binary: &binary,
+        config: config.as_ref(),
+        has_settings: settings.is_some(),
+    };
     let package = Package::of(made_of, vars).map_err(failed)?;
     let Where { out, stage } = &options.to;
     let bytes = out.as_ref().map(|to| package.zip(to)).transpose().map_err(failed)?;

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tracing::error;
 
 use super::output::{Exit, Failed, tell};
-use crate::page::{Served, serve};
+use highwater::page::{Served, serve};
 
 /// A page that is served until it is closed.
 pub(super) struct Page {

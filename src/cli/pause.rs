@@ -8,8 +8,9 @@ use time::OffsetDateTime;
 
 use super::output::{Exit, Failed, OutputOption, say, time_text};
 use super::parts;
-use crate::config::Vars;
-use crate::poller::{Operator, Pausing, Poller, Resuming};
+use highwater::admin::{Pausing, Resuming};
+use highwater::config::Vars;
+use highwater::poller::{Operator, Poller};
 
 #[derive(Debug, Args)]
 pub(super) struct PauseOptions {
@@ -114,7 +115,8 @@ pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exi
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
     let parts = parts(vars, &options.poller)?;
-    let pause = async |poller: &Poller| Ok(paused(poller.name(), poller.pause(operator).await?));
+    let pause =
+        async |poller: &Poller| Ok(paused(poller.name(), poller.admin().pause(operator).await?));
     each(&parts, options.form, pause).await
 }
 
@@ -148,7 +150,8 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
     let reason = options.reason.as_deref().unwrap_or_default();
     let operator = Operator { by: &by, reason };
     let parts = parts(vars, &options.poller)?;
-    let resume = async |poller: &Poller| Ok(resumed(poller.name(), poller.resume(operator).await?));
+    let resume =
+        async |poller: &Poller| Ok(resumed(poller.name(), poller.admin().resume(operator).await?));
     each(&parts, options.form, resume).await
 }
 
@@ -161,7 +164,7 @@ fn resumed(name: &str, resuming: Resuming) -> Report {
             was.reason
         ),
         Resuming::BackOffEnded { until } => format!(
-            "{name}: was not paused; its failed batch, which was to wait until {}, is tried by the next tick",
+            "{name}: backoff ended (it was to last until {}); the next tick retries the failed batch",
             time_text(*until)
         ),
         Resuming::NotPaused => format!("{name}: is not paused"),

@@ -9,12 +9,13 @@ use time::OffsetDateTime;
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
 use super::poller;
-use crate::config::Vars;
-use crate::cursor::KeyValues;
-use crate::error::chain;
-use crate::event::EventId;
-use crate::poller::{Found, Poller};
-use crate::quarantine::{Entry, EntryError, Reason};
+use highwater::admin::Found;
+use highwater::config::Vars;
+use highwater::cursor::KeyValues;
+use highwater::error::chain;
+use highwater::event::EventId;
+use highwater::poller::Poller;
+use highwater::quarantine::{Entry, EntryError, Reason};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
@@ -43,7 +44,7 @@ pub(super) struct Selection {
 impl Selection {
     /// Returns the entries that are meant, each of which is there.
     pub(super) async fn events(&self, poller: &Poller) -> Result<Vec<EventId>, Failed> {
-        let there = poller.quarantined().await?;
+        let there = poller.admin().quarantined().await?;
         if self.all {
             return Ok(there);
         }
@@ -174,9 +175,9 @@ fn key_text(key: &KeyValues) -> String {
 async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
-    for event in poller.quarantined().await? {
+    for event in poller.admin().quarantined().await? {
         // One that is gone by now was redriven or dropped meanwhile.
-        entries.extend(poller.entry(&event).await?.map(Listed::of));
+        entries.extend(poller.admin().entry(&event).await?.map(Listed::of));
     }
     say(&options.form.output.list(&entries));
     Ok(Exit::Done)
@@ -194,7 +195,7 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
 
 /// Returns an entry that must be there.
 async fn found(poller: &Poller, event: &EventId) -> Result<Found, Failed> {
-    poller.entry(event).await?.ok_or_else(|| missing(poller, event))
+    poller.admin().entry(event).await?.ok_or_else(|| missing(poller, event))
 }
 
 fn missing(poller: &Poller, event: &EventId) -> Failed {
@@ -225,7 +226,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
     let mut entries = Vec::new();
     let mut kept = Vec::new();
     for event in options.selection.events(&poller).await? {
-        let Some(found) = poller.entry(&event).await? else { continue };
+        let Some(found) = poller.admin().entry(&event).await? else { continue };
         match &found.entry {
             // What was not named one by one is not removed unread.
             Err(error) if options.selection.all => kept.push(Removal {
@@ -242,7 +243,8 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
             return Ok(Exit::Done);
         }
         for Found { event, etag, .. } in entries {
-            let error = poller.remove_entry(&event, &etag).await.err().map(|error| chain(&error));
+            let error =
+                poller.admin().remove_entry(&event, &etag).await.err().map(|error| chain(&error));
             lines.push(Removal { event_id: event, dropped: error.is_none(), error });
         }
     }

@@ -15,13 +15,15 @@ use self::plan::Plan;
 use self::work::Work;
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
-use super::{poller, serve};
-use crate::app::range::{Ranges, Worker};
-use crate::config::Vars;
-use crate::event::counted;
-use crate::poller::{Operator, Poller, RangeEnd};
-use crate::range::{Purpose, Range, is_id, window_name};
-use crate::state::RangeRecord;
+use super::poller;
+use highwater::admin::RangeEnd;
+use highwater::builder::range::{Ranges, Worker};
+use highwater::config::Vars;
+use highwater::event::counted;
+use highwater::poller::{Operator, Poller};
+use highwater::range::{Purpose, Range, is_id, window_name};
+use highwater::serve;
+use highwater::state::RangeRecord;
 
 /// Digits of an id that is made here.
 const ID_CHARS: usize = 12;
@@ -128,7 +130,7 @@ async fn find(
     id: &str,
 ) -> Result<Begun, Failed> {
     let name = shape.purpose.name(&options.poller, id);
-    let record = Worker::new(ranges)?.range(&name).range().await?.ok_or_else(|| {
+    let record = Worker::new(ranges)?.range(&name).admin().range().await?.ok_or_else(|| {
         let what = shape.purpose.as_str();
         let text = format!("poller `{}` has no {what} `{id}`", options.poller);
         Failed::new(Exit::Usage, text)
@@ -158,7 +160,11 @@ async fn begin(
     let id: String = Uuid::new_v4().simple().to_string().chars().take(ID_CHARS).collect();
     let name = shape.purpose.name(&options.poller, &id);
     let record = plan.record;
-    Worker::new(ranges)?.range(&name).begin_range(&record, &shape.purpose.replay_id(&id)).await?;
+    Worker::new(ranges)?
+        .range(&name)
+        .admin()
+        .begin_range(&record, &shape.purpose.replay_id(&id))
+        .await?;
     let what = shape.purpose.as_str();
     tell(&format!(
         "{what} `{id}` is begun; `highwater {what} {} --resume {id}` goes on with it",
@@ -172,7 +178,7 @@ async fn lift_pauses(ranges: &Arc<Ranges>, begun: &Begun) -> Result<(), Failed> 
     let worker = Worker::new(ranges)?;
     for (name, _) in windows(begun) {
         let operator = Operator { by: "highwater --resume", reason: "resumed" };
-        worker.range(&name).resume(operator).await?;
+        worker.range(&name).admin().resume(operator).await?;
     }
     Ok(())
 }
@@ -217,7 +223,7 @@ async fn deliver(
     match ended {
         RangeEnd::Done => {
             let rows = rows_of(&Worker::new(ranges)?, &begun).await?;
-            Worker::new(ranges)?.range(&name).end_range().await?;
+            Worker::new(ranges)?.range(&name).admin().end_range().await?;
             let rows_here = ranges.pace().taken();
             let told = Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
             let text =
@@ -242,7 +248,7 @@ async fn deliver(
 async fn rows_of(worker: &Worker, begun: &Begun) -> Result<u64, Failed> {
     let mut rows = 0;
     for (name, _) in windows(begun) {
-        rows += worker.range(&name).range().await?.map_or(0, |record| record.rows);
+        rows += worker.range(&name).admin().range().await?.map_or(0, |record| record.rows);
     }
     Ok(rows)
 }
@@ -272,7 +278,7 @@ async fn status(
     let worker = Worker::new(ranges)?;
     let mut lines = Vec::new();
     for (name, range) in windows(begun) {
-        let record = worker.range(&name).range().await?;
+        let record = worker.range(&name).admin().range().await?;
         let state = match &record {
             None if begun.record.cancelled_at.is_some() => "cancelled",
             None => "waiting",
@@ -305,10 +311,10 @@ async fn cancel(
         return Err(Failed::new(Exit::Failed, format!("`{}` is done", begun.name)));
     }
     // First what keeps further windows from being begun.
-    worker.range(&begun.name).cancel_range().await?;
+    worker.range(&begun.name).admin().cancel_range().await?;
     for (name, _) in windows(&begun) {
-        if name != begun.name && worker.range(&name).range().await?.is_some() {
-            worker.range(&name).cancel_range().await?;
+        if name != begun.name && worker.range(&name).admin().range().await?.is_some() {
+            worker.range(&name).admin().cancel_range().await?;
         }
     }
     let told = GivenUp { poller: &options.poller, id: &begun.id, cancelled: true };

@@ -3,11 +3,9 @@
 use clap::Args;
 
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
-use crate::app::App;
-use crate::config::Vars;
-use crate::error::chain;
-use crate::lease::LeaseError;
-use crate::recovery::{Finding, RecoveryError};
+use highwater::builder::App;
+use highwater::config::Vars;
+use highwater::recovery::Finding;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -28,20 +26,6 @@ impl Record for Finding {
         let Self { poller, condition, action, found, outcome } = self;
         let outcome = outcome.to_string();
         vec![poller.clone(), condition.to_string(), action.to_string(), outcome, found.clone()]
-    }
-}
-
-impl From<RecoveryError> for Failed {
-    fn from(error: RecoveryError) -> Self {
-        match error {
-            RecoveryError::Store(error) | RecoveryError::Lease(LeaseError::Store(error)) => {
-                error.into()
-            }
-            RecoveryError::Lease(LeaseError::Lost(_)) => Self::new(Exit::Conflict, chain(&error)),
-            RecoveryError::Lease(_) | RecoveryError::Document(_) => {
-                Self::new(Exit::Failed, chain(&error))
-            }
-        }
     }
 }
 

@@ -7,14 +7,16 @@ use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::pause::{WhoOption, some_text};
 use super::unknown;
-use crate::app::App;
-use crate::app::parts::Divisible;
-use crate::config::Vars;
-use crate::error::chain;
-use crate::event::counted;
-use crate::partition::PARTITIONS_MAX;
-use crate::poller::{LoadError, Operator, RestoreError, SeedError};
-use crate::repartition::{Division, Repartition, RepartitionError, division};
+use highwater::admin::{RestoreError, SeedError};
+use highwater::builder::App;
+use highwater::builder::parts::Divisible;
+use highwater::config::Vars;
+use highwater::document::LoadError;
+use highwater::error::chain;
+use highwater::event::counted;
+use highwater::partition::PARTITIONS_MAX;
+use highwater::poller::Operator;
+use highwater::repartition::{Division, Repartition, RepartitionError, division};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::output::{Exit, Failed};
 use super::range::{self, RangeOptions, Shape};
-use crate::config::Vars;
-use crate::range::Purpose;
+use highwater::config::Vars;
+use highwater::range::Purpose;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

@@ -14,13 +14,15 @@ use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::restore::SEEN_LATER;
 use super::{poller_to_restore, restore};
-use crate::config::Vars;
-use crate::cursor::Cursor;
-use crate::error::chain;
-use crate::event::counted;
-use crate::poller::{Counted, Operator, Poller, ResetError, ResetPlan, ResetTo, Weight};
-use crate::range::position_text;
-use crate::state::StateDocument;
+use highwater::admin::{Counted, ResetError, ResetPlan, ResetTo, Weight};
+use highwater::config::Vars;
+use highwater::cursor::Cursor;
+use highwater::error::chain;
+use highwater::event::counted;
+use highwater::poller::{Operator, Poller};
+use highwater::range::position_text;
+use highwater::state::StateDocument;
+use highwater::suggestion::quoted;
 
 /// Digits of the id that distinguishes the deliveries of this reset from earlier ones.
 const ID_CHARS: usize = 12;
@@ -95,14 +97,15 @@ struct Report<'a> {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let poller = poller_to_restore(vars, name)?;
+    let poller = poller_to_restore(vars, name).await?;
     let copy = match (options.to, &options.at) {
         (To::Checkpoint, Some(file)) => Some(restore::read(name, Path::new(file))?),
         _ => None,
     };
     let to = target(options, copy.as_ref())?;
-    let plan = Box::pin(poller.plan_reset(to, options.new_source)).await.map_err(failed)?;
-    let text = plan_text(name, &plan);
+    let plan = Box::pin(poller.admin().plan_reset(to, options.new_source)).await.map_err(failed)?;
+    let mut text = plan_text(name, &plan);
+    text.extend(others_continue(&poller.other_partitions(), options));
     if options.dry_run {
         let report = report(name, &plan);
         say(&options.form.output.one(&report, || text));
@@ -155,8 +158,11 @@ async fn reset(
     let id: String = Uuid::new_v4().simple().to_string().chars().take(ID_CHARS).collect();
     let by = options.asked.by(vars);
     let operator = Operator { by: &by, reason };
-    let done =
-        poller.reset(plan, format!("reset-{id}"), operator).await.map_err(restore::failed)?;
+    let done = poller
+        .admin()
+        .reset(plan, format!("reset-{id}"), operator)
+        .await
+        .map_err(restore::failed)?;
     let report = Report {
         changed: true,
         generation: Some(done.document.generation.0),
@@ -257,6 +263,29 @@ fn plan_text(name: &str, plan: &ResetPlan) -> String {
     lines.join("\n")
 }
 
+/// Returns the end of the plan of a partition: its reset leaves the others where they are. `None` without any.
+fn others_continue(others: &[String], options: &Options) -> Option<String> {
+    let other = others.first()?;
+    let continue_where = match others.len() {
+        1 => format!("`{other}` continues where it is"),
+        count => format!("the other {count} partitions continue where they are"),
+    };
+    let aim = options.to.to_possible_value().map(|to| to.get_name().to_owned()).unwrap_or_default();
+    let aim = match (options.to, &options.at) {
+        // A copy is of one partition.
+        (To::Checkpoint, _) => return Some(format!("\n  {continue_where}")),
+        (_, Some(at)) => format!("{aim} {}", quoted(at)),
+        (_, None) => aim,
+    };
+    let skip = if options.skip_rows { " --skip-rows" } else { "" };
+    let source = if options.new_source { " --new-source" } else { "" };
+    let for_each = if others.len() == 1 { "" } else { " for each of them" };
+    Some(format!(
+        "\n  {continue_where}; to reset that as well, run{for_each} `highwater reset {other} {aim}{skip}{source} --reason \
+         \"reset all partitions\"`"
+    ))
+}
+
 /// Returns what happens to rows when the checkpoint moves to `to`.
 pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] {
     let rows = |size: &Counted| match size {
@@ -276,8 +305,7 @@ pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] 
 fn failed(error: ResetError) -> Failed {
     match error {
         ResetError::Position(error) => Failed::new(Exit::Usage, error.to_string()),
-        error @ (ResetError::OtherSource { .. }
-        | ResetError::NothingToKeep
+        error @ (ResetError::NothingToKeep
         | ResetError::StillLost { .. }
         | ResetError::CannotKeep { .. }
         | ResetError::OtherDocument

@@ -12,11 +12,13 @@ use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
 use super::state::words;
 use super::{poller_to_restore, reset};
-use crate::config::Vars;
-use crate::error::chain;
-use crate::journal::{Happened, Verdict};
-use crate::poller::{LoadError, Operator, Poller, Present, RestoreError, Restored};
-use crate::state::{StateDocument, decode};
+use highwater::admin::{Present, RestoreError, Restored};
+use highwater::config::Vars;
+use highwater::document::LoadError;
+use highwater::error::{chain, reset_to_beginning};
+use highwater::journal::{Happened, Verdict};
+use highwater::poller::{Operator, Poller};
+use highwater::state::{StateDocument, decode};
 
 /// What is said once another document is in place.
 pub(super) const SEEN_LATER: &str = "a running process sees this at its next tick if its last one failed, else at its next \
@@ -57,8 +59,8 @@ struct Report<'a> {
 
 pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
-    let poller = poller_to_restore(vars, name)?;
-    let examined = poller.examine().await?;
+    let poller = poller_to_restore(vars, name).await?;
+    let examined = poller.admin().examine().await?;
     let refuse = |text: &str| {
         Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(name, &examined))))
     };
@@ -94,7 +96,9 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
         document.journal_seq,
         document.generation
     );
-    put(&poller, (Happened::Rebuilt, options), vars, &from, (document, &examined.present)).await
+    let present = &examined.present;
+    let plan = plan(name, &from, document, present, present.usable());
+    put(&poller, (Happened::Rebuilt, options), vars, &plan, (document, present)).await
 }
 
 /// Reads a document of the poller `name` from a file.
@@ -126,26 +130,34 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
     let ImportOptions { file, common: options, skip_rows } = import;
     let name = options.poller.as_str();
     options.asked.reason()?;
-    let poller = poller_to_restore(vars, name)?;
+    let poller = poller_to_restore(vars, name).await?;
     let document = read(name, file)?;
     poller.refuse_other_part(&document).map_err(failed)?;
     poller.refuse_beside_others().await?;
     let shown = file.display();
-    let present = poller.present().await?;
+    let present = poller.admin().present().await?;
     let what = match &present.document {
         Ok(Some(_)) => "a state document is stored".to_owned(),
         Ok(None) => "no state document is stored".to_owned(),
         Err(error) => chain(error),
     };
     let mut from = format!("{what}\n  from the file `{shown}`");
-    let weighed = Box::pin(poller.weigh_against(&document, &present)).await;
+    let last = poller.admin().last_known(&present).await?;
+    let plan = |from: &str| {
+        let mut text = plan(name, from, &document, &present, last.as_ref());
+        if last.is_none() && document.lost_position().is_none() {
+            text.push_str(&unknown_loss(name));
+        }
+        text
+    };
+    let weighed = Box::pin(poller.admin().weigh_against(&document, &present)).await;
     let weighed = weighed.map_err(|error| Failed::new(Exit::Usage, error.to_string()))?;
     if let Some(weight) = weighed.filter(|_| present.held_by.is_none()) {
         let [again, skipped] = reset::weight_lines(&weight, document.checkpoint.cursor.as_ref());
         from = format!("{from}\n{again}\n{skipped}");
-        reset::refuse_skip(name, &plan(name, &from, &document, &present), &weight, *skip_rows)?;
+        reset::refuse_skip(name, &plan(&from), &weight, *skip_rows)?;
     }
-    put(&poller, (Happened::Imported, options), vars, &from, (&document, &present)).await
+    put(&poller, (Happened::Imported, options), vars, &plan(&from), (&document, &present)).await
 }
 
 /// Puts a document in its place, once that is confirmed.
@@ -153,19 +165,20 @@ async fn put(
     poller: &Poller,
     (told, options): (Happened, &Options),
     vars: &dyn Vars,
-    from: &str,
+    plan: &str,
     (document, present): (&StateDocument, &Present),
 ) -> Result<Exit, Failed> {
     let name = poller.name();
     if let Some(owner_id) = present.held_by.clone() {
         return Err(failed(RestoreError::Held { owner_id }));
     }
-    if !confirm(&plan(name, from, document, present), name, options.asked.yes)? {
+    if !confirm(plan, name, options.asked.yes)? {
         return Ok(Exit::Done);
     }
     let by = options.asked.by(vars);
     let reason = options.asked.reason().unwrap_or_default();
-    let restored = poller.restore(document, present, (told, Operator { by: &by, reason })).await;
+    let restored =
+        poller.admin().restore(document, present, (told, Operator { by: &by, reason })).await;
     let Restored { document, saved } = restored.map_err(failed)?;
     let report = Report {
         poller: name,
@@ -186,8 +199,23 @@ async fn put(
     Ok(Exit::Done)
 }
 
-/// Returns what will be done, and what it means.
-fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> String {
+/// Returns the end of a plan where neither a stored document nor a journal could have a loss.
+fn unknown_loss(name: &str) -> String {
+    format!(
+        "\n  whether rows were lost after this copy was made is unknown: the state document is gone or damaged, and there \
+         is no journal. If the logs since then contain `position_lost`, reset instead: run {}",
+        reset_to_beginning(name, "position lost")
+    )
+}
+
+/// Returns what will be done, and what it means. `known` is the poller's document as far as it is known.
+fn plan(
+    name: &str,
+    from: &str,
+    document: &StateDocument,
+    present: &Present,
+    known: Option<&StateDocument>,
+) -> String {
     let position = |document: &StateDocument| {
         let cursor = document.checkpoint.cursor.as_ref();
         cursor.map_or_else(
@@ -219,9 +247,8 @@ fn plan(name: &str, from: &str, document: &StateDocument, present: &Present) -> 
         }
         None => {}
     }
-    let replaced =
-        present.usable().filter(|now| now.source_fingerprint == document.source_fingerprint);
-    let lost = document.lost_position().or_else(|| replaced?.lost_position());
+    let known = known.filter(|known| known.source_fingerprint == document.source_fingerprint);
+    let lost = document.lost_position().or_else(|| known?.lost_position());
     if let Some(reason) = lost {
         lines.push(format!("  ticks stay stopped until a reset, since rows are lost: {reason}"));
     }

@@ -14,20 +14,22 @@ use super::from::FromOption;
 use super::output::{Exit, Failed};
 use super::page::Page;
 use super::pause::WhoOption;
-use super::serve::{Signals, asked_to_stop, start};
-use crate::app::{App, check_handler};
-use crate::clock::SystemClock;
-use crate::config::{Vars, stop_grace};
-use crate::error::chain;
-use crate::host::server::Function;
-use crate::host::traced::{Invoked, note, note_recovery};
-use crate::metrics::{Invocations, Trigger};
-use crate::page::{Authority, Served};
-use crate::poller::{Poller, StopSignal, TickRequest};
-use crate::project::{Place, Project, functions_folder};
-use crate::recovery::Controller;
-use crate::telemetry::{Telemetry, TickLines};
-use crate::timers::{Timer, Work, drive};
+use highwater::builder::{App, check_handler};
+use highwater::clock::SystemClock;
+use highwater::config::{Vars, function_segment, stop_grace};
+use highwater::error::chain;
+use highwater::host::group::PollerGroup;
+use highwater::host::server::Function;
+use highwater::host::traced::{Invoked, note, note_recovery};
+use highwater::metrics::{Invocations, Trigger};
+use highwater::page::{Authority, Served};
+use highwater::poller::{Poller, StopSignal};
+use highwater::project::{Place, Problem, Project, functions_folder};
+use highwater::recovery::Controller;
+use highwater::serve::{Signals, asked_to_stop, start};
+use highwater::telemetry::{Telemetry, TickLines};
+use highwater::tick::TickRequest;
+use highwater::timers::{Timer, Work, drive};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -120,18 +122,26 @@ fn timers(
     root: &Path,
     process: &Process,
 ) -> Result<Vec<Timer>, Failed> {
-    let wrong = |error: &dyn std::error::Error| Failed::new(Exit::Settings, chain(error));
     let folder = functions_folder(root);
     let (mut timers, mut ticks, mut turned_off) = (Vec::new(), false, Vec::new());
     let project = Project::read(root, &folder, vars);
     // What only keeps the host from running them is no reason here.
-    project.check(|place| *place != Place::Host).map_err(|error| wrong(&error))?;
+    let mut wrong = project.errors(|place| *place != Place::Host);
+    let mut scheduled = Vec::new();
     for function in &project.functions {
-        let name = &function.name;
-        // What requests start, a host serves; here `--status` does.
-        if function.schedule.is_none() {
-            continue;
+        match function.schedule(vars) {
+            Ok(Some(schedule)) => scheduled.push((function, schedule)),
+            // What requests start, a host serves; here `--status` does.
+            Ok(None) => {}
+            Err(error) => wrong.push(format!("{}; {}", chain(&error), error.fix())),
         }
+    }
+    if !wrong.is_empty() {
+        return Err(Failed::new(Exit::Settings, wrong.join("\n")));
+    }
+    warn_of(&project);
+    for (function, schedule) in scheduled {
+        let name = &function.name;
         // The host runs the other functions too.
         if let Some(setting) = project.turned_off_by(name) {
             let setting = setting.display().to_string();
@@ -145,10 +155,12 @@ fn timers(
             continue;
         }
         let Some(does) = app.function(name) else {
-            warn!(event = "unknown_function", function = name, "Function `{name}` has no poller");
-            continue;
-        };
-        let Some(schedule) = function.schedule(vars).map_err(|error| wrong(&error))? else {
+            let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
+            warn!(
+                event = "unknown_function",
+                function = name,
+                "Function `{name}` has no poller; set `{setting}`, or remove its folder"
+            );
             continue;
         };
         let (text, zone) = (schedule.to_string(), schedule.zone().name());
@@ -159,7 +171,7 @@ fn timers(
             time_zone = zone,
             "Function `{name}` runs at `{text}` in {zone}"
         );
-        ticks |= matches!(does, Function::Tick(_));
+        ticks |= matches!(does, Function::Tick(_) | Function::Group(_));
         let (function, work) = (name.clone(), work(name, &text, does, process));
         timers.push(Timer { function, schedule, work });
     }
@@ -171,13 +183,31 @@ fn timers(
         }
         let text = format!(
             "no function in `{}` runs a poller; the settings have `{}`, and a function runs the one \
-             that is named as its folder",
+             that is named as its folder; make a folder `{}` with a `function.json` there",
             folder.display(),
-            names.join("`, `")
+            names.join("`, `"),
+            names.first().unwrap_or(&"orders")
         );
         return Err(Failed::new(Exit::Settings, text));
     }
     Ok(timers)
+}
+
+/// Logs what differs from what was meant, as far as it matters without the host.
+fn warn_of(project: &Project) {
+    let is_timer = |name: &str| {
+        let mut timers = project.functions.iter().filter(|function| function.schedule.is_some());
+        timers.any(|timer| timer.name == name)
+    };
+    let matters = |problem: &&Problem| match &problem.place {
+        Place::Function(name) => is_timer(name),
+        Place::Settings => true,
+        Place::Host | Place::Functions => false,
+    };
+    let warnings = project.problems.iter().filter(|problem| !problem.is_error);
+    for problem in warnings.filter(matters) {
+        warn!(event = "without_effect", "{problem}");
+    }
 }
 
 fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Work {
@@ -188,6 +218,10 @@ fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Wo
             Function::Tick(poller) => {
                 let poller = Arc::clone(poller);
                 Box::pin(async move { process.tick(&timer, &poller).await })
+            }
+            Function::Group(group) => {
+                let group = Arc::clone(group);
+                Box::pin(async move { process.tick_all(&timer, &group).await })
             }
             Function::Recovery(controller) => {
                 let controller = Arc::clone(controller);
@@ -200,10 +234,19 @@ fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Wo
 
 impl Process {
     /// Runs a tick, and exports what it told before the next one is due.
-    async fn tick(&self, (function, schedule): &(String, String), poller: &Poller) {
+    async fn tick(&self, timer: &(String, String), poller: &Poller) {
+        self.tick_until(&self.stop, timer, poller).await;
+    }
+
+    async fn tick_until(
+        &self,
+        stop: &StopSignal,
+        (function, schedule): &(String, String),
+        poller: &Poller,
+    ) {
         let invocation_id = Uuid::new_v4().to_string();
         let span = error_span!("tick", poller.name = poller.name(), invocation_id);
-        let stop = self.stop.child();
+        let stop = stop.child();
         let request = TickRequest { invocation_id, stop, ..TickRequest::default() };
         let is_first = self.is_first();
         let measured = self.invocations.begin(Trigger::Timer, Some(poller.name()), is_first);
@@ -220,6 +263,20 @@ impl Process {
             self.unable.noted.notify_one();
         }
         self.telemetry.flush().await;
+    }
+
+    async fn tick_all(&self, timer: &(String, String), group: &PollerGroup) {
+        let stop = self.stop.child();
+        let tick = |poller: Arc<Poller>| {
+            let stop = stop.clone();
+            Box::pin(async move { self.tick_until(&stop, timer, &poller).await })
+        };
+        let recovery = async {
+            if let Some(controller) = group.recovery_due() {
+                self.recover(timer, controller).await;
+            }
+        };
+        tokio::join!(Box::pin(group.tick_all(&stop, tick)), recovery);
     }
 
     async fn recover(&self, (function, schedule): &(String, String), controller: &Controller) {

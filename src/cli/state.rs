@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
 use super::{poller, restore};
-use crate::config::Vars;
-use crate::error::chain;
-use crate::event::counted;
-use crate::journal::{Difference, JournalMode, Verdict};
-use crate::poller::{Examined, Present};
-use crate::state::StateDocument;
+use highwater::admin::{Examined, Present};
+use highwater::config::Vars;
+use highwater::error::chain;
+use highwater::event::counted;
+use highwater::journal::{Difference, JournalMode, Verdict};
+use highwater::state::StateDocument;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
@@ -42,7 +42,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     match options {
         Options::Show(options) => show(vars, options).await,
         Options::Export { poller: name } => {
-            let present = poller(vars, name)?.present().await?;
+            let present = poller(vars, name)?.admin().present().await?;
             say_bytes(&present.bytes.ok_or_else(|| missing(name))?);
             Ok(Exit::Done)
         }
@@ -58,7 +58,7 @@ fn missing(name: &str) -> Failed {
 
 async fn show(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed> {
     let name = &options.poller;
-    let Present { document, held_by, .. } = poller(vars, name)?.present().await?;
+    let Present { document, held_by, .. } = poller(vars, name)?.admin().present().await?;
     let document = document?.ok_or_else(|| missing(name))?;
     say_rows(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
     Ok(Exit::Done)
@@ -137,7 +137,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         let text = "its `JOURNAL` is `off`: the document has writes that nothing tells of";
         return Err(Failed::new(Exit::Usage, format!("{name}: {text}")));
     }
-    let examined = poller.examine().await?;
+    let examined = poller.admin().examine().await?;
     let difference = match &examined.verdict {
         Verdict::Differs(Difference { pointer, journal, document }) => {
             Some(DifferenceReport { pointer, journal, document })

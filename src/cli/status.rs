@@ -15,13 +15,13 @@ use self::address::Address;
 use super::from::beside;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
-use super::serve::{Signals, asked_to_stop};
-use crate::app::{App, board};
-use crate::config::{Vars, parse_duration, stop_grace};
-use crate::doctor::sizing::Sizing;
-use crate::page::{Authority, Served, words};
-use crate::poller::StopSignal;
-use crate::status::{Asked, Board, BoardError, Status};
+use highwater::builder::{App, board};
+use highwater::config::{Vars, parse_duration, stop_grace};
+use highwater::doctor::sizing::Sizing;
+use highwater::page::{Authority, Served, words};
+use highwater::poller::StopSignal;
+use highwater::serve::{Signals, asked_to_stop};
+use highwater::status::{Asked, Board, BoardError, Status};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -42,7 +42,8 @@ pub(super) struct Options {
     /// Print the address of the status page without its key, and the command that prints the key.
     #[arg(long, conflicts_with_all = ["poller", "watch", "serve"])]
     url: bool,
-    /// Host name of the app, such as `shop.azurewebsites.net`; that of the environment, else of `func start`, if not given.
+    /// Host name of the app, of a slot or a custom domain, such as `shop.azurewebsites.net` [default: that of the
+    /// environment, else of `func start`].
     #[arg(long, value_name = "HOST", requires = "url")]
     site: Option<String>,
     /// Run that command, and add the key to the address.
@@ -92,15 +93,6 @@ impl Record for Status {
             or_dash(sizing.map(suggested)),
             or_dash(self.last_error.clone()),
         ]
-    }
-}
-
-impl From<BoardError> for Failed {
-    fn from(error: BoardError) -> Self {
-        match error {
-            BoardError::NoPoller(_) => Self::new(Exit::Usage, error.text()),
-            BoardError::Store(error) => error.into(),
-        }
     }
 }
 

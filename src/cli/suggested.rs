@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use super::*;
-use crate::poller::TickError;
-use crate::state::{Fence, FencingToken, Generation, decode, decode_marker};
+use highwater::poller::TickError;
+use highwater::state::{Fence, FencingToken, Generation, decode, decode_marker};
 
 /// What stands in a message for these values; any other value is a poller's name.
-const VALUES: [(&str, &str); 12] = [
+const VALUES: [(&str, &str); 13] = [
+    ("aim", "to-beginning"),
     ("app", "other"),
     ("command", "state"),
     ("configured", "4"),
@@ -23,7 +24,7 @@ const VALUES: [(&str, &str); 12] = [
 ];
 
 /// Describes settings, and names commands without their arguments.
-const DESCRIBES: &str = "src/config/settings";
+const DESCRIBES: &str = "src/app/config/settings";
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -115,7 +116,7 @@ fn mistake(command: &str) -> Option<String> {
 
 #[test]
 fn every_command_that_a_message_suggests_runs_as_printed() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = highwater_test_support::root();
     let (mut found, mut mistakes) = (0, Vec::new());
     for path in sources(&root.join("src")) {
         let name = path.strip_prefix(root).unwrap().display().to_string();

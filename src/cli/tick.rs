@@ -8,14 +8,17 @@ use tracing::instrument::WithSubscriber as _;
 use uuid::Uuid;
 
 use super::output::{Exit, Failed, OutputOption, say, say_rows};
+use super::poller;
 use super::warnings::Warnings;
-use super::{poller, serve};
-use crate::app::check_handler;
-use crate::config::Vars;
-use crate::cursor::Cursor;
-use crate::event::counted;
-use crate::poller::{HeldBack, Peek, TickError, TickOutcome, TickRequest, outcome_row};
-use crate::range::position_text;
+use highwater::admin::{HeldBack, Peek};
+use highwater::builder::check_handler;
+use highwater::config::Vars;
+use highwater::cursor::Cursor;
+use highwater::event::counted;
+use highwater::poller::{TickError, TickOutcome, outcome_row};
+use highwater::range::position_text;
+use highwater::serve;
+use highwater::tick::TickRequest;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -49,7 +52,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let outcome = outcome_row(&report.result).outcome;
     // A count that fails is no failure of the tick.
     let held_back = match report.result {
-        Ok(TickOutcome::Idle) => Box::pin(poller.held_back()).await.ok(),
+        Ok(TickOutcome::Idle) => Box::pin(poller.admin().held_back()).await.ok(),
         _ => None,
     };
     let held_back = held_back.filter(|held_back| held_back.rows > 0);
@@ -110,7 +113,7 @@ struct Report<'a> {
 async fn dry_run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
     let (poller, warnings) = (poller(vars, name)?, Warnings::default());
-    let peeked = poller.peek(options.show).with_subscriber(warnings.subscriber()).await;
+    let peeked = poller.admin().peek(options.show).with_subscriber(warnings.subscriber()).await;
     let Peek { hindrance, after, rows, more, first, last, events } = peeked?;
     let events: Result<Vec<&RawValue>, _> =
         events.iter().map(|event| serde_json::from_str(&event.json)).collect();

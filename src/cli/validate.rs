@@ -10,17 +10,17 @@ use serde::Serialize;
 use super::findings;
 use super::from::FromOption;
 use super::output::{Exit, Output, OutputOption, Record, say};
-use crate::app::App;
-use crate::clock::{Clock as _, SystemClock};
-use crate::config::{
+use highwater::builder::App;
+use highwater::clock::{Clock as _, SystemClock};
+use highwater::config::{
     Config, FUNCTION_TIMEOUT_ABOVE, FoundSecret, FunctionTimeout, Mistake, Vars, secrets,
 };
-use crate::doctor::Finding;
-use crate::error::chain;
-use crate::page::{self, words};
-use crate::project::{self, Function, Place, Problem, Project, functions_folder};
-use crate::recovery;
-use crate::redaction::SECRET_BYTES_MIN;
+use highwater::doctor::Finding;
+use highwater::error::chain;
+use highwater::page::{self, words};
+use highwater::project::{self, Function, Place, Problem, Project, functions_folder};
+use highwater::recovery;
+use highwater::redaction::SECRET_BYTES_MIN;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -85,6 +85,8 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
                 let fix = format!("set `{}` to {}", mistake.setting, mistake.expected);
                 let fix = mistake.hint.clone().unwrap_or(fix);
                 let told = Mistake { hint: None, ..mistake.clone() }.to_string();
+                // The name of the check says already what it is.
+                let told = told.strip_prefix("setting ").unwrap_or(&told);
                 add("settings", Finding::error("setting", told, fix));
             }
             None
@@ -114,9 +116,10 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
     }
     for function in &project.functions {
         let place = format!("function {}", function.name);
-        add(&place, schedule_finding(function, vars));
+        let never_runs = project.never_runs(&function.name);
+        add(&place, schedule_finding(function, never_runs, vars));
         if let Some(config) = &config {
-            add(&place, poller_finding(function, config));
+            add(&place, poller_finding(function, &project, config));
         }
     }
     for finding in config.iter().flat_map(|config| idle_pollers(&project, config)) {
@@ -127,10 +130,10 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
 
 /// Returns a finding for each connection string that leaves the database to the login.
 fn nameless_databases(config: &Config) -> impl Iterator<Item = Finding> {
-    let sources = config.pollers.values().map(|poller| &poller.source);
-    let nameless = sources.filter(|source| source.connection.database.is_none());
+    let pollers = config.pollers.values();
+    let nameless = pollers.filter(|poller| poller.source.connection.database.is_none());
     let settings: BTreeSet<&str> =
-        nameless.map(|source| source.connection_setting.as_str()).collect();
+        nameless.map(|poller| poller.connection_setting.as_str()).collect();
     settings.into_iter().map(|setting| {
         Finding::warning(
             "database",
@@ -179,14 +182,17 @@ fn timeout_finding(host: &FunctionTimeout, config: Option<&Config>) -> Finding {
     }
 }
 
-fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
+fn schedule_finding(function: &Function, never_runs: bool, vars: &dyn Vars) -> Finding {
     match function.schedule(vars) {
         Ok(Some(schedule)) => {
             let zone = schedule.zone().name();
-            // Never none: the calendar ends.
-            let next = schedule.next_after(SystemClock.now());
-            let next = next.map(|at| format!(", next tick {}", words::local(at, None)));
-            let found = format!("`{schedule}` in {zone}{}", next.unwrap_or_default());
+            let next = match schedule.next_after(SystemClock.now()) {
+                _ if never_runs => ", no next tick: see the error of this function".to_owned(),
+                Some(at) => format!(", next tick {}", words::local(at, None)),
+                // The calendar ends.
+                None => String::new(),
+            };
+            let found = format!("`{schedule}` in {zone}{next}");
             Finding::ok("schedule", found)
         }
         Ok(None) => Finding::ok("schedule", "none: requests start it"),
@@ -194,7 +200,7 @@ fn schedule_finding(function: &Function, vars: &dyn Vars) -> Finding {
     }
 }
 
-fn poller_finding(function: &Function, config: &Config) -> Finding {
+fn poller_finding(function: &Function, project: &Project, config: &Config) -> Finding {
     if function.name == recovery::FUNCTION {
         return Finding::ok("poller", "runs none: it is the recovery controller");
     }
@@ -212,14 +218,21 @@ fn poller_finding(function: &Function, config: &Config) -> Finding {
             ),
         );
     }
-    if let Some(poller) = config.poller_of_function(&function.name) {
-        return Finding::ok("poller", format!("runs `{}`", poller.name));
+    let folders = project.functions.iter().map(|function| function.name.as_str());
+    let runs = config.pollers_by_function(folders).remove(function.name.as_str());
+    let runs = runs.unwrap_or_default();
+    if !runs.is_empty() {
+        let names: Vec<&str> = runs.iter().map(|poller| poller.name.as_str()).collect();
+        return Finding::ok("poller", format!("runs `{}`", names.join("`, `")));
     }
-    let segment = crate::config::function_segment(&function.name);
+    let segment = highwater::config::function_segment(&function.name);
     Finding::error(
         "poller",
         "runs no poller, so each of its calls fails",
-        format!("set `HIGHWATER__FUNCTIONS__{segment}__POLLER`, or remove the folder"),
+        format!(
+            "set `HIGHWATER__FUNCTIONS__{segment}__POLLER`, or `HIGHWATER__FUNCTIONS__{segment}__POLLERS=all`, or \
+             remove the folder"
+        ),
     )
 }
 
@@ -228,16 +241,15 @@ fn idle_pollers(project: &Project, config: &Config) -> Vec<Finding> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
     // What is wrong with a function is told of it.
     let refused = project.problems.iter().filter_map(|problem| match &problem.place {
-        Place::Function(name) if problem.is_error => config.poller_of_function(name),
+        Place::Function(name) if problem.is_error => Some(name.as_str()),
         Place::Function(_) | Place::Host | Place::Functions | Place::Settings => None,
     });
-    let refused: BTreeSet<&str> = refused.map(|poller| poller.name.as_str()).collect();
-    for poller in project
-        .functions
-        .iter()
-        .filter(|function| function.schedule.is_some())
-        .filter_map(|function| config.poller_of_function(&function.name))
-    {
+    let refused = config.pollers_by_function(refused.collect::<Vec<_>>().into_iter());
+    let refused: BTreeSet<&str> =
+        refused.values().flatten().map(|poller| poller.name.as_str()).collect();
+    let timers = project.functions.iter().filter(|function| function.schedule.is_some());
+    let timers = timers.map(|function| function.name.as_str());
+    for poller in config.pollers_by_function(timers).into_values().flatten() {
         *runs.entry(&poller.name).or_default() += 1;
     }
     let finding = |name: &String| match runs.get(name.as_str()) {

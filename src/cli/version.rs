@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::{OutputOption, say};
-use crate::state;
+use highwater::state;
 
 /// The commit that it was built from, where the build was told.
 const COMMIT: Option<&str> = option_env!("HIGHWATER_COMMIT");

@@ -1,10 +1,12 @@
 //! Batches for the handlers that write to storage.
 
-use highwater::cursor::{Cursor, KeyValues, RowVersion};
-use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
-use highwater::handler::{Delivery, Handler, HandlerError, Progress};
-use highwater::state::{FencingToken, Generation};
-use highwater::value::Value;
+use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};
+use highwater_engine::document::{FencingToken, Generation};
+use highwater_engine::event::{
+    BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel,
+};
+use highwater_engine::handler::{Delivery, Handler, HandlerError, Progress};
+use highwater_engine::value::Value;
 
 /// Owns what a [`Delivery`] borrows.
 pub(crate) struct Batch {

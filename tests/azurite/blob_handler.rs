@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use highwater::azure::ConnectError;
-use highwater::config::{BlobConfig, StorageConnection};
-use highwater::handler::HandlerError;
-use highwater::handler::blob::Blob;
+use highwater_azure::ConnectError;
+use highwater_azure::StorageConnection;
+use highwater_azure::handler::BlobConfig;
+use highwater_azure::handler::blob::Blob;
+use highwater_engine::handler::HandlerError;
 
 use crate::batch::Batch;
 use crate::emulator::{self, ACCOUNT, Azurite, KEY, TIMEOUT, fresh_container, with_signature};

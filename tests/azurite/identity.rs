@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use highwater::azure::{BlobService, IdentitySource, ServiceOptions};
-use highwater::clock::SystemClock;
-use highwater::config::StorageConnection;
-use highwater::state::{BlobStore, conformance};
+use highwater_azure::BlobStore;
+use highwater_azure::StorageConnection;
+use highwater_azure::{BlobService, IdentitySource, ServiceOptions};
+use highwater_engine::clock::SystemClock;
+use highwater_engine::store::conformance;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

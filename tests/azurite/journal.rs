@@ -1,7 +1,8 @@
 //! The journal in append blobs.
 
-use highwater::journal::{BlobJournal, JournalStore, Part, conformance};
-use highwater::state::BlobStore;
+use highwater_azure::BlobJournal;
+use highwater_azure::BlobStore;
+use highwater_engine::journal::{JournalStore, Part, conformance};
 use time::macros::date;
 
 use crate::emulator::{self, Azurite, KEY, TIMEOUT, fresh_container};
@@ -28,7 +29,7 @@ async fn journals_and_documents_of_one_container_are_kept_apart() {
     let part = Part::of_day("orders", date!(2026 - 04 - 07));
     journal.append(&part, 0, b"{}\n".to_vec()).await.unwrap();
     let state = BlobStore::new(&service, &container, "app").unwrap();
-    assert_eq!(highwater::state::StateStore::list(&state).await.unwrap(), []);
+    assert_eq!(highwater_engine::store::StateStore::list(&state).await.unwrap(), []);
     let other = BlobJournal::new(&service, &container, "other").unwrap();
     assert_eq!(other.list("orders").await.unwrap(), []);
 }

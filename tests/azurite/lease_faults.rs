@@ -7,15 +7,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::clock::SystemClock;
-use highwater::handler::HandlerError;
-use highwater::lease::{Instance, LeaseTerms};
-use highwater::metrics::Metrics;
-use highwater::poller::{Init, Limits, Poller, PollerParts, TickOutcome, TickRequest};
-use highwater::state::{
-    BlobStore, DateCheckedStore, OnMissingState, StateDocument, StateKey, StateStore, decode,
-};
-use highwater::testing::{RecordingHandler, TableSource};
+use highwater_azure::BlobStore;
+use highwater_engine::admin::Init;
+use highwater_engine::clock::SystemClock;
+use highwater_engine::document::{StateDocument, decode};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::lease::{Instance, LeaseTerms};
+use highwater_engine::metrics::Metrics;
+use highwater_engine::poller::{Limits, Poller, PollerParts, TickOutcome};
+use highwater_engine::store::{DateCheckedStore, StateKey, StateStore};
+use highwater_engine::testing::{RecordingHandler, TableSource, limits};
+use highwater_engine::tick::TickRequest;
 
 use crate::emulator::{self, Azurite, KEY, fresh_container};
 use crate::proxy::{Answer, Delivery, Fault, Proxy};
@@ -79,19 +81,13 @@ impl Setup {
             instance: Arc::new(Instance::new(owner_id)),
             terms: LeaseTerms::of(30 * second),
             limits: Limits {
-                batch_rows_max: 10,
-                batch_bytes_max: 1 << 20,
-                batches_max: None,
                 tick_time_max: 60 * second,
                 handler_stop_after: 120 * second,
-                handler_stall_max: None,
-                state_refresh: 300 * second,
-                status_interval: Duration::ZERO,
-                retry_delay_min: second,
                 retry_delay_max: second,
-                on_missing_state: OnMissingState::Stop,
+                retry_after_max: second,
+                ..limits()
             },
-            policy: highwater::policy::FailurePolicy::default(),
+            policy: highwater_engine::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })
     }
@@ -218,7 +214,7 @@ async fn a_date_an_hour_ahead_takes_no_live_lease() {
 async fn an_explicit_start_creates_the_container() {
     let setup = Setup::without_container().await;
     setup.source.put(1, "first");
-    assert_eq!(setup.instance("a").init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(setup.instance("a").admin().init().await.unwrap(), Init::Started { after: None });
     let report = setup.instance("a").tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
 }
@@ -228,7 +224,7 @@ async fn a_missing_container_is_an_error_that_says_what_to_do() {
     let setup = Setup::without_container().await;
     setup.source.put(1, "first");
     let report = setup.instance("a").tick(&TickRequest::default()).await;
-    let error = highwater::error::chain(&report.result.unwrap_err());
+    let error = highwater_engine::error::chain(&report.result.unwrap_err());
     assert!(error.contains("create the container `"), "{error}");
     assert!(setup.handler.ids().is_empty(), "the handler is not called");
 }

@@ -13,7 +13,6 @@
 mod batch;
 mod blob_handler;
 mod emulator;
-#[cfg(feature = "demo")]
 mod identity;
 mod journal;
 mod lease_faults;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use highwater::azure::{ConnectError, QueueService};
-use highwater::config::{MessageEncoding, QueueConfig, StorageConnection, StorageService};
-use highwater::handler::HandlerError;
-use highwater::handler::queue::Queue;
+use highwater_azure::handler::queue::Queue;
+use highwater_azure::handler::{MessageEncoding, QueueConfig};
+use highwater_azure::{ConnectError, QueueService};
+use highwater_azure::{StorageConnection, StorageService};
+use highwater_engine::handler::HandlerError;
 use tokio::sync::OnceCell;
 
 use crate::batch::Batch;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::azure::BlobService;
-use highwater::state::{
-    BlobStore, Precondition, StateKey, StateStore, StoreError, Written, conformance,
+use highwater_azure::BlobService;
+use highwater_azure::BlobStore;
+use highwater_engine::store::{
+    Precondition, StateKey, StateStore, StoreError, Written, conformance,
 };
 
 use crate::emulator::{self, Azurite, KEY, TIMEOUT, fresh_container};

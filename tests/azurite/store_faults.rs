@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use highwater::state::{BlobStore, ETag, Precondition, StateKey, StateStore, StoreError};
+use highwater_azure::BlobStore;
+use highwater_engine::store::{ETag, Precondition, StateKey, StateStore, StoreError};
 use tokio::task::JoinSet;
 
 use crate::emulator::{self, Azurite, KEY, fresh_container};

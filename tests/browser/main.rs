@@ -3,7 +3,6 @@
 //! Where no Chromium is found it says so and passes, unless `CI` or `HIGHWATER_TEST_BROWSER=required` is
 //! set; `HIGHWATER_TEST_CHROMIUM` names another program. Screenshots land in `target/screenshots`.
 
-#![cfg(feature = "demo")]
 #![expect(clippy::unwrap_used, reason = "a test ends where its expectation does")]
 #![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
@@ -15,7 +14,7 @@ mod program;
 
 use std::path::PathBuf;
 
-use highwater::devdb::{Database, Options, Server};
+use highwater_devdb::{Database, Options, Server};
 use serde_json::json;
 
 use crate::child::{file, node};

@@ -17,13 +17,14 @@ use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::normalize::normalize;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::poller::{Limits, Poller, PollerParts, TickOutcome};
 use highwater::source::Rows;
 use highwater::state::{
     Acquire, AfterCommit, AuditStep, Commit, FencingToken, Generation, LeaseAge, MemoryStore,
-    OnMissingState, StateDocument, StateKey, StateStore as _, decode, encode,
+    StateDocument, StateKey, StateStore as _, decode, encode,
 };
-use highwater::testing::{RecordingHandler, TableSource};
+use highwater::testing::{self, RecordingHandler, TableSource};
+use highwater::tick::TickRequest;
 use time::OffsetDateTime;
 use tokio::runtime::Runtime;
 
@@ -190,17 +191,5 @@ impl World {
 }
 
 fn limits() -> Limits {
-    Limits {
-        batch_rows_max: 1_000,
-        batch_bytes_max: 4 << 20,
-        batches_max: None,
-        tick_time_max: Duration::from_secs(240),
-        handler_stop_after: Duration::from_secs(285),
-        handler_stall_max: None,
-        state_refresh: Duration::from_secs(300),
-        status_interval: Duration::ZERO,
-        retry_delay_min: Duration::from_secs(1),
-        retry_delay_max: Duration::from_secs(300),
-        on_missing_state: OnMissingState::Stop,
-    }
+    Limits { batch_rows_max: 1_000, batch_bytes_max: 4 << 20, ..testing::limits() }
 }

@@ -1,6 +1,5 @@
-//! The commands `demo` and `race`, as they are run by a script.
+//! The command `demo`, as it is run by a script.
 
-#![cfg(feature = "demo")]
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 use std::fs;
@@ -81,35 +80,5 @@ fn rows_that_the_demo_does_not_have_are_refused() {
     for rows in ["0", "99", "27005", "all"] {
         let output = demo(temporary.path(), &["--rows", rows]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{rows}");
-    }
-}
-
-/// The events of seed 004 with their names, fields and values, written out.
-const RACE: [&str; 7] = [
-    r#"{"event":"lease_acquired","job_id":"orders","token":1,"forced":true}"#,
-    r#"{"event":"execution_started","job_id":"orders","token":1}"#,
-    r#"{"event":"lease_acquired","job_id":"orders","token":2,"forced":true}"#,
-    r#"{"event":"execution_started","job_id":"orders","token":2}"#,
-    r#"{"event":"stale_write_blocked","job_id":"orders","stale_token":1,"current_token":2,"reason":"token_mismatch"}"#,
-    r#"{"event":"worker_exit","reason":"stale"}"#,
-    r#"{"event":"worker_exit","reason":"success"}"#,
-];
-
-#[test]
-fn the_race_prints_the_seven_events_of_the_seed_and_counts() {
-    for (arguments, says) in [
-        (&[][..], "1 of 1 reproductions gave this trace, with 0 faults injected at 0 %"),
-        (&["--repeat", "25", "--faults", "10"], "25 of 25 reproductions gave this trace, with "),
-    ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-        let output = command.arg("race").args(arguments).stdin(Stdio::null()).output().unwrap();
-        let (data, said) =
-            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!(output.status.code(), Some(0), "{data}{said}");
-        assert_eq!(data.lines().collect::<Vec<_>>(), RACE, "{said}");
-        assert!(said.starts_with(says), "{said}");
-        let faults = said.split(" faults injected").next().unwrap().rsplit(' ').next().unwrap();
-        let injected: u64 = faults.parse().unwrap();
-        assert_eq!(injected > 0, !arguments.is_empty(), "{said}");
     }
 }

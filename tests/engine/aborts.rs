@@ -4,9 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::poller::{Poller, StopSignal, TickError, TickOutcome, TickReport, TickRequest};
-use highwater::testing::{Steady, Watched, World, sleep, tick};
+use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::poller::{Poller, StopSignal, TickError, TickOutcome};
+use highwater_engine::testing::{Steady, Watched, World, sleep, tick};
+use highwater_engine::tick::{TickReport, TickRequest};
 
 /// Runs a tick that is asked to stop after some seconds, and to abort after some more.
 async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickReport {

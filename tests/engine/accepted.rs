@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::cursor::SourceState;
-use highwater::handler::HandlerError;
-use highwater::policy::FailurePolicy;
-use highwater::poller::{Poller, TickError, TickOutcome, TickRequest, outcome_row};
-use highwater::source::Remember;
-use highwater::state::encode;
-use highwater::testing::{Call, Fault, Steady, World, calls, killed_after, sleep, tick};
+use highwater_engine::cursor::SourceState;
+use highwater_engine::document::encode;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::FailurePolicy;
+use highwater_engine::poller::{Poller, TickError, TickOutcome, outcome_row};
+use highwater_engine::source::Remember;
+use highwater_engine::testing::{Call, Fault, Steady, World, calls, killed_after, sleep, tick};
+use highwater_engine::tick::TickRequest;
 
 async fn steady() -> (World, Arc<Steady>, Poller) {
     let world = World::new();

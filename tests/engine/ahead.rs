@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::cursor::SourceState;
-use highwater::error::ErrorKind;
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, Flow, OnFailure};
-use highwater::poller::{Limits, Poller, StopSignal, TickOutcome, TickRequest};
-use highwater::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
-use highwater::state::{MemoryStore, Paused, StateDocument, encode};
-use highwater::testing::{
+use highwater_engine::cursor::SourceState;
+use highwater_engine::document::{Paused, StateDocument, encode};
+use highwater_engine::error::ErrorKind;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
+use highwater_engine::poller::{Limits, Poller, StopSignal, TickOutcome};
+use highwater_engine::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
+use highwater_engine::store::MemoryStore;
+use highwater_engine::testing::{
     TableSource, World, admin, calls, limits, rewrite, sleep, tick, timed_tick,
 };
-use highwater::value::Value;
+use highwater_engine::tick::TickRequest;
+use highwater_engine::value::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Poller, StopSignal, TickError, TickOutcome, TickRequest};
-use highwater::state::{StateDocument, encode};
-use highwater::testing::{
+use highwater_engine::document::{StateDocument, encode};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
+use highwater_engine::testing::{
     Call, Fault, Steady, TableSource, Watched, World, calls, killed_after, limits, sleep, tick,
 };
+use highwater_engine::tick::TickRequest;
 
 /// How long after its commit a window is read again.
 const WAIT: u64 = 120;

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::error::chain;
-use highwater::event::ChangeEvent;
-use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Poller, TickError, TickOutcome};
-use highwater::quarantine::Reason;
-use highwater::state::{StateKey, StateStore, encode};
-use highwater::testing::{Call, Fault, RecordingHandler, World, killed_after, limits, sleep, tick};
+use highwater_engine::document::encode;
+use highwater_engine::error::chain;
+use highwater_engine::event::ChangeEvent;
+use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
+use highwater_engine::quarantine::Reason;
+use highwater_engine::store::{StateKey, StateStore};
+use highwater_engine::testing::{
+    Call, Fault, RecordingHandler, World, killed_after, limits, sleep, tick,
+};
 use tokio::sync::Notify;
 
 fn refused() -> HandlerError {
@@ -327,7 +330,8 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     assert_eq!(taken(&world, &[5]), [1, 2, 3, 4]);
     // Mended and resumed.
     world.handler.judge_by(|_| Ok(()));
-    let age = highwater::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age =
+        highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     let resumed = world.document().await.resume(age);
     world.overwrite(&encode(&resumed)).await;
     drain(&world.instance("b"), 3).await;

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use highwater::partition::Partition;
-use highwater::poller::{Init, Operator, Poller, ResetTo, TickError, TickOutcome, outcome_row};
-use highwater::source::Source;
-use highwater::state::{Precondition, StateDocument, StateKey, StateStore, encode};
-use highwater::testing::{
+use highwater_engine::admin::{Init, ResetTo};
+use highwater_engine::document::{StateDocument, encode};
+use highwater_engine::partition::Partition;
+use highwater_engine::poller::{Operator, Poller, TickError, TickOutcome, outcome_row};
+use highwater_engine::repartition::{Repartition, division};
+use highwater_engine::source::Source;
+use highwater_engine::store::{Precondition, StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, FaultyStore, TableSource, Watched, World, admin, sleep, tick,
 };
 
@@ -109,7 +112,39 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
             assert_eq!(tick(&partition(&slot, index, there)).await.unwrap(), TickOutcome::Idle);
         }
         assert_eq!(world.handler.ids().len(), delivered);
+        // The last command: the blank documents that the stopped ticks left say nothing against the copies.
+        let store = world.memory.of_app("slot").unwrap();
+        let division = async || division(&*store, "p").await.unwrap().parts;
+        assert_eq!(division().await, Some(there), "{there} to {here}");
+        let of = |count: u16| (0..count).map(|index| partition(&slot, index, count)).collect();
+        let repartition = Repartition::new(of(there), of(here));
+        Box::pin(repartition.run(operator, &|_| ())).await.unwrap();
+        assert_eq!(division().await, Some(here), "{there} to {here}");
+        for index in 0..here {
+            let ended = tick(&partition(&slot, index, here)).await;
+            assert_eq!(ended.unwrap(), TickOutcome::Idle, "part {index} of {here}");
+        }
+        assert_eq!(world.handler.ids().len(), delivered);
     }
+}
+
+/// The document of the first one says how many partitions there are. Without it another one cannot tell.
+#[tokio::test(start_paused = true)]
+async fn no_partition_of_another_number_begins_where_the_first_one_has_lost_its_document() {
+    let world = World::new();
+    for index in 0..2 {
+        tick(&partition(&world, index, 2)).await.unwrap();
+    }
+    let delivered = world.handler.ids().len();
+    world.memory.lose(&StateKey::Document("p__p0".to_owned()));
+    for index in (0..4).rev() {
+        let error = tick(&partition(&world, index, 4)).await.unwrap_err();
+        let expected = if index == 1 { "fingerprint_mismatch" } else { "state_vanished" };
+        assert_eq!(outcome_row(&Err(error)).event, expected, "partition {index}");
+    }
+    assert_eq!(world.handler.ids().len(), delivered, "nothing is delivered again");
+    let division = division(&*world.memory, "p").await.unwrap();
+    assert_eq!(division.parts, Some(2), "as the second one says");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::policy::{Flow, Follow};
-use highwater::poller::{
-    Limits, Poller, StopSignal, TickError, TickOutcome, TickReport, TickRequest,
-};
-use highwater::state::{Paused, encode};
-use highwater::testing::{World, calls, limits, sleep, tick};
+use highwater_engine::document::{Paused, encode};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{Flow, Follow};
+use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
+use highwater_engine::testing::{World, calls, limits, sleep, tick};
+use highwater_engine::tick::{TickReport, TickRequest};
 use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_millis(200);

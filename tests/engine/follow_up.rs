@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::error::ErrorKind;
-use highwater::poller::{Limits, TickError, TickOutcome, TickRequest};
-use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
-use highwater::state::{MemoryStore, StateKey, StateStore, decode};
-use highwater::testing::{TableSource, World, limits};
+use highwater_engine::document::decode;
+use highwater_engine::error::ErrorKind;
+use highwater_engine::poller::{Limits, TickError, TickOutcome};
+use highwater_engine::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater_engine::store::{MemoryStore, StateKey, StateStore};
+use highwater_engine::testing::{TableSource, World, limits};
+use highwater_engine::tick::TickRequest;
 
 /// How long the source waits before it tries again.
 const PAUSE: Duration = Duration::from_secs(8);

@@ -1,9 +1,12 @@
 //! The first start of a poller, where it has to be asked for.
 
-use highwater::poller::{Init, TickError};
-use highwater::source::Source;
-use highwater::state::{StateDocument, encode};
-use highwater::testing::{World, admin, calls, tick};
+use std::sync::Arc;
+
+use highwater_engine::admin::Init;
+use highwater_engine::document::{StateDocument, encode};
+use highwater_engine::poller::TickError;
+use highwater_engine::source::Source;
+use highwater_engine::testing::{TableSource, World, admin, calls, tick};
 
 async fn put_blank(world: &World, change: impl FnOnce(&mut StateDocument)) {
     let fingerprint = world.source.shape().fingerprint.clone();
@@ -25,6 +28,15 @@ async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
     assert_eq!(admin(&poller).init().await.unwrap(), Init::StartedBefore, "it stays as it is");
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_keeps_what_its_source_is_so_that_an_error_names_what_differs() {
+    let world = World::new();
+    assert_eq!(admin(&world.instance("a")).init().await.unwrap(), Init::Started { after: None });
+    let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
+    let error = tick(&world.instance_of("b", other)).await.unwrap_err().to_string();
+    assert!(error.contains("object was ") && error.contains(", is now `dbo.other`"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::handler::chain::Chain;
-use highwater::handler::{HandlerError, Step};
-use highwater::journal::{
+use highwater_engine::admin::Compacting;
+use highwater_engine::document::{Fence, FencingToken, Generation, StaleWrite};
+use highwater_engine::handler::chain::Chain;
+use highwater_engine::handler::{HandlerError, Step};
+use highwater_engine::journal::{
     Appended, Happened, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Compacting, Limits, Operator, TickOutcome};
-use highwater::state::{Fence, FencingToken, Generation, StaleWrite, StoreError};
-use highwater::testing::{
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Limits, Operator, TickOutcome};
+use highwater_engine::store::StoreError;
+use highwater_engine::testing::{
     Call, Fault, Journaled, Steady, TableSource, Watched, World, admin, break_lease, calls, limits,
     sleep, tick,
 };
@@ -249,8 +251,9 @@ fn noting(mode: JournalMode, source: TableSource) -> Journaled {
 }
 
 fn ask(world: &World, mark: &str, at_once: bool) {
-    let state = highwater::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
-    world.source.ask_to_remember(Some(highwater::source::Remember { state, at_once }));
+    let state =
+        highwater_engine::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
+    world.source.ask_to_remember(Some(highwater_engine::source::Remember { state, at_once }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,11 @@
 //! Parts of a poller: what they begin beside, and what is delivered of one under a pause.
 
-use highwater::journal::Happened;
-use highwater::partition::Partition;
-use highwater::poller::{
-    Operator, Poller, ResetError, ResetTo, RestoreError, TickError, TickOutcome, outcome_row,
-};
-use highwater::state::StateDocument;
-use highwater::testing::{World, admin, tick};
+use highwater_engine::admin::{ResetError, ResetTo, RestoreError};
+use highwater_engine::document::StateDocument;
+use highwater_engine::journal::Happened;
+use highwater_engine::partition::Partition;
+use highwater_engine::poller::{Operator, Poller, TickError, TickOutcome, outcome_row};
+use highwater_engine::testing::{World, admin, tick};
 
 fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
     let poller = world.poller(name, name, world.source.clone());
@@ -63,7 +62,7 @@ async fn a_document_of_another_number_is_refused_though_its_source_is_the_same()
 async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
     let world = World::new();
     world.source.put(1, "row");
-    let peek = part(&world, "p__p2", Some((2, 3))).peek(0).await.unwrap();
+    let peek = part(&world, "p__p2", Some((2, 3))).admin().peek(0).await.unwrap();
     assert_eq!(peek.rows, 1);
     assert!(
         world.document_of("p__p0").await.is_none() && world.document_of("p__p2").await.is_none()
@@ -125,7 +124,7 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     }
     let present = admin(&own).present().await.unwrap();
     admin(&own).restore(&copy, &present, eve).await.unwrap();
-    admin(&own).refuse_beside_others().await.unwrap();
+    own.refuse_beside_others().await.unwrap();
     let beside = part(&world, "p__p2", Some((2, 3))).refuse_beside_others().await.unwrap_err();
     assert!(matches!(beside, TickError::Divided { stored: 2, configured: 3, .. }), "{beside}");
 }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::poller::{Operator, Poller, TickError};
-use highwater::state::{Fence, Precondition, StateKey, StateStore, encode};
-use highwater::testing::{
+use highwater_engine::document::{Fence, encode};
+use highwater_engine::poller::{Operator, Poller, TickError};
+use highwater_engine::store::{Precondition, StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, Watched, World, admin, break_lease, killed_after, sleep, tick,
 };
 
@@ -96,9 +97,9 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
     let rejected = |by| watched.counted("highwater.fence.rejections", Some(("by", by)));
     world.source.put(1, "new");
     let generation = world.generation().await;
-    let current = Fence { generation, token: highwater::state::FencingToken(9) };
+    let current = Fence { generation, token: highwater_engine::document::FencingToken(9) };
     world.handler.then(async move {
-        current.admit(generation, highwater::state::FencingToken(2))?;
+        current.admit(generation, highwater_engine::document::FencingToken(2))?;
         Ok(())
     });
     tick(&poller).await.unwrap_err();
@@ -153,7 +154,7 @@ async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks()
     let target = Arc::new(std::sync::Mutex::new(Fence::default()));
     let deliver = async |world: &World, poller: &Poller, row: i64| {
         let document = world.document().await;
-        let token = highwater::state::FencingToken(document.lease.fencing_token.0 + 1);
+        let token = highwater_engine::document::FencingToken(document.lease.fencing_token.0 + 1);
         let target = Arc::clone(&target);
         world.source.put(row, "new");
         world.handler.then(async move {

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use highwater::error::chain;
-use highwater::handler::HandlerError;
-use highwater::policy::FailurePolicy;
-use highwater::poller::{
-    Limits, LoadError, Operator, Pausing, Resuming, TickError, TickOutcome, TickRequest,
-};
-use highwater::source::Source;
-use highwater::state::{OnMissingState, StateDocument, StateKey, encode};
-use highwater::testing::{Call, Fault, Watched, World, admin, limits, sleep, tick};
+use highwater_engine::admin::{Pausing, Resuming};
+use highwater_engine::document::LoadError;
+use highwater_engine::document::{OnMissingState, StateDocument, encode};
+use highwater_engine::error::chain;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::FailurePolicy;
+use highwater_engine::poller::{Limits, Operator, TickError, TickOutcome};
+use highwater_engine::source::Source;
+use highwater_engine::store::StateKey;
+use highwater_engine::testing::{Call, Fault, Watched, World, admin, limits, sleep, tick};
+use highwater_engine::tick::TickRequest;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
@@ -165,7 +167,7 @@ async fn a_store_that_stays_away_is_given_up_after_a_while() {
     }
     let error = admin(&world.instance("cli")).pause(ANN).await.unwrap_err();
     let unreachable =
-        TickError::Load(LoadError::Store(highwater::state::StoreError::Unreachable {
+        TickError::Load(LoadError::Store(highwater_engine::store::StoreError::Unreachable {
             key: String::new(),
             reason: String::new(),
         }));
@@ -203,7 +205,7 @@ async fn who_resumes_is_told_what_had_stopped_the_poller() {
         (HandlerError::Rejected("422: no".to_owned()), "failure policy of `p`"),
     ] {
         let policy = FailurePolicy {
-            on_failure: highwater::policy::OnFailure::Stop,
+            on_failure: highwater_engine::policy::OnFailure::Stop,
             ..FailurePolicy::default()
         };
         let world = World::new().with_policy(policy);
@@ -277,10 +279,12 @@ async fn a_backoff_names_its_cause_and_is_told_at_each_failure() {
         report().await.result.unwrap_err();
         let batch = world.in_flight().await.unwrap();
         let told = report().await;
+        // Whole seconds: by then it is due.
+        let until = batch.next_attempt_at.unwrap() + time::Duration::nanoseconds(999_999_999);
         let expected = format!(
             "poller `p`: backing off until {}, failing since {}{attempts}: ",
-            rfc3339(batch.next_attempt_at.unwrap()),
-            rfc3339(batch.first_failed_at.unwrap())
+            rfc3339(until.truncate_to_second()),
+            rfc3339(batch.first_failed_at.unwrap().truncate_to_second())
         );
         assert!(told.summary.starts_with(&expected), "{} {expected}", told.summary);
         let end = format!("HTTP 50{number} (`highwater resume p` retries now) (0 ms)");

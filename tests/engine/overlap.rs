@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::journal::{Happened, JournalMode, Verdict};
-use highwater::lease::LeaseError;
-use highwater::policy::{FailurePolicy, Flow, OnFailure};
-use highwater::poller::{Limits, Poller, StopSignal, TickError, TickOutcome, TickRequest};
-use highwater::state::{StateKey, StateStore, decode};
-use highwater::testing::{
+use highwater_engine::document::decode;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::journal::{Happened, JournalMode, Verdict};
+use highwater_engine::lease::LeaseError;
+use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
+use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
+use highwater_engine::store::{StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, FaultyStore, Journaled, World, break_lease, calls, killed_after, limits, sleep,
     tick, timed_tick,
 };
+use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
 /// How long each commit takes here.

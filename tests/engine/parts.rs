@@ -1,9 +1,9 @@
 //! Batches that a target finds too large.
 
-use highwater::error::chain;
-use highwater::handler::HandlerError;
-use highwater::poller::{Limits, TickError, TickOutcome};
-use highwater::testing::{World, calls, limits, sleep, tick};
+use highwater_engine::error::chain;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::poller::{Limits, TickError, TickOutcome};
+use highwater_engine::testing::{World, calls, limits, sleep, tick};
 
 fn too_large() -> HandlerError {
     HandlerError::TooLarge("413".to_owned())
@@ -96,7 +96,7 @@ async fn a_single_row_that_is_too_large_is_refused_for_good_and_nothing_behind_i
     }
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::Handler(HandlerError::Rejected(_))), "{error:?}");
-    assert_eq!(error.kind(), highwater::error::ErrorKind::Data);
+    assert_eq!(error.kind(), highwater_engine::error::ErrorKind::Data);
     assert!(chain(&error).contains("413; a single row is too large"), "{}", chain(&error));
     assert_eq!(sizes(&world), [1, 3, 2, 1]);
     let document = world.document().await;

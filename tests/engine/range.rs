@@ -1,12 +1,14 @@
 //! Delivering a part of the past again, beside the poller.
 
-use highwater::cursor::{Cursor, KeyValues, RowVersion};
-use highwater::error::chain;
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Poller, RangeBegun, RangeEnd, StopSignal, TickError};
-use highwater::state::{Fence, FencingToken, RangeRecord, StateKey, Stored};
-use highwater::testing::{TableSource, World, admin, tick};
+use highwater_engine::admin::{RangeBegun, RangeEnd};
+use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};
+use highwater_engine::document::{Fence, FencingToken, RangeRecord};
+use highwater_engine::error::chain;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Poller, StopSignal, TickError};
+use highwater_engine::store::{StateKey, Stored};
+use highwater_engine::testing::{TableSource, World, admin, tick};
 
 const NAME: &str = "p.replay.one";
 
@@ -55,7 +57,7 @@ async fn stored(world: &World) -> Stored {
 }
 
 async fn deliver(range: &Poller) -> Result<RangeEnd, TickError> {
-    range.deliver_range(&StopSignal::new(), &mut |_| {}).await
+    range.admin().deliver_range(&StopSignal::new(), &mut |_| {}).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +79,7 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
         );
     }
     assert_eq!(stored(&world).await, before);
-    let record = range.range().await.unwrap().unwrap();
+    let record = range.admin().range().await.unwrap().unwrap();
     assert!(record.done_at.is_some());
     assert_eq!(record.rows, 28);
     // It is over, in whatever process.
@@ -96,7 +98,7 @@ async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
         asked.set();
         Ok(())
     });
-    let ended = range.deliver_range(&stop, &mut |_| {}).await.unwrap();
+    let ended = range.admin().deliver_range(&stop, &mut |_| {}).await.unwrap();
     assert_eq!(ended, RangeEnd::Stopped);
     assert_eq!(world.handler.ids().len(), earlier + 10, "one batch");
     assert_eq!(deliver(&range_of(&world, "two")).await.unwrap(), RangeEnd::Done);
@@ -129,8 +131,11 @@ async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
     let range = begun(&world, "cli", &record(None, 3)).await;
-    let again =
-        range_of(&world, "other").begin_range(&record(None, 2), "replay-one").await.unwrap();
+    let again = range_of(&world, "other")
+        .admin()
+        .begin_range(&record(None, 2), "replay-one")
+        .await
+        .unwrap();
     assert!(matches!(again, RangeBegun::BegunBefore(begun) if begun.upto == at(3)));
     admin(&range).cancel_range().await.unwrap();
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use highwater::event::EventId;
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{
-    Operator, Poller, Redrive, RedriveEnd, RedriveError, Redriven, Skipped, StopSignal, TickError,
-    TickOutcome,
-};
-use highwater::state::{Fence, FencingToken, Precondition, Standing, StateKey, StateStore, encode};
-use highwater::testing::{Call, Fault, World, admin, sleep, take_over, tick};
+use highwater_engine::admin::{Redrive, RedriveEnd, RedriveError, Redriven};
+use highwater_engine::document::{Fence, FencingToken, Standing, encode};
+use highwater_engine::event::EventId;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Operator, Poller, Skipped, StopSignal, TickError, TickOutcome};
+use highwater_engine::store::{Precondition, StateKey, StateStore};
+use highwater_engine::testing::{Call, Fault, World, admin, sleep, take_over, tick};
 use tokio::time::Instant;
 
 fn refused() -> HandlerError {
@@ -86,7 +85,7 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
     let (world, poller) = set_aside(1).await;
-    let events = poller.quarantined().await.unwrap();
+    let events = poller.admin().quarantined().await.unwrap();
     world.handler.then_take(Duration::from_secs(1000));
     let (began, stop) = (Instant::now(), StopSignal::new());
     let redrive = Redrive { stop: stop.clone(), ..redrive(&events) };
@@ -100,7 +99,7 @@ async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
     assert!(matches!(ended, Ok(RedriveEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(13));
     assert!(world.is_released().await);
-    let entry = poller.entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let entry = poller.admin().entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.crashes), (1, 0), "those before it was quarantined");
 }
 
@@ -207,7 +206,8 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
     assert!(matches!(&told[..], [Redriven::Delivered { stays: None, .. }]), "{told:?}");
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
-    let age = highwater::state::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age =
+        highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     assert_eq!(after.standing("b", age), Standing::Free);
 }
 

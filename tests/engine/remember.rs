@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use highwater::cursor::SourceState;
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Poller, TickOutcome};
-use highwater::source::Remember;
-use highwater::testing::{World, calls, limits, sleep, tick};
+use highwater_engine::cursor::SourceState;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Limits, Poller, TickOutcome};
+use highwater_engine::source::Remember;
+use highwater_engine::testing::{World, calls, limits, sleep, tick};
 
 fn state(mark: &str) -> SourceState {
     SourceState::from_iter([("mark".to_owned(), mark.into())])

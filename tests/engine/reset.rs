@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::cursor::{Cursor, SourceFingerprint};
-use highwater::error::chain;
-use highwater::journal::{Happened, JournalMode, Verdict};
-use highwater::poller::{
-    CloneError, Counted, Operator, Poller, ResetError, ResetPlan, ResetTo, RestoreError, TickError,
-    outcome_row,
+use highwater_engine::admin::{CloneError, Counted, ResetError, ResetPlan, ResetTo, RestoreError};
+use highwater_engine::cursor::{Cursor, SourceFingerprint};
+use highwater_engine::document::{FencingToken, Generation, OnMissingState, decode, encode};
+use highwater_engine::error::chain;
+use highwater_engine::journal::{Happened, JournalMode, Verdict};
+use highwater_engine::poller::{Limits, Operator, Poller, TickError, outcome_row};
+use highwater_engine::range::{Direction, RangeError};
+use highwater_engine::source::FetchError;
+use highwater_engine::store::{StateKey, StateStore};
+use highwater_engine::testing::{
+    Call, Fault, Journaled, TableSource, World, admin, limits, sleep, tick,
 };
-use highwater::range::{Direction, RangeError};
-use highwater::source::FetchError;
-use highwater::state::{FencingToken, Generation, StateKey, StateStore, decode, encode};
-use highwater::testing::{Call, Fault, Journaled, TableSource, World, admin, sleep, tick};
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
 
@@ -73,7 +74,7 @@ async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_i
     tick(&poller).await.unwrap();
     assert_eq!(ids_after(&journaled.world, 2), [1, 2, 3, 4, 5, 6, 7]);
     let received = journaled.world.handler.received();
-    let fence = highwater::state::Fence::default();
+    let fence = highwater_engine::document::Fence::default();
     let fence = fence.admit(Generation(received[1].fence.0), FencingToken(received[1].fence.1));
     let again = received.last().unwrap();
     fence.unwrap().admit(Generation(again.fence.0), FencingToken(again.fence.1)).unwrap();
@@ -180,7 +181,8 @@ async fn another_source_is_taken_only_when_that_is_asked_for() {
     source.fill(3);
     let poller = world.instance_of("b", source);
     let refused = admin(&poller).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
-    assert!(matches!(refused, ResetError::OtherSource { .. }), "{refused}");
+    let command = "`highwater reset p to-beginning --new-source --reason \"other rows\"`";
+    assert!(refused.to_string().contains(command), "{refused}");
     let plan = admin(&poller).plan_reset(ResetTo::Beginning, true).await.unwrap();
     let stored = world.document().await.checkpoint.cursor;
     assert_eq!((rows(&plan.weight.again), &plan.from), (3, &stored));
@@ -423,6 +425,96 @@ async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_final_loss_outlives_a_document_that_is_gone_or_damaged_when_a_copy_is_imported() {
+    for mode in [JournalMode::Off, JournalMode::Commits, JournalMode::Full] {
+        for damage in [None, Some("{")] {
+            let journaled = Journaled::new(mode);
+            let poller = delivered(&journaled).await;
+            let world = &journaled.world;
+            let copy = world.document().await;
+            world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+            tick(&poller).await.unwrap_err();
+            assert_eq!(world.document().await.lost_position(), Some("numbers were taken back"));
+            match damage {
+                Some(damage) => world.overwrite(damage.as_bytes()).await,
+                None => world.memory.lose(&StateKey::Document("p".to_owned())),
+            }
+            world.source.put(7, "after the loss");
+            let cli = journaled.instance("cli");
+            let present = admin(&cli).present().await.unwrap();
+            let imported = admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await;
+            // Without a journal only the process that found it still knows; it writes the loss again.
+            let is_known = imported.unwrap().document.lost_position().is_some();
+            assert_eq!(is_known, mode != JournalMode::Off, "{mode:?} {damage:?}");
+            let other = journaled.instance("b");
+            let processes = if is_known { [&other, &poller] } else { [&poller, &other] };
+            for process in processes {
+                let ended = tick(process).await;
+                assert_eq!(outcome_row(&ended).event, "position_lost", "{mode:?} {damage:?}");
+            }
+            let plan = plan(&cli, ResetTo::Beginning).await;
+            admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+            // Whatever raises the generation after the reset.
+            let present = admin(&cli).present().await.unwrap();
+            let copy = present.usable().unwrap().clone();
+            admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
+            tick(&poller).await.unwrap();
+            let ids = ids_after(world, 2);
+            assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7], "{mode:?} {damage:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unwritten_loss_outlives_grants_that_are_raised_above_a_fence() {
+    for early in [false, true] {
+        let journaled = Journaled::new(JournalMode::Commits);
+        let poller = delivered(&journaled).await;
+        let world = &journaled.world;
+        let raise = async || {
+            let cli = journaled.instance("cli");
+            let generation = Generation(world.generation().await.0 + 1);
+            let fence = highwater_engine::document::Fence { generation, token: FencingToken(9) };
+            let present = admin(&cli).present().await.unwrap();
+            let raised = admin(&cli).raise_above(fence, &present, false, ANN).await.unwrap();
+            assert!(raised.unwrap().document.generation > generation);
+        };
+        world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+        if early {
+            // The process still has the document as it was before.
+            Box::pin(raise()).await;
+        } else {
+            world.store.break_next(Call::Store, Fault::Unreachable);
+        }
+        tick(&poller).await.unwrap_err();
+        if !early {
+            assert_eq!(world.document().await.lost_position(), None, "the store was down");
+            Box::pin(raise()).await;
+        }
+        world.source.put(7, "after the loss");
+        for process in [&poller, &journaled.instance("b")] {
+            assert_eq!(outcome_row(&tick(process).await).event, "position_lost", "{early}");
+        }
+        assert_eq!(world.document().await.lost_position(), Some("numbers were taken back"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_ends_where_a_lost_document_starts_again_at_the_beginning() {
+    let world = World::new();
+    let limits = Limits { on_missing_state: OnMissingState::Recreate, ..limits() };
+    let poller = world.with_limits(limits).instance("a");
+    world.source.fill(2);
+    tick(&poller).await.unwrap();
+    world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
+    tick(&poller).await.unwrap_err();
+    world.memory.lose(&StateKey::Document("p".to_owned()));
+    world.source.put(3, "after the loss");
+    tick(&poller).await.unwrap();
+    assert_eq!(ids_after(&world, 1), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_position_is_kept_only_where_the_next_tick_can_read_on() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
@@ -435,10 +527,8 @@ async fn a_position_is_kept_only_where_the_next_tick_can_read_on() {
                     lost\"`";
     assert!(text.contains(commands) && !text.contains(" keep "), "{text}");
     fail();
-    let refused = chain(&poller.plan_reset(ResetTo::Keep, true).await.unwrap_err());
-    let expected = format!(
-        "the position cannot be kept, the next tick would stop again: numbers were taken back; {commands}"
-    );
+    let refused = chain(&poller.admin().plan_reset(ResetTo::Keep, true).await.unwrap_err());
+    let expected = format!("the position cannot be kept: numbers were taken back; {commands}");
     assert_eq!(refused, expected);
     // Once the source has recovered it is kept.
     assert!(admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap().changes());
@@ -589,12 +679,26 @@ async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clone_of_a_poller_at_the_beginning_starts_there() {
+    let journaled = Journaled::new(JournalMode::Full);
+    let poller = delivered(&journaled).await;
+    let plan = plan(&poller, ResetTo::Beginning).await;
+    admin(&poller).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
+    let clone = poller.under_name("q");
+    let done = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap();
+    assert_eq!(done.document.checkpoint.cursor, None);
+    let calls = journaled.world.handler.received().len();
+    tick(&clone).await.unwrap();
+    assert_eq!(ids_after(&journaled.world, calls), [1, 2, 3, 4, 5, 6]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");
     let nothing = Box::pin(admin(&poller).clone_to(&clone, false, ANN)).await.unwrap_err();
-    assert!(matches!(nothing, CloneError::NoPosition(_)), "{nothing}");
+    assert!(matches!(nothing, CloneError::NeverStarted(_)), "{nothing}");
     delivered(&journaled).await;
     let before = journaled.world.document().await;
     let done = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap();

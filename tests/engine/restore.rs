@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater::journal::{
+use highwater_engine::admin::{Compacting, RestoreError};
+use highwater_engine::document::{Generation, Marker, encode, encode_marker};
+use highwater_engine::journal::{
     Appended, Happened, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
-use highwater::poller::{Compacting, Operator, Poller, RestoreError};
-use highwater::state::{
-    Generation, Marker, Precondition, StateKey, StateStore, StoreError, encode, encode_marker,
-};
-use highwater::testing::{Call, Fault, Journaled, admin, tick};
+use highwater_engine::poller::{Operator, Poller};
+use highwater_engine::store::{Precondition, StateKey, StateStore, StoreError};
+use highwater_engine::testing::{Call, Fault, Journaled, admin, tick};
 
 const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
 const REBUILT: (Happened, Operator<'_>) = (Happened::Rebuilt, EVE);

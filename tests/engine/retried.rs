@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::poller::{Operator, Poller, StopSignal, TickOutcome, TickRequest, outcome_row};
-use highwater::testing::{Watched, World, admin, limits, sleep, tick};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::poller::{Operator, Poller, StopSignal, TickOutcome, outcome_row};
+use highwater_engine::testing::{Watched, World, admin, limits, sleep, tick};
+use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
 fn request() -> TickRequest {

@@ -3,18 +3,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use highwater::error::chain;
-use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::lease::LeaseError;
-use highwater::poller::{Limits, Operator, ResetTo, Skipped, TickError, TickOutcome, TickRequest};
-use highwater::state::{
-    FencingToken, Generation, Marker, OnMissingState, Precondition, Refusal, StateDocument,
-    StateKey, StateStore, TOKEN_MAX, decode, encode, encode_marker,
+use highwater_engine::admin::ResetTo;
+use highwater_engine::document::{
+    FencingToken, Generation, Marker, OnMissingState, Refusal, StateDocument, TOKEN_MAX, decode,
+    encode, encode_marker,
 };
-use highwater::testing::{
+use highwater_engine::error::chain;
+use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::lease::LeaseError;
+use highwater_engine::poller::{Limits, Operator, Skipped, TickError, TickOutcome};
+use highwater_engine::store::{Precondition, StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, FaultyStore, TTL, TableSource, World, admin, calls, killed_after, limits, sleep,
     tick,
 };
+use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +60,9 @@ async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
     for _ in 0..2 {
-        world.source.fail_with(highwater::source::FetchError::position_lost("table was reseeded"));
+        world
+            .source
+            .fail_with(highwater_engine::source::FetchError::position_lost("table was reseeded"));
         assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
         sleep(1).await;
     }
@@ -288,7 +293,7 @@ async fn sizing_is_advice_and_never_changed_silently() {
         tick(&poller).await.unwrap();
     }
     let document = world.document().await;
-    let advice = highwater::doctor::sizing::Sizing::of(&document, TTL).unwrap();
+    let advice = highwater_engine::doctor::sizing::Sizing::of(&document, TTL).unwrap();
     assert!(advice.suggested_ttl_seconds > TTL.as_secs(), "{advice:?}");
     assert_eq!(document.lease.ttl_seconds, TTL.as_secs(), "what was set holds");
     let sizes: Vec<_> = world.handler.received().iter().map(|call| call.ids.len()).collect();
@@ -347,7 +352,7 @@ async fn a_generation_is_the_services_time_and_always_above_the_markers() {
         // The marker follows, so that the next document is above this one too.
         let key = StateKey::Marker("p".to_owned());
         let stored = world.stored(&key).await.unwrap();
-        let found = highwater::state::decode_marker("p", &stored.bytes).unwrap();
+        let found = highwater_engine::document::decode_marker("p", &stored.bytes).unwrap();
         assert_eq!(found.generation, Generation(expected));
     }
 }
@@ -377,7 +382,7 @@ async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
         world.overwrite(&encode(&document)).await;
         let key = StateKey::Marker("p".to_owned());
         let stored = world.stored(&key).await.unwrap();
-        let mut marker = highwater::state::decode_marker("p", &stored.bytes).unwrap();
+        let mut marker = highwater_engine::document::decode_marker("p", &stored.bytes).unwrap();
         marker.generation = Generation(document.generation.0 + by);
         let bytes = encode_marker(&marker);
         let precondition = Precondition::Matches(stored.etag);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::handler::HandlerError;
-use highwater::policy::Flow;
-use highwater::poller::Limits;
-use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
-use highwater::testing::{TableSource, World, limits, sleep, tick};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::Flow;
+use highwater_engine::poller::Limits;
+use highwater_engine::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater_engine::testing::{TableSource, World, limits, sleep, tick};
 
 /// A source that keeps how many rows it was asked for.
 #[derive(Debug)]

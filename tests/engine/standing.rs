@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::policy::Flow;
-use highwater::poller::{Limits, Skipped, TickOutcome, TickRequest};
-use highwater::state::StateKey;
-use highwater::testing::{Watched, World, limits, sleep, tick};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::Flow;
+use highwater_engine::poller::{Limits, Skipped, TickOutcome};
+use highwater_engine::store::StateKey;
+use highwater_engine::testing::{Watched, World, limits, sleep, tick};
+use highwater_engine::tick::TickRequest;
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_tells_size_position_and_age() {
@@ -156,7 +157,7 @@ async fn a_poller_that_has_read_all_is_not_behind_though_other_tables_are_writte
 #[tokio::test(start_paused = true)]
 async fn rows_that_a_tick_that_follows_could_not_deliver_are_written_down() {
     let world = World::new();
-    let follow = highwater::policy::Follow {
+    let follow = highwater_engine::policy::Follow {
         time: Duration::from_secs(100),
         interval: Duration::from_secs(1),
     };

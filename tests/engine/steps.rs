@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::chain::Chain;
-use highwater::handler::{HandlerError, Step};
-use highwater::journal::{
+use highwater_engine::document::encode;
+use highwater_engine::handler::chain::Chain;
+use highwater_engine::handler::{HandlerError, Step};
+use highwater_engine::journal::{
     Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
 };
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Poller, TickError, TickOutcome};
-use highwater::state::{StateKey, StateStore, encode};
-use highwater::testing::{
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Poller, TickError, TickOutcome};
+use highwater_engine::store::{StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, Received, RecordingHandler, Steady, World, admin, calls, killed_after, sleep, tick,
 };
 

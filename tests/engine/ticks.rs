@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::error::chain;
-use highwater::handler::HandlerError;
-use highwater::journal::Happened;
-use highwater::lease::LeaseError;
-use highwater::normalize::NormalizeError;
-use highwater::poller::{
-    Limits, Operator, Skipped, StopSignal, TickError, TickOutcome, TickRequest, outcome_row,
+use highwater_engine::document::{OnMissingState, Paused, StateDocument, encode};
+use highwater_engine::error::chain;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::journal::Happened;
+use highwater_engine::lease::LeaseError;
+use highwater_engine::normalize::NormalizeError;
+use highwater_engine::poller::{
+    Limits, Operator, Skipped, StopSignal, TickError, TickOutcome, outcome_row,
 };
-use highwater::source::Source;
-use highwater::state::{
-    OnMissingState, Paused, Precondition, StateDocument, StateKey, StateStore, encode,
-};
-use highwater::testing::{
+use highwater_engine::source::Source;
+use highwater_engine::store::{Precondition, StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Fault, TTL, TableSource, Watched, World, admin, break_lease, calls, killed_after, limits,
     sleep, tick,
 };
+use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
 // The table of storage calls, row by row.
@@ -388,6 +388,20 @@ async fn back_pressure_waits_as_asked_and_counts_no_attempt() {
     sleep(1).await;
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.received()[1].attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_asks_for_a_day_gets_an_hour() {
+    let world = World::with(Limits { retry_after_max: Duration::from_secs(3_600), ..limits() });
+    let poller = world.instance("a");
+    world.source.fill(1);
+    let retry_after = Some(Duration::MAX);
+    world.handler.then_fail(HandlerError::Throttled { reason: "429".to_owned(), retry_after });
+    tick(&poller).await.unwrap_err();
+    sleep(3_599).await;
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
+    sleep(1).await;
+    tick(&poller).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

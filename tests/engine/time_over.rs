@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Poller, TickError};
-use highwater::testing::{World, admin, limits, sleep, tick};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{Limits, Poller, TickError};
+use highwater_engine::testing::{World, admin, limits, sleep, tick};
 
 /// Longer than any tick.
 const FOR_EVER: Duration = Duration::from_secs(10_000);

@@ -2,18 +2,21 @@
 //! what is delivered again.
 //!
 //! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the
-//! failure modes and orphans of seed 003. `docs/failure-windows.md` maps each to its test here.
+//! failure modes and orphans of seed 003. `docs/contributing/failure-windows.md` maps each to its test here.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use highwater::error::chain;
-use highwater::handler::HandlerError;
-use highwater::lease::LeaseError;
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::poller::{Limits, Operator, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use highwater::state::{Fence, FencingToken, StateKey, StateStore};
-use highwater::testing::{
+use highwater_engine::document::{Fence, FencingToken};
+use highwater_engine::error::chain;
+use highwater_engine::handler::HandlerError;
+use highwater_engine::lease::LeaseError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::poller::{
+    Limits, Operator, Poller, Skipped, TickError, TickOutcome, outcome_row,
+};
+use highwater_engine::store::{StateKey, StateStore};
+use highwater_engine::testing::{
     Call, Calls, Fault, TTL, Watched, World, admin, break_lease, killed_after, limits, sleep,
     take_over, tick,
 };

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Deref, RangeInclusive};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use highwater::devdb::{Database, Options as ServerOptions, Server};
-use highwater::fakehost::{
+use highwater_devdb::{Database, Options as ServerOptions, Server};
+use highwater_fakehost::{
     CONSOLE_CATEGORY, Connection, EXIT_CODE_RESTART, FakeHost, Invocation, Level, Options, Outcome,
     Phase, Record, Reply, Signal, Timers, Verdict, judge,
 };
@@ -20,6 +21,24 @@ use crate::receiver::Receiver;
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_highwater");
+
+/// Returns the program as it is installed: with a handler beside it. The program of the commands stands for that, which
+/// serves by the same function.
+pub(crate) fn installed() -> PathBuf {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    let path = INSTALLED.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+        drop(std::fs::remove_dir_all(&folder));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["highwater", "handler"] {
+            // No copy of a hundred megabytes.
+            std::fs::hard_link(PROGRAM, folder.join(name)).unwrap();
+        }
+        folder.join("highwater")
+    });
+    path.clone()
+}
+
 /// Longer than anything here takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 

@@ -1,8 +1,9 @@
 //! Commands for operators: the real program beside a host that runs the same poller.
 
+use std::path::Path;
 use std::process::{Output, Stdio};
 
-use highwater::fakehost::{Level, free_port};
+use highwater_fakehost::{Level, free_port};
 use serde_json::{Value as Json, json};
 use tokio::process::Command;
 
@@ -52,7 +53,12 @@ impl Said {
 impl Bench {
     /// Runs the program with the settings of the hosts, and without a terminal.
     pub(crate) async fn command(&self, arguments: &[&str]) -> Said {
-        let mut command = Command::new(PROGRAM);
+        self.command_of(Path::new(PROGRAM), arguments).await
+    }
+
+    /// The same with this program.
+    pub(crate) async fn command_of(&self, program: &Path, arguments: &[&str]) -> Said {
+        let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.env).env("USER", "ann");
         command.stdin(Stdio::null()).kill_on_drop(true);
         Said::of(&within(LIMIT, command.output()).await.unwrap())
@@ -148,6 +154,15 @@ async fn wrong_usage_is_told_before_anything_is_touched() {
         bench.command(arguments).await.failed(2, text);
     }
     assert!(!bench.state_path().exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_setting_is_shown_by_its_name() {
+    let mut bench = Bench::new().await;
+    bench.set("SOURCE__MODE", "rowversions");
+    let said = bench.command(&["validate"]).await;
+    let line = "\n  error   setting: `HIGHWATER__POLLERS__NIGHTLY__SOURCE__MODE` is `rowversions`, expected `auto`";
+    assert!(said.data.contains(line), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use highwater::devdb::Fault;
+use highwater_devdb::Fault;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;

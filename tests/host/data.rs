@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 /// Returns where the record lies.
 pub(crate) fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host/data")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/host/data")).join(name)
 }
 
 /// Returns a file of the record.

@@ -73,10 +73,7 @@ const FIXES: [(&str, &[&str]); 29] = [
     ("host_version_missing", &["write `\"version\": \"2.0\"`"]),
     ("host_trailing_comma", &["correct the JSON there"]),
     ("not_executable", &["run `chmod +x ROOT/handler`"]),
-    (
-        "no_handler",
-        &["lay the folder out again, from that of your project: `highwater package --stage ROOT`"],
-    ),
+    ("no_handler", &["run `install -m 755 PROGRAM ROOT/handler`"]),
     (
         "timeout_too_small",
         &["set `functionTimeout` to a time of at least a second, such as `00:05:00`"],
@@ -182,7 +179,63 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         r#""00:02:00""#,
         "error",
         "listenerLockPeriod",
-        "write a time from 15 s to 60 s",
+        "write a time from 15 s to 60 s, such as `00:01:00`",
+    ),
+    (
+        "host",
+        "/singleton/listenerLockRecoveryPollingInterval",
+        r#""00:00:05""#,
+        "error",
+        "listenerLockRecoveryPollingInterval",
+        "write a time of 15 s or more, such as `00:00:15`",
+    ),
+    (
+        "highwater_status",
+        "/bindings/0/route",
+        r#""ops/{view?}""#,
+        "warning",
+        "the status page is at `ops/page` below the app's prefix",
+        "set `route` to `status/{view?}`, or open the page at its new place",
+    ),
+    (
+        "highwater_status",
+        "/bindings/0/route",
+        r#""ops""#,
+        "warning",
+        "the status page has no address",
+        "set `route` to `status/{view?}`",
+    ),
+    (
+        "highwater_status",
+        "/bindings/0/route",
+        r#""admin/{view?}""#,
+        "error",
+        "the host keeps `admin` for itself",
+        "set `route` to `status/{view?}`",
+    ),
+    (
+        "highwater_status",
+        "/bindings",
+        r#"[{"name":"request","type":"httpTrigger","direction":"in","authLevel":"function","methods":["get"],"route":"status/{view?}"}]"#,
+        "error",
+        "no `http` output",
+        r#"add `{ "name": "res", "type": "http", "direction": "out" }` to `bindings`"#,
+    ),
+    (
+        "highwater_status",
+        "/bindings",
+        r#"[{"name":"res","type":"http","direction":"out"}]"#,
+        "error",
+        "no `httpTrigger`",
+        r#""type": "httpTrigger", "direction": "in", "authLevel": "function""#,
+    ),
+    (
+        "highwater_status",
+        "/bindings",
+        r#"[{"name":"res","type":"http","direction":"out"},{"name":"request","type":"httpTrigger","direction":"in","authLevel":"function","methods":["get"],"route":"status/{view?}"}]"#,
+        "",
+        "",
+        "",
     ),
     (
         "host",
@@ -327,7 +380,8 @@ async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
         if *place == "setting" {
             bench.set_env(path, value);
         } else {
-            let file = if *place == "host" { "host.json" } else { "orders/function.json" };
+            let function = format!("{place}/function.json");
+            let file = if *place == "host" { "host.json" } else { &function };
             let mut json: Json = serde_json::from_str(base[file].as_str().unwrap()).unwrap();
             let (parent, name) = path.rsplit_once('/').unwrap();
             if parent == "/singleton" {
@@ -352,6 +406,28 @@ async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_for_a_missing_program_runs_as_printed_and_changes_nothing_else() {
+    let base = &data::json("discovery.json")["base"];
+    let bench = with_orders().await;
+    let parent = tempfile::tempdir().unwrap();
+    let root = parent.path().join("it's (mine)");
+    lay_out(&root, base, &json!({"removed": ["handler"]}));
+    // Edited since it was laid out.
+    let edited = format!("{} ", base["host.json"].as_str().unwrap());
+    std::fs::write(root.join("host.json"), &edited).unwrap();
+    let found = validate(&bench, &root).await;
+    let errors: Vec<&Json> = found.iter().filter(|finding| finding["level"] == "error").collect();
+    let [missing] = errors[..] else { panic!("{errors:#?}") };
+    let fix = missing["fix"].as_str().unwrap();
+    let command = fix.strip_prefix("run `").and_then(|rest| rest.strip_suffix('`')).unwrap();
+    let ended = tokio::process::Command::new("sh").args(["-c", command]).status().await.unwrap();
+    assert!(ended.success(), "{command}");
+    let found = validate(&bench, &root).await;
+    assert!(found.iter().all(|finding| finding["level"] != "error"), "{found:#?}");
+    assert_eq!(std::fs::read_to_string(root.join("host.json")).unwrap(), edited);
+}
+
 async fn with_orders() -> Bench {
     let mut bench = Bench::new().await;
     for (name, value) in std::mem::take(&mut bench.env) {
@@ -367,11 +443,14 @@ async fn validate(bench: &Bench, root: &Path) -> Vec<Json> {
     serde_json::from_str(&said.data).unwrap()
 }
 
-/// Returns the fixes of errors, with `ROOT` for the folder.
+/// Returns the fixes of errors, with `ROOT` for the folder and `PROGRAM` for the program under test.
 fn fixes_of(found: &[Json], root: &Path) -> Vec<String> {
     let errors = found.iter().filter(|finding| finding["level"] == "error");
     let fix = |finding: &Json| finding["fix"].as_str().map(str::to_owned);
-    errors.filter_map(fix).map(|fix| fix.replace(root.to_str().unwrap(), "ROOT")).collect()
+    errors
+        .filter_map(fix)
+        .map(|fix| fix.replace(root.to_str().unwrap(), "ROOT").replace(PROGRAM, "PROGRAM"))
+        .collect()
 }
 
 fn of(found: &[Json], level: &str) -> Vec<String> {
@@ -392,6 +471,7 @@ fn is_refused(host: &Json) -> bool {
 }
 
 fn lay_out(root: &Path, base: &Json, change: &Json) {
+    std::fs::create_dir_all(root).unwrap();
     symlink(PROGRAM, root.join("handler")).unwrap();
     let files = [base, &change["files"]].into_iter().filter_map(Json::as_object);
     for (name, text) in files.flatten() {

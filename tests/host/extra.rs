@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{self, Exit, FakeHost, Invocation, Level, Options, Phase};
+use highwater_fakehost::{Exit, FakeHost, Invocation, Level, Options, Phase};
 
 use crate::bench::{Bench, LIMIT, logs, within};
 use crate::{data, start, stop};
@@ -90,31 +90,40 @@ fn the_stand_ins_figures_are_the_recorded_ones() {
     let recorded = data::json("lifecycle.json");
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
     for (name, value) in [
-        ("ready_poll_interval_ms", ms(fakehost::READY_POLL_INTERVAL)),
-        ("ready_initialization_timeout_s", fakehost::INITIALIZATION_TIMEOUT.as_secs()),
-        ("invoke_wait_for_dispatcher_s", fakehost::INVOKE_WAIT_MAX.as_secs()),
-        ("restart_error_threshold", fakehost::ERRORS_MAX.try_into().unwrap()),
-        ("restart_error_bucket_reset_min", fakehost::ERRORS_FORGOTTEN_AFTER.as_secs() / 60),
-        ("exit_code_restart_not_counted", fakehost::EXIT_CODE_RESTART.try_into().unwrap()),
-        ("kill_wait_ms", ms(fakehost::KILL_WAIT)),
-        ("host_stop_wait_s", fakehost::STOP_WAIT.as_secs()),
-        ("timeout_grace_s", fakehost::TIMEOUT_GRACE.as_secs()),
-        ("stderr_lines_kept_for_exit_message", fakehost::STDERR_LINES_KEPT.try_into().unwrap()),
-        ("listener_lock_lease_s/azure", fakehost::LISTENER_LOCK_PERIOD.as_secs()),
+        ("ready_poll_interval_ms", ms(highwater_fakehost::READY_POLL_INTERVAL)),
+        ("ready_initialization_timeout_s", highwater_fakehost::INITIALIZATION_TIMEOUT.as_secs()),
+        ("invoke_wait_for_dispatcher_s", highwater_fakehost::INVOKE_WAIT_MAX.as_secs()),
+        ("restart_error_threshold", highwater_fakehost::ERRORS_MAX.try_into().unwrap()),
+        (
+            "restart_error_bucket_reset_min",
+            highwater_fakehost::ERRORS_FORGOTTEN_AFTER.as_secs() / 60,
+        ),
+        (
+            "exit_code_restart_not_counted",
+            highwater_fakehost::EXIT_CODE_RESTART.try_into().unwrap(),
+        ),
+        ("kill_wait_ms", ms(highwater_fakehost::KILL_WAIT)),
+        ("host_stop_wait_s", highwater_fakehost::STOP_WAIT.as_secs()),
+        ("timeout_grace_s", highwater_fakehost::TIMEOUT_GRACE.as_secs()),
+        (
+            "stderr_lines_kept_for_exit_message",
+            highwater_fakehost::STDERR_LINES_KEPT.try_into().unwrap(),
+        ),
+        ("listener_lock_lease_s/azure", highwater_fakehost::LISTENER_LOCK_PERIOD.as_secs()),
         (
             "listener_lock_polled_by_others_s/default",
-            fakehost::LISTENER_LOCK_POLLING_INTERVAL.as_secs(),
+            highwater_fakehost::LISTENER_LOCK_POLLING_INTERVAL.as_secs(),
         ),
-        ("storage_away_s_until_host_ends", fakehost::STORAGE_WAIT.as_secs()),
-        ("request_chunk_characters", fakehost::CHUNK_CHARACTERS.try_into().unwrap()),
+        ("storage_away_s_until_host_ends", highwater_fakehost::STORAGE_WAIT.as_secs()),
+        ("request_chunk_characters", highwater_fakehost::CHUNK_CHARACTERS.try_into().unwrap()),
     ] {
         assert_eq!(recorded.pointer(&format!("/{name}")), Some(&value.into()), "{name}");
     }
-    let host_code = format!("the host ends with code {}", fakehost::HOST_EXIT_CODE);
+    let host_code = format!("the host ends with code {}", highwater_fakehost::HOST_EXIT_CODE);
     assert_eq!(recorded["exit_after_third_error"], host_code);
-    assert_eq!(recorded["console_category"], fakehost::CONSOLE_CATEGORY);
+    assert_eq!(recorded["console_category"], highwater_fakehost::CONSOLE_CATEGORY);
     let prefixes: Vec<_> = recorded["reserved_line_prefixes"].as_array().unwrap().iter().collect();
-    assert_eq!(prefixes, fakehost::RESERVED_PREFIXES);
+    assert_eq!(prefixes, highwater_fakehost::RESERVED_PREFIXES);
     assert_eq!(
         (recorded["kill_signal"].as_str(), &recorded["restart_backoff_ms"]),
         (Some("SIGKILL"), &0.into())

@@ -1,5 +1,7 @@
-//! What `docs/first-steps.md` has a new user do, run line by line in a shell, with the output that it shows.
+//! What README and `docs/tutorials/first-steps.md` have a new user do, run line by line in a shell, with the output that
+//! they show.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -9,7 +11,11 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::bench::{LIMIT, PROGRAM, within};
 
-const PAGE: &str = include_str!("../../docs/first-steps.md");
+const PAGE: &str = include_str!("../../docs/tutorials/first-steps.md");
+const README: &str = include_str!("../../README.md");
+/// What README starts in the place of the reader's code, and the port at which it listens there.
+const RECEIVER: &str = "docs/receivers/print.py";
+const RECEIVER_PORT: &str = "7072";
 /// Ends what a block of commands prints.
 const END: &str = "=== end of block";
 /// Begins the command of the other terminal.
@@ -131,21 +137,25 @@ impl Shell {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_user_sees_what_the_page_says() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut shell = Shell::start(folder.path()).await;
+/// Runs the blocks of a page in their order, and returns how many outputs were compared, and what was printed.
+async fn follow(
+    page: &str,
+    folder: &Path,
+    change: impl Fn(&str) -> String,
+) -> (usize, Vec<String>) {
+    let mut shell = Shell::start(folder).await;
     let mut server = None;
-    let (mut printed, mut compared) = (Vec::new(), 0);
-    for (language, text) in blocks(PAGE) {
+    let (mut printed, mut compared, mut all) = (Vec::new(), 0, Vec::new());
+    for (language, text) in blocks(page) {
         match language {
             "sh" if text.starts_with(SERVER) => {
                 server = Some(within(LIMIT, Server::start(text)).await);
             }
             "sh" => {
                 let connection = &server.as_ref().unwrap().connection;
-                let commands = text.replace(CONNECTION, connection);
+                let commands = change(&text.replace(CONNECTION, connection));
                 printed = within(LIMIT, shell.run(&commands)).await;
+                all.extend_from_slice(&printed);
             }
             "sql" => within(LIMIT, server.as_mut().unwrap().run(text)).await,
             "text" => {
@@ -155,6 +165,40 @@ async fn a_new_user_sees_what_the_page_says() {
             other => panic!("a block of `{other}`"),
         }
     }
+    within(LIMIT, shell.run("kill $(jobs -p) 2>/dev/null; wait")).await;
+    (compared, all)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_quick_start_of_the_readme_ends_with_rows_at_a_url() {
+    let (_, quick_start) = README.split_once("\n## Quick start\n").unwrap();
+    let (quick_start, rest) = quick_start.split_once("\n## An event\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let receiver = highwater_test_support::root().join(RECEIVER);
+    let receiver = receiver.to_str().unwrap();
+    let change = |commands: &str| {
+        // The commands do not wait for the receiver, which a reader's hands do.
+        let wait =
+            format!("&\nuntil (: > /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done");
+        let commands = commands.replace(" &\n", &format!(" {wait}\n"));
+        commands.replace(RECEIVER, receiver).replace(RECEIVER_PORT, &port.to_string())
+    };
+    let (compared, printed) = follow(quick_start, folder.path(), change).await;
+    assert_eq!(compared, 2, "every output that README shows was compared");
+
+    let (_, example) = rest.split_once("```json\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let example: serde_json::Value = serde_json::from_str(example).unwrap();
+    let first = printed.iter().find(|line| line.starts_with("{\"id\"")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(first).unwrap();
+    assert_eq!(example, first, "the event that README shows is the first that was posted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_user_sees_what_the_page_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let (compared, _) = follow(PAGE, folder.path(), str::to_owned).await;
     assert_eq!(compared, 9, "every output that the page shows was compared");
     let left: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()

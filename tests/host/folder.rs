@@ -1,5 +1,6 @@
 //! `highwater init --table` and `tick --dry-run`: what a new user does first, with the real program.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -7,7 +8,7 @@ use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::bench::{Bench, Host, LIMIT, PROGRAM, logs, within};
+use crate::bench::{Bench, Host, LIMIT, PROGRAM, installed, logs, within};
 use crate::status::response;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,12 +20,22 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     bench.set_env("Other", "");
     let missing = [&init[..], &["--connection", "Other"]].concat();
     bench.command(&missing).await.failed(2, "`Other` is not set");
+    bench.set_env("HIGHWATER__POLLERS__SHOP__HANDLER__KIND", "exec");
     let said = bench.command(&init).await;
     assert!(matches!(said.code, 0 | 1), "{said:?}");
+    let note = format!(
+        "note: the environment sets `HIGHWATER__POLLERS__SHOP__HANDLER__KIND`, `HIGHWATER__STATE__FOLDER`, \
+         which takes precedence over `{out}/local.settings.json`"
+    );
+    assert!(said.rest.contains(&note), "{said:?}");
     assert!(!said.data.contains("does not exist"), "the folder of the state is there: {said:?}");
     assert!(said.data.contains("in mode `rowversion` by `version`: `version` is a rowversion"));
     assert!(said.data.contains("key `id`: the primary key"), "{said:?}");
     assert!(said.data.contains("CREATE INDEX"), "an index is advised: {said:?}");
+    for folder in ["state", "state/state"] {
+        let mode = std::fs::metadata(format!("{out}/{folder}")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{folder}: rows in quarantine are for the user alone");
+    }
     let secret = bench.env["SqlConnection"].split("Password=").nth(1).unwrap();
     let secret = secret.split(';').next().unwrap().trim_matches(['"', '\'']);
     assert!(!said.data.contains(secret) && !said.rest.contains(secret), "{said:?}");
@@ -95,7 +106,7 @@ async fn a_folder_runs_under_the_host_as_it_is_and_where_it_is_moved_to() {
         "--output",
         "json",
     ];
-    let said = bench.command(&init).await;
+    let said = bench.command_of(&installed(), &init).await;
     let report: Json = serde_json::from_str(&said.data).unwrap();
     let next: Vec<&str> =
         report["next"].as_array().unwrap().iter().filter_map(Json::as_str).collect();

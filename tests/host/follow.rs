@@ -1,6 +1,6 @@
 //! Runs that follow their source.
 
-use highwater::fakehost::Signal;
+use highwater_fakehost::Signal;
 
 use crate::bench::{Bench, logs};
 

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::{Path as Segment, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use highwater::fakehost::{FakeHost, Invocation, Outcome};
+use highwater_fakehost::{FakeHost, Invocation, Outcome};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::AbortHandle;
@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use crate::bench::{Bench, LIMIT, within};
 use crate::{data, package};
 
-const FUNCTION: &str = "orders";
+const FUNCTION: &str = "poll";
 
 /// What a host has beside its timers, for the script alone.
 struct Admin {
@@ -76,10 +76,10 @@ async fn check(bench: &mut Bench, kill: bool) -> (bool, Vec<String>) {
     package::stage(&dist).await;
     bench.options.root.clone_from(&dist);
     bench.options.program = dist.join("handler");
-    bench.set_env("HIGHWATER__FUNCTIONS__ORDERS__POLLER", "nightly");
+    bench.set_env("HIGHWATER__FUNCTIONS__POLL__POLLERS", "all");
     let host = bench.host().await;
     let admin = Admin::start((*host).clone(), bench.folder.path()).await;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/host-check.mjs");
+    let script = highwater_test_support::root().join(".ci/host-check.mjs");
     let mut node = Command::new("node");
     node.arg(script).args(["--url", &admin.url, "--function", FUNCTION]);
     node.arg("--root").arg(&dist).arg("--log").arg(&admin.log).kill_on_drop(true);
@@ -106,13 +106,17 @@ async fn the_script_for_the_real_host_passes_on_the_stand_in() {
     assert_eq!(is_told("CRASH-01", "passed"), cfg!(target_os = "linux"));
     assert_eq!(bench.receiver.taken(), [1, 2, 3]);
     // What it leaves to somebody's hands, the page has.
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/host-check.md"));
+    let page =
+        fs::read_to_string(highwater_test_support::root().join("docs/contributing/host-check.md"));
     let page = page.unwrap();
     let by_hand = lines.iter().filter(|line| line.get(10..17) == Some("by hand"));
     let by_hand: BTreeSet<&str> = by_hand.map(|line| line.split(' ').next().unwrap()).collect();
     let told: BTreeSet<&str> = page.lines().filter_map(|line| line.split('`').nth(1)).collect();
     let missing: Vec<_> = by_hand.difference(&told).collect();
-    assert!(missing.is_empty() && by_hand.len() > 10, "not in docs/host-check.md: {missing:?}");
+    assert!(
+        missing.is_empty() && by_hand.len() > 10,
+        "not in docs/contributing/host-check.md: {missing:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use highwater::fakehost::Signal;
+use highwater_fakehost::Signal;
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;

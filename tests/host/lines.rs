@@ -1,6 +1,6 @@
 //! LOG: the handler's own lines, of which the host makes one record each.
 
-use highwater::fakehost::{CONSOLE_CATEGORY, Invocation, Level, RESERVED_PREFIXES};
+use highwater_fakehost::{CONSOLE_CATEGORY, Invocation, Level, RESERVED_PREFIXES};
 use serde_json::Value as Json;
 
 use crate::bench::{Bench, Host, LIMIT, logs};
@@ -24,8 +24,10 @@ pub(crate) async fn good_run() {
         assert!(record.category != CONSOLE_CATEGORY || record.message.starts_with('{'));
     }
     assert_ids(&host, &outcome.id);
-    let retried = host.lines().iter().any(|(_, line)| line["tries"] == 1);
-    assert!(retried, "{:#?}", host.lines());
+    let lines = host.lines();
+    let retried = lines.iter().find(|(_, line)| line["tries"] == 1);
+    let (_, retried) = retried.unwrap_or_else(|| panic!("{lines:#?}"));
+    assert_eq!(retried["message"], "Retrying the handler of poller `nightly` (attempt 2 of 2)");
     // The levels above Information come as meant too.
     warning().await;
     error().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{Exit, InPlace, Level, Phase, Record, Singleton, Timers, Verdict};
+use highwater_fakehost::{Exit, InPlace, Level, Phase, Record, Singleton, Timers, Verdict};
 
 use crate::bench::{Bench, Host, LIMIT, exchange, failure, logs, within};
 use crate::data;

@@ -4,7 +4,6 @@
 //! table against the record. Nothing is installed: the SQL server is embedded, state is in files, and
 //! the target is a small HTTP server whose answers each test scripts.
 
-#![cfg(feature = "demo")]
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -39,6 +38,7 @@ mod requests;
 mod reset;
 mod responses;
 mod runs;
+mod schedules;
 mod secrets;
 mod stalled;
 mod standalone;

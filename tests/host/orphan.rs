@@ -4,7 +4,7 @@ use std::io::pipe;
 use std::process::Stdio;
 use std::time::Duration;
 
-use highwater::fakehost::{Connection, Signal, free_port};
+use highwater_fakehost::{Connection, Signal, free_port};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;

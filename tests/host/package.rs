@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 
-use highwater::fakehost::Invocation;
+use highwater_fakehost::Invocation;
 use serde_json::Value as Json;
 use tokio::process::Command;
 
@@ -15,7 +15,8 @@ use crate::data;
 /// Stages the repository with the program under test.
 pub(crate) async fn stage(folder: &Path) {
     let mut command = Command::new(PROGRAM);
-    command.args(["package", "--from", env!("CARGO_MANIFEST_DIR"), "--stage"]).arg(folder);
+    command.args(["package", "--binary", PROGRAM, "--from"]).arg(highwater_test_support::root());
+    command.arg("--stage").arg(folder);
     let output = command.output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
 }
@@ -44,12 +45,13 @@ async fn package(folder: &Path, arguments: &[&str]) -> Output {
 /// A folder like the repository's, with a planted program.
 fn project() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let repository = highwater_test_support::root();
     fs::copy(repository.join("host.json"), root.path().join("host.json")).unwrap();
-    let from = repository.join("function-definitions/orders/function.json");
+    let from = repository.join("function-definitions/poll/function.json");
     let orders = root.path().join("function-definitions/orders");
     fs::create_dir_all(&orders).unwrap();
-    fs::copy(from, orders.join("function.json")).unwrap();
+    let definition = fs::read_to_string(from).unwrap().replace("POLL_", "ORDERS_");
+    fs::write(orders.join("function.json"), definition).unwrap();
     fs::write(root.path().join("program"), planted(X86_64)).unwrap();
     root
 }
@@ -123,15 +125,17 @@ const TIMER: &[u8] = br#"{"bindings":[{"name":"timer","type":"timerTrigger","dir
 #[tokio::test]
 async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip() {
     let root = project();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("local.settings.json.example");
+    let example = highwater_test_support::root().join("local.settings.json.example");
     let text = fs::read_to_string(example).unwrap();
-    let text =
-        text.replace("__POLLERS__ORDERS__", "__POLLERS__INVOICES__").replace("change me", "s3cret");
+    let text = text
+        .replace("__POLLERS__ORDERS__", "__POLLERS__INVOICES__")
+        .replace("\"HIGHWATER__FUNCTIONS__POLL__POLLERS\": \"all\",", "")
+        .replace("change me", "s3cret");
     fs::write(root.path().join("local.settings.json"), text).unwrap();
     let arguments = ["--settings", "local.settings.json", "--out", "app.zip", "--stage", "dist"];
     let refused = package(root.path(), &arguments).await;
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("set `HIGHWATER__FUNCTIONS__ORDERS__POLLER`, or remove"), "{said}");
+    assert!(said.contains("set `HIGHWATER__FUNCTIONS__ORDERS__POLLER`, or"), "{said}");
     fs::remove_dir_all(root.path().join("function-definitions")).unwrap();
     let output = package(root.path(), &arguments).await;
     let said = String::from_utf8(output.stderr).unwrap();
@@ -265,13 +269,14 @@ pub(crate) async fn routes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_repositorys_functions_are_packaged_with_the_settings_of_the_example() {
     let folder = tempfile::tempdir().unwrap();
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let repository = highwater_test_support::root();
     let mut command = Command::new(PROGRAM);
     command.arg("--settings").arg(repository.join("local.settings.json.example"));
-    command.args(["package", "--from"]).arg(repository).arg("--stage").arg(folder.path());
+    command.args(["package", "--binary", PROGRAM, "--from"]).arg(repository);
+    command.arg("--stage").arg(folder.path());
     let output = command.output().await.unwrap();
     assert!(output.status.success(), "{output:?}");
-    for function in ["orders", "highwater_recovery", "highwater_status"] {
+    for function in ["poll", "highwater_status"] {
         assert!(folder.path().join(function).join("function.json").is_file(), "{function}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use highwater::fakehost::Invocation;
+use highwater_fakehost::Invocation;
 use serde_json::{Value as Json, json};
 use tokio::time::{Instant, sleep};
 
@@ -36,6 +36,22 @@ impl Bench {
         let text = std::fs::read_to_string(path).unwrap();
         serde_json::from_str(text.split_once('\n').unwrap().1).unwrap()
     }
+}
+
+/// Returns a command of an error as the words of a shell.
+fn suggested(text: &str, what: &str) -> Vec<String> {
+    let commands = text.split("`highwater ").skip(1).map(|rest| rest.split('`').next().unwrap());
+    let command = { commands }.find(|command| command.starts_with(what));
+    let command = command.unwrap_or_else(|| panic!("no `{what}`: {text}"));
+    let mut words = Vec::new();
+    for (number, part) in command.split('"').enumerate() {
+        if number % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
 }
 
 /// Fires each function on each host in turn, all hosts at once, until all rows have come.
@@ -159,6 +175,28 @@ async fn commands_take_all_parts_or_ask_for_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_of_one_part_prints_the_command_that_resets_the_others() {
+    let mut bench = Bench::with_rows(1..=4).await;
+    bench.set("PARTITIONS", "2");
+    for part in ["nightly__p0", "nightly__p1"] {
+        bench.command(&["tick", part]).await.done_with("");
+    }
+    let dry = ["reset", "nightly__p0", "to-cursor", "0x0000000000000001", "--dry-run"];
+    let said = bench.command(&dry).await;
+    assert!(said.done().contains("`nightly__p1` continues where it is"), "{said:?}");
+    let printed = "`highwater reset nightly__p1 to-cursor 0x0000000000000001 --reason \"reset all partitions\"`";
+    assert!(said.data.contains(printed), "{said:?}");
+    let mut words = suggested(&said.data, "reset ");
+    words.push("--yes".to_owned());
+    let said = bench.command(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert!(said.code == 0 && said.rest.contains("`nightly__p0` continues"), "{said:?}");
+    assert_eq!(bench.command(&["repartition", "nightly", "--to", "1", "--yes"]).await.code, 0);
+    bench.set("PARTITIONS", "1");
+    let said = bench.command(&["reset", "nightly", "to-beginning", "--dry-run"]).await;
+    assert!(!said.done().contains("continue where"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     let mut bench = Bench::with_rows(1..=30).await;
     bench.set("JOURNAL", "commits");
@@ -229,4 +267,69 @@ async fn a_document_of_another_division_is_refused_by_the_import_and_not_by_the_
     bench.set("PARTITIONS", "2");
     assert_eq!(bench.command(&import).await.code, 0);
     assert_ne!(bench.state_of("nightly__p1")["generation"], before["generation"]);
+}
+
+/// A table is truncated before its poller is divided anew, and the settings already say the new number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_repartition_prints_for_an_old_part_runs_under_the_new_number() {
+    for (from, to, is_document_lost) in [(2, 3, false), (2, 1, true), (1, 2, true)] {
+        let mut bench = Bench::new().await;
+        let table = "CREATE TABLE dbo.numbers (id int IDENTITY NOT NULL PRIMARY KEY, item nvarchar(9) NULL)";
+        bench.database.execute(table).unwrap();
+        let row = "INSERT INTO dbo.numbers (item) VALUES (N'new')";
+        for _ in 0..6 {
+            bench.database.execute(row).unwrap();
+        }
+        for (name, value) in [
+            ("SOURCE__TABLE", "dbo.numbers"),
+            ("SOURCE__MODE", "integer+pk"),
+            ("SOURCE__CURSOR", "id"),
+            ("SOURCE__SETTLE", "0s"),
+            ("JOURNAL", "commits"),
+        ] {
+            bench.set(name, value);
+        }
+        let parts = |count| match count {
+            1 => vec!["nightly".to_owned()],
+            count => (0..count).map(|part| format!("nightly__p{part}")).collect(),
+        };
+        bench.set("PARTITIONS", &from.to_string());
+        for part in parts(from) {
+            bench.command(&["tick", &part]).await.done_with("");
+        }
+        bench.database.execute("TRUNCATE TABLE dbo.numbers").unwrap();
+        bench.database.execute(row).unwrap();
+        bench.set("PARTITIONS", &to.to_string());
+        let count = to.to_string();
+        let repartition = ["repartition", "nightly", "--to", &count, "--yes"];
+        let run = async |what: &str| {
+            let said = bench.command(&repartition).await;
+            assert_ne!(said.code, 0, "{said:?}");
+            let mut words = suggested(&said.rest, what);
+            words.push("--yes".to_owned());
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let said = bench.command(&words).await;
+            assert_eq!(said.code, 0, "{from} to {to}: {words:?}: {said:?}");
+        };
+        let mut resets = parts(from).len();
+        if is_document_lost {
+            // Now under way. The first part has the record of it.
+            run("reset ").await;
+            resets -= 1;
+            let first = format!("state/local/{}.json", parts(from)[0]);
+            std::fs::remove_file(bench.folder.path().join(first)).unwrap();
+            run("state rebuild ").await;
+        }
+        for _ in 0..resets {
+            run("reset ").await;
+        }
+        let said = bench.command(&repartition).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        for part in parts(to) {
+            bench.command(&["tick", &part]).await.done_with("");
+        }
+        let taken = bench.receiver.taken();
+        assert_eq!(taken.len(), 7, "{from} to {to}: {taken:?}");
+        assert_eq!(taken[6], 1, "{from} to {to}: {taken:?}");
+    }
 }

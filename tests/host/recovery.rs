@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use highwater::fakehost::Invocation;
+use highwater_fakehost::Invocation;
 
 use crate::bench::{Bench, logs};
 use crate::data;
@@ -101,6 +101,7 @@ async fn an_alarm_is_an_exit_code_and_an_invocation_that_went_well() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doctor() {
     let mut bench = Bench::with_rows(1..=1).await;
+    bench.set("LEASE__TTL", "60s");
     let host = bench.host().await;
     for id in 2..=6 {
         host.run().await;
@@ -117,13 +118,24 @@ async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doc
     );
     let suggested = sizing["suggested_ttl_seconds"].as_u64().unwrap();
     assert!(suggested >= 30, "{sizing}");
+    // These took less than a second, one after the other: nothing is wrong with them, nor with their schedule.
+    assert_eq!(status[0]["warnings"], json!([]), "{status}");
+    assert_eq!(said.rest.matches("nightly").count(), 0, "{said:?}");
+    let said = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&said.data).unwrap();
+    let found = found.as_array().unwrap();
+    let sized = found.iter().find(|one| one["check"] == "lease sizing").unwrap();
+    assert_eq!(sized["level"], "ok", "{sized}");
+    assert!(
+        found.iter().all(|one| one["fix"].is_null() || one["check"] != "schedule"),
+        "{found:?}"
+    );
     // Slower ones than these, and a ttl that does not last for them.
     bench.an_hour_ago(|document| {
         for tick in document["recent"].as_array_mut().unwrap() {
             tick["longest_ms"]["handler"] = 100_000.into();
         }
     });
-    bench.set("LEASE__TTL", "60s");
     let said = bench.command(&["status"]).await;
     assert!(said.code == 0 && said.data.contains("135s"), "{said:?}");
     assert!(said.rest.contains("nightly: `LEASE__TTL` is 60 s"), "{said:?}");

@@ -35,6 +35,48 @@ impl Filed {
         filed
     }
 
+    /// A poller that has found that its table was truncated, after `copy.json` was exported. The table has five new
+    /// rows, so it looks right again.
+    async fn truncated(journal: &str) -> Self {
+        let mut bench = Bench::new().await;
+        let table = "CREATE TABLE dbo.numbers (id int IDENTITY NOT NULL PRIMARY KEY, item nvarchar(9) NULL)";
+        bench.database.execute(table).unwrap();
+        for (name, value) in [
+            ("SOURCE__TABLE", "dbo.numbers"),
+            ("SOURCE__MODE", "integer+pk"),
+            ("SOURCE__CURSOR", "id"),
+            ("SOURCE__SETTLE", "0s"),
+            ("JOURNAL", journal),
+        ] {
+            bench.set(name, value);
+        }
+        let database = bench.database.clone();
+        let insert = |rows: usize| {
+            for _ in 0..rows {
+                database.execute("INSERT INTO dbo.numbers (item) VALUES (N'new')").unwrap();
+            }
+        };
+        insert(2);
+        let filed = Self::ticked(bench).await;
+        fs::copy(filed.bench.state_path(), filed.bench.folder.path().join("copy.json")).unwrap();
+        database.execute("TRUNCATE TABLE dbo.numbers").unwrap();
+        insert(1);
+        let (code, told) =
+            filed.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert!(code != 0 && told.contains("the last identity of `dbo.numbers` is `1`"), "{told}");
+        insert(4);
+        filed
+    }
+
+    /// Runs the reset that a tick suggests, and checks what comes then.
+    async fn assert_reset_delivers_the_new_table(&self) {
+        let suggested = self.suggested().await;
+        let reset = suggested.iter().find(|line| line.contains(" to-beginning ")).unwrap();
+        let (code, told) = self.shell(&format!("{reset} --yes")).await;
+        assert_eq!(code, 0, "{told}");
+        self.assert_delivers(&[1, 2, 3, 4, 5]).await;
+    }
+
     fn state_folder(&self) -> PathBuf {
         self.bench.folder.path().join("state")
     }
@@ -98,43 +140,42 @@ async fn what_an_error_suggests_after_a_loss_runs_as_printed_with_settings_from_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_outlives_a_document_that_is_lost_and_rebuilt_as_printed() {
-    let mut bench = Bench::new().await;
-    let table =
-        "CREATE TABLE dbo.numbers (id int IDENTITY NOT NULL PRIMARY KEY, item nvarchar(9) NULL)";
-    bench.database.execute(table).unwrap();
-    let (database, path) = (bench.database.clone(), bench.state_path());
-    let insert = |rows: usize| {
-        for _ in 0..rows {
-            database.execute("INSERT INTO dbo.numbers (item) VALUES (N'new')").unwrap();
-        }
-    };
-    for (name, value) in [
-        ("SOURCE__TABLE", "dbo.numbers"),
-        ("SOURCE__MODE", "integer+pk"),
-        ("SOURCE__CURSOR", "id"),
-        ("SOURCE__SETTLE", "0s"),
-        ("JOURNAL", "commits"),
-    ] {
-        bench.set(name, value);
-    }
-    insert(2);
-    let filed = Filed::ticked(bench).await;
-    let tick = "highwater --settings 'my settings.json' tick nightly";
-    database.execute("TRUNCATE TABLE dbo.numbers").unwrap();
-    insert(1);
-    let (code, told) = filed.shell(tick).await;
-    assert!(code != 0 && told.contains("the last identity of `dbo.numbers` is `1`"), "{told}");
-    insert(4);
-    fs::remove_file(path).unwrap();
+    let filed = Filed::truncated("commits").await;
+    fs::remove_file(filed.bench.state_path()).unwrap();
     let suggested = filed.suggested().await;
     let rebuild = suggested.iter().find(|line| line.contains(" state rebuild ")).unwrap();
     let (code, told) = filed.shell(&format!("{rebuild} --yes")).await;
     assert!(code == 0 && told.contains("ticks stay stopped until a reset"), "{told}");
-    let suggested = filed.suggested().await;
-    let reset = suggested.iter().find(|line| line.contains(" to-beginning ")).unwrap();
-    let (code, told) = filed.shell(&format!("{reset} --yes")).await;
-    assert_eq!(code, 0, "{told}");
-    filed.assert_delivers(&[1, 2, 3, 4, 5]).await;
+    filed.assert_reset_delivers_the_new_table().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_in_place_of_a_lost_document_keeps_a_loss_or_says_that_none_can_be_known() {
+    let import = "highwater --settings 'my settings.json' state import copy.json nightly --reason 'disk lost'";
+    for (journal, damage) in [("commits", None), ("commits", Some("{")), ("off", None)] {
+        let filed = Filed::truncated(journal).await;
+        match damage {
+            Some(damage) => fs::write(filed.bench.state_path(), damage).unwrap(),
+            None => fs::remove_file(filed.bench.state_path()).unwrap(),
+        }
+        let (code, told) = filed.shell(import).await;
+        let stays =
+            "ticks stay stopped until a reset, since rows are lost: the checkpoint is at `2`";
+        let unknown = "whether rows were lost after this copy was made is unknown";
+        let is_known = journal != "off";
+        assert!(code == 2 && told.contains(stays) == is_known, "{journal}: {told}");
+        assert_eq!(told.contains(unknown), !is_known, "{journal}: {told}");
+        if is_known {
+            let (code, told) = filed.shell(&format!("{import} --yes")).await;
+            assert_eq!(code, 0, "{told}");
+            filed.assert_reset_delivers_the_new_table().await;
+        } else {
+            let reset = told.split('`').find(|part| part.contains(" to-beginning ")).unwrap();
+            let (code, told) = filed.shell(&format!("{reset} --yes")).await;
+            assert_eq!(code, 0, "{told}");
+            filed.assert_delivers(&[1, 2, 3, 4, 5]).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

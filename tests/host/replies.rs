@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{Invocation, Verdict, call};
+use highwater_fakehost::{Invocation, Verdict, call};
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use highwater::fakehost::{Connection, Framing, Invocation, Level, Outcome};
+use highwater_fakehost::{Connection, Framing, Invocation, Level, Outcome};
 use serde_json::{Value as Json, json};
 
 use crate::bench::{Bench, Host, answered, exchange, failure, logs};

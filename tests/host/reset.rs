@@ -251,8 +251,23 @@ async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
-    let mut bench = delivered().await;
+    let mut fresh = Bench::with_rows(1..=4).await;
     let clone = ["clone", "nightly", "mirror"];
+    let never = "`nightly` has never started, so there is no state to copy";
+    for (words, start) in [
+        (&clone[..], "add settings for `mirror`"),
+        (&["clone", "mirror", "nightly"], "with `highwater init nightly`"),
+        (&["clone", "nightly", "--from-app", "shop"], "with `highwater init nightly`"),
+    ] {
+        if words[1] == "mirror" {
+            fresh.add_poller("mirror");
+        }
+        let said = fresh.command(&[words, &SURE[..]].concat()).await;
+        said.failed(1, start);
+        let is_known = said.rest.contains(&never.replace("nightly", words[1]));
+        assert!(is_known || said.rest.contains("`nightly` in app `shop` has never"), "{said:?}");
+    }
+    let mut bench = delivered().await;
     bench.command(&clone).await.failed(2, "`--reason TEXT`");
     let place = "continues after the checkpoint of `nightly`, now rowversion `";
     bench.command(&[&clone[..], &["--dry-run"]].concat()).await.done_with(place);

@@ -1,6 +1,6 @@
 //! RESP: what the handler answers.
 
-use highwater::fakehost::{Connection, Invocation, Level, Reply, Verdict, judge};
+use highwater_fakehost::{Connection, Invocation, Level, Reply, Verdict, judge};
 use serde_json::{Value as Json, json};
 
 use crate::bench::{Bench, answered, exchange, failure, logs};

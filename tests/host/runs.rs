@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{Invocation, Level, Options, Phase, Retry, Signal, Verdict};
+use highwater_fakehost::{Invocation, Level, Options, Phase, Retry, Signal, Verdict};
 use serde_json::Value as Json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -188,7 +188,7 @@ pub(crate) async fn three_exits() {
         arguments: vec!["-c".into(), "echo one >&2; echo two; exit 7".into()],
         ..Options::new("sh", bench.folder.path())
     };
-    let host = highwater::fakehost::FakeHost::start(options).unwrap();
+    let host = highwater_fakehost::FakeHost::start(options).unwrap();
     assert_eq!(host.ready(1).await, Phase::ShutDown);
     host.exit(3, LIMIT).await;
     let exits: Vec<_> = host.exits().iter().map(|exit| (exit.code, exit.counted)).collect();

@@ -14,28 +14,34 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use highwater::config::{ProcessVars, Vars as _};
-use highwater::devdb::{Fault, Options, Server, SqlError};
-use highwater::fakehost::{Outcome, Reply, free_port};
+use highwater::config::{ProcessVars, SETTINGS, Vars as _};
+use highwater_devdb::{Fault, Options, Server, SqlError};
+use highwater_fakehost::{Outcome, Reply, free_port};
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::Value as Json;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::AbortHandle;
 
 use crate::bench::{Bench, LIMIT, PROGRAM};
+use crate::commands::Said;
 
 /// What the target answers in each round with random secrets.
 const STATUSES: [u16; 3] = [500, 401, 422];
+/// Settings that a secret is put into in one run.
+const PLACES: usize = 60;
 
 /// Returns a text in every way in which it is searched for.
 fn forms(secret: &str) -> Vec<String> {
@@ -133,6 +139,56 @@ impl Echo {
     }
 }
 
+/// What a process exports: spans, metrics and log records, as the bytes of OTLP. Its key is a secret of the process. What
+/// `refuses` names it refuses with all that it was sent, and more.
+struct Collector {
+    task: AbortHandle,
+    bodies: Arc<Mutex<BTreeMap<String, String>>>,
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Collector {
+    /// Makes all processes of a bench export to it, log all they can, and serve metrics.
+    async fn watch(bench: &mut Bench, refuses: &'static str, key: &str, more: &str) -> Self {
+        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
+        bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
+        bench.set_env("HIGHWATER__LOG", "trace");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        bench.set_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}"));
+        let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        bench.set_env("OTEL_EXPORTER_OTLP_HEADERS", &format!("x-collector-key={encoded}"));
+        let bodies: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
+        let (kept, more) = (Arc::clone(&bodies), more.to_owned());
+        let collect = async move |uri: Uri, headers: HeaderMap, body: Bytes| {
+            let text = String::from_utf8_lossy(&body);
+            *kept.lock().unwrap().entry(uri.path().to_owned()).or_default() += &text;
+            if uri.path().ends_with(refuses) {
+                return (StatusCode::BAD_REQUEST, format!("{more}\n{headers:?}"));
+            }
+            (StatusCode::OK, String::new())
+        };
+        let router = Router::new().fallback(collect);
+        let served = tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { task: served.abort_handle(), bodies }
+    }
+
+    /// Checks what all processes have exported so far.
+    fn holds_none(&self, secrets: &[String]) {
+        let bodies = self.bodies.lock().unwrap();
+        let paths: Vec<&str> = bodies.keys().map(String::as_str).collect();
+        assert_eq!(paths, ["/v1/logs", "/v1/metrics", "/v1/traces"]);
+        for (path, text) in &*bodies {
+            holds_none(&format!("the export to `{path}`"), text, secrets);
+        }
+    }
+}
+
 /// Returns a reply: its reason phrase, headers and body.
 fn text_of(outcome: &Outcome) -> String {
     let Some(Reply { reason, headers, body, .. }) = &outcome.reply else { panic!("{outcome:?}") };
@@ -158,7 +214,11 @@ fn random(runner: &mut TestRunner, form: &str) -> String {
 }
 
 /// Runs the poller and the commands, and looks at all that they leave behind. Returns the log and what is stored.
-async fn leaks_nothing(bench: &Bench, secrets: &[String]) -> (String, String) {
+async fn leaks_nothing(
+    bench: &Bench,
+    collector: &Collector,
+    secrets: &[String],
+) -> (String, String) {
     let host = bench.host().await;
     for _ in 0..3 {
         let outcome = host.run().await;
@@ -175,6 +235,9 @@ async fn leaks_nothing(bench: &Bench, secrets: &[String]) -> (String, String) {
         log += &record.message;
         holds_none("the log", &record.message, secrets);
     }
+    for part in [r#""level":"TRACE""#, "telemetry_export_failed"] {
+        assert!(log.contains(part), "no `{part}`: {log}");
+    }
     let mut kept = String::new();
     for folder in ["state", "journal"].map(|name| bench.folder.path().join(name)) {
         if folder.exists() {
@@ -189,14 +252,41 @@ async fn leaks_nothing(bench: &Bench, secrets: &[String]) -> (String, String) {
         &["status"],
         &["status", "--output", "json"],
         &["state", "show", "nightly", "--output", "json"],
+        &["state", "export", "nightly"],
+        &["state", "verify", "nightly"],
+        &["journal", "show", "nightly"],
+        &["journal", "show", "nightly", "--output", "json"],
+        &["journal", "tail", "nightly"],
+        &["journal", "export", "nightly"],
         &["quarantine", "list", "nightly"],
+        &["quarantine", "list", "nightly", "--output", "json"],
+        &["recover"],
+        &["recover", "--yes", "--output", "json"],
+        &["reset", "nightly", "to-beginning", "--dry-run"],
+        &["reset", "nightly", "to-now", "--dry-run"],
+        &["clone", "nightly", "mirror", "--dry-run"],
+        &["quarantine", "redrive", "nightly", "--all"],
     ] {
-        let said = bench.command(command).await;
-        let place = command.join(" ");
-        holds_none(&place, &said.data, secrets);
-        holds_none(&place, &said.rest, secrets);
+        command_leaks_nothing(bench, command, secrets).await;
     }
+    let list = ["quarantine", "list", "nightly", "--output", "jsonl"];
+    for line in bench.command(&list).await.data.lines() {
+        let entry: Json = serde_json::from_str(line).unwrap();
+        let id = entry["event_id"].as_str().unwrap();
+        let shown = ["quarantine", "show", "nightly", id];
+        let said = command_leaks_nothing(bench, &shown, secrets).await;
+        assert!(said.done().contains("\"error\""), "{said:?}");
+    }
+    collector.holds_none(secrets);
     (log, kept)
+}
+
+async fn command_leaks_nothing(bench: &Bench, command: &[&str], secrets: &[String]) -> Said {
+    let said = bench.command(command).await;
+    let place = command.join(" ");
+    holds_none(&place, &said.data, secrets);
+    holds_none(&place, &said.rest, secrets);
+    said
 }
 
 async fn page(url: &str) -> String {
@@ -228,6 +318,21 @@ async fn pages_leak_nothing(bench: &Bench, secrets: &[String]) {
     assert!(all.contains("[redacted]"), "the page shows what the target said: {all}");
 }
 
+/// Looks for what cannot continue, in a document whose batch has failed for years: what is found has the last error.
+async fn recovery_leaks_nothing(bench: &Bench, secrets: &[String]) {
+    let path = bench.state_path();
+    let text = fs::read_to_string(&path).unwrap();
+    let (header, document) = text.split_once('\n').unwrap();
+    let mut document: Json = serde_json::from_str(document).unwrap();
+    document["in_flight"]["first_failed_at"] = "2020-01-01T00:00:00Z".into();
+    fs::write(&path, format!("{header}\n{document}")).unwrap();
+    let mut found = String::new();
+    for command in [&["recover"][..], &["recover", "--output", "json"], &["recover", "--yes"]] {
+        found += &command_leaks_nothing(bench, command, secrets).await.data;
+    }
+    assert!(found.contains("checkpoint_stuck") && found.contains("[redacted]"), "{found}");
+}
+
 /// Whatever a target repeats of what it was sent, and of what it cannot know, is shown nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_echoes_everything_leaks_no_secret() {
@@ -241,10 +346,11 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         let other = random(&mut runner, any);
         let signing: Vec<u8> = random(&mut runner, "[ -~]{24,40}").into_bytes();
         let signing = STANDARD.encode(signing);
-        let secrets = [key.clone(), code.clone(), user.clone(), other.clone(), signing.clone()];
+        let collector = random(&mut runner, any);
+        let secrets = [&key, &code, &user, &other, &signing, &collector].map(String::clone);
         let mut bench = Bench::with_rows(1..=1).await;
         let more = secrets.iter().flat_map(|secret| forms(secret)).collect::<Vec<_>>().join(" | ");
-        let echo = Echo::start(status, more).await;
+        let echo = Echo::start(status, more.clone()).await;
         let mut url = url::Url::parse(&format!("http://127.0.0.1:{}/hook", echo.port)).unwrap();
         url.set_username("svc").unwrap();
         url.set_password(Some(&user)).unwrap();
@@ -261,14 +367,17 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         bench.set("ATTEMPTS_MAX", "2");
         bench.set("ON_FAILURE", "quarantine");
         bench.set("JOURNAL", "full");
-        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
-        bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
+        let collector = Collector::watch(&mut bench, "traces", &collector, &more).await;
         // One that Highwater has and this poller does not use.
         bench.set_env("AZURE_CLIENT_SECRET", &other);
-        let (log, kept) = leaks_nothing(&bench, &secrets).await;
+        let (log, kept) = leaks_nothing(&bench, &collector, &secrets).await;
         // What the target said got that far.
         assert!(log.contains("[redacted]") && kept.contains("[redacted]"), "{log}\n{kept}");
         pages_leak_nothing(&bench, &secrets).await;
+        // A row that was rejected is quarantined, and the poller continues.
+        if status != 422 {
+            recovery_leaks_nothing(&bench, &secrets).await;
+        }
     }
 }
 
@@ -328,8 +437,7 @@ async fn a_service_that_echoes_everything_leaks_no_secret() {
         bench.set("RETRY_DELAY_MIN", "1ms");
         bench.set("RETRY_DELAY_MAX", "1ms");
         bench.set("JOURNAL", "full");
-        let metrics = format!("127.0.0.1:{}", free_port().unwrap());
-        bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
+        let collector = Collector::watch(&mut bench, "metrics", &key, &says).await;
         // Each is in the settings in one of the rounds, and known to the process in all.
         bench.set_env("AZURE_CLIENT_SECRET", &password);
         let account = format!("DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={key}");
@@ -364,7 +472,7 @@ async fn a_service_that_echoes_everything_leaks_no_secret() {
                 bench.set_env("State", &service.connection(&password, key, "Blob"));
             }
         }
-        let (log, _kept) = leaks_nothing(&bench, &secrets).await;
+        let (log, _kept) = leaks_nothing(&bench, &collector, &secrets).await;
         // What it said got that far; of what an account says, a code does.
         let is_answer = matches!(service, Service::Storage(_)) && round % 2 == 1;
         let met = if is_answer { "403" } else { "[redacted]" };
@@ -422,6 +530,62 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
     }
 }
 
+/// Returns a random number below `end`.
+fn below(runner: &mut TestRunner, end: usize) -> usize {
+    (0..end).new_tree(runner).unwrap().current()
+}
+
+/// Returns a random secret of a random kind that is not `known`, and whether it can also be a name, as a GUID can.
+fn any_secret(runner: &mut TestRunner, known: &str) -> (String, bool) {
+    let bytes = |runner: &mut TestRunner, form: &str| random(runner, form).into_bytes();
+    match below(runner, 7) {
+        0 => (STANDARD.encode(bytes(runner, "[ -~]{64}")), false),
+        1 => (URL_SAFE_NO_PAD.encode(bytes(runner, "[ -~]{40}")), false),
+        2 => (format!("whsec_{}", STANDARD.encode(bytes(runner, "[ -~]{32}"))), false),
+        3 => (random(runner, "[A-Z][a-z]{4,8}[0-9]{1,3}[!#%^~][a-z]{2}"), true),
+        4 => {
+            let claims = URL_SAFE_NO_PAD.encode(bytes(runner, "\\{\"sub\":\"[a-z0-9]{12}\"\\}"));
+            let signature = URL_SAFE_NO_PAD.encode(bytes(runner, "[ -~]{32}"));
+            (format!("eyJhbGciOiJIUzI1NiJ9.{claims}.{signature}"), true)
+        }
+        5 => (random(runner, "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), true),
+        _ => (known.to_owned(), false),
+    }
+}
+
+/// Whichever setting a secret is put into, it is not shown. Where the setting takes it as a name, or a file of that
+/// name is missing, only a secret that no name looks like is judged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_random_secret_in_a_random_setting_is_not_shown() {
+    let mut runner = seeded(20);
+    let mut refused = 0;
+    for _ in 0..PLACES {
+        let known = random(&mut runner, "[A-Za-z0-9][!-~]{10,24}[A-Za-z0-9]");
+        let (secret, may_be_name) = any_secret(&mut runner, &known);
+        let setting = &SETTINGS[below(&mut runner, SETTINGS.len())];
+        let segment = ["NIGHTLY", "NIGHTLY/HOOK"][below(&mut runner, 2)];
+        let name = setting.name_for(Some(segment));
+        let mut bench = Bench::new().await;
+        bench.set_env("AZURE_CLIENT_SECRET", &known);
+        bench.set_env(&name, &secret);
+        let said = bench.command(&["validate"]).await;
+        let is_refused = said.data.contains(&name) || said.rest.contains(&name);
+        refused += usize::from(is_refused);
+        if may_be_name && !is_refused {
+            continue;
+        }
+        let mut outputs = vec![("validate", said)];
+        if !may_be_name {
+            outputs.push(("status", bench.command(&["status", "--output", "json"]).await));
+        }
+        for (command, said) in outputs {
+            let place = format!("`{command}` with {name}");
+            holds_none(&place, &[said.data, said.rest].concat(), std::slice::from_ref(&secret));
+        }
+    }
+    assert!(refused * 3 > PLACES, "{refused} of {PLACES} were refused");
+}
+
 /// A key that could be a name is not shown where a name makes no sense.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_like_a_name_is_not_shown_in_a_setting_that_takes_none() {
@@ -456,6 +620,7 @@ async fn a_url_that_does_not_parse_shows_its_scheme_only() {
     let secrets = ["Sup3rSecret", "Secret#1", "svc:Sup3"].map(str::to_owned);
     let said = bench.command(&["validate"]).await;
     assert!(said.data.contains("HANDLER__URL` is `https://…`"), "{said:?}");
+    assert!(said.data.contains("in a user name or password, `#` is written `%23`"), "{said:?}");
     holds_none("`validate`", &[said.data, said.rest].concat(), &secrets);
     let host = bench.host().await;
     let outcome = host.run().await;

@@ -4,7 +4,7 @@ use std::io::{Write as _, pipe};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use highwater::fakehost::{Connection, Verdict, free_port};
+use highwater_fakehost::{Connection, Verdict, free_port};
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};

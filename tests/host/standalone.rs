@@ -211,9 +211,19 @@ async fn run_without_anything_to_run_says_why() {
     let mut bench = Bench::new().await;
     bench.schedule("%EACH%");
     let from = bench.root();
-    bench.command(&["run", "--from", &from]).await.failed(3, "setting `EACH`");
+    let fix = "is not set; set `EACH` to six fields, seconds first";
+    bench.command(&["run", "--from", &from]).await.failed(3, fix);
     bench.set_env("EACH", "5m");
     bench.command(&["run", "--from", &from]).await.failed(3, "must have six, seconds first");
+    let fix = "; in the setting `EACH`, write six fields, seconds first";
+    bench.command(&["run", "--from", &from]).await.failed(3, fix);
+    // Each mistake with its fix, not the first one alone.
+    bench.write("weekly/function.json", r#"{"bindings":[{"name":"timer","type":"timerTrigger"}]}"#);
+    let said = bench.command(&["run", "--from", &from]).await;
+    for fix in ["in the setting `EACH`", "set `schedule` to six fields"] {
+        assert!(said.code == 3 && said.rest.contains(fix), "{said:?}");
+    }
+    std::fs::remove_dir_all(format!("{from}/weekly")).unwrap();
     bench.set_env("EACH", "* * * * * *");
     bench.set_env("AzureWebJobs.nightly.Disabled", "true");
     let said = bench.command(&["run", "--from", &from]).await;
@@ -304,6 +314,55 @@ async fn schedules_are_in_the_hosts_time_zone_wherever_they_are_told() {
     assert_eq!(status[0]["time_zone"], "Far");
     let next = status[0]["next_tick_at"].as_str().unwrap();
     assert!(next.ends_with("-07-01T02:30:00+12:45"), "{next}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_function_that_never_runs_has_no_next_tick() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    bench.schedule("0 0 3 * * *");
+    std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
+    bench.command(&["init", "nightly"]).await.done();
+    let from = bench.root();
+    std::fs::write(format!("{from}/local.settings.json"), r#"{"Values":{}}"#).unwrap();
+    let settings = format!("{from}/local.settings.json");
+    for is_off in [false, true] {
+        if is_off {
+            bench.set_env("AzureWebJobs.nightly.Disabled", "1");
+        }
+        let said = bench.command(&["validate", "--from", &from]).await;
+        assert_eq!(said.data.contains(", next tick 20"), !is_off, "{said:?}");
+        assert_eq!(said.data.contains("no next tick: see the error"), is_off, "{said:?}");
+        let said = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
+        let status: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+        assert_eq!(status[0]["next_tick_at"].is_null(), is_off, "{status:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_without_time_zones_runs_in_utc_and_warns() {
+    let mut bench = Bench::new().await;
+    bench.schedule("0 0 3 * * *");
+    std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
+    let from = bench.root();
+    let folder = zone(&bench, "Far", "<+1245>-12:45");
+    bench.set_env("TZDIR", &folder);
+    bench.set_env("WEBSITE_SKU", "FlexConsumption");
+    let said = bench.command(&["validate", "--from", &from]).await;
+    assert!(!said.done().contains("does not support it"), "{said:?}");
+    for name in ["TZ", "WEBSITE_TIME_ZONE"] {
+        bench.set_env(name, "Far");
+        let said = bench.command(&["validate", "--from", &from]).await;
+        let warned = format!("`{name}`: a Flex Consumption plan does not support it");
+        assert!(said.done().contains(&warned), "{said:?}");
+        assert!(said.data.contains("schedule: `0 0 3 * * *` in UTC, next tick"), "{said:?}");
+        // The plan is known where the app runs, so the app says it too.
+        let host = bench.host().await;
+        let (level, line) = host.event("without_effect").await;
+        assert_eq!(level, highwater_fakehost::Level::Warning);
+        assert!(line["message"].as_str().unwrap().starts_with(&warned), "{line}");
+        host.stop().await;
+        bench.env.remove(name);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

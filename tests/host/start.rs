@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use highwater::fakehost::{
+use highwater_fakehost::{
     CONSOLE_CATEGORY, Connection, FakeHost, Invocation, Level, Options, Phase, Record, Signal,
 };
 use serde_json::Value as Json;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use highwater::config::{ProcessVars, Vars as _};
-use highwater::fakehost::Invocation;
+use highwater_fakehost::Invocation;
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -208,24 +208,84 @@ async fn the_pages_address_is_printed_without_its_key_unless_that_is_asked_for()
     assert_eq!(printed["url"], format!("{url}?code=k%2F%2B%3D%3D"));
     assert_eq!(std::fs::read_to_string(&note).unwrap(), format!("functionapp {keys}\n"));
 
-    // The group and the name of another app are not known, so the command asks for them.
-    let other = ["status", "--url", "--reveal", "--site", "other.azurewebsites.net"];
-    let said = bench.command(&other).await;
-    assert!(said.done().starts_with("https://other.azurewebsites.net/api/status/page?code=k"));
-    let called = std::fs::read_to_string(&note).unwrap();
-    assert!(
-        called.contains(
-            "list --query [?defaultHostName=='other.azurewebsites.net'].resourceGroup -o tsv"
-        ),
-        "{called}"
-    );
-    assert!(!called.contains("-g rg (eu) -n k/+=="), "{called}");
-
     az(&mut bench, "echo 'Please run az login' >&2; exit 1");
     let said = bench.command(&["status", "--url", "--reveal"]).await;
     said.failed(6, "Please run az login");
     let said = bench.command(&["status", "--url", "--site", "a b; rm"]).await;
     said.failed(2, "invalid host name `a b; rm`");
+}
+
+/// What Azure has under each host name: an app, its custom domain, and a slot.
+const HOSTS: [(&str, &str); 3] = [
+    (
+        "shop.azurewebsites.net",
+        "/subscriptions/1/resourceGroups/rg/providers/Microsoft.Web/sites/shop",
+    ),
+    ("orders.example.org", "/subscriptions/1/resourceGroups/rg/providers/Microsoft.Web/sites/shop"),
+    (
+        "shop-next.azurewebsites.net",
+        "/subscriptions/1/resourceGroups/rg/providers/Microsoft.Web/sites/shop/slots/next",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_of_any_host_name_is_found_by_its_printed_command() {
+    let mut bench = Bench::new().await;
+    let body = bench.folder.path().join("body");
+    for (host, id) in HOSTS {
+        // Answers the query with what has the name, and prints the key of that resource alone.
+        let script = format!(
+            "case \"$*\" in\n*ResourceGraph*)\n  while [ \"$1\" != --body ]; do shift; done\n  printf '%s' \"$2\" >'{}'\n  \
+             echo {id} ;;\n*'{id}/functions/highwater_status/listkeys?api-version='*) echo key-of-{host} ;;\n*) exit 3 ;;\nesac",
+            body.display()
+        );
+        let note = az(&mut bench, &script);
+        let said = bench.command(&["status", "--url", "--site", host]).await;
+        let url = format!("https://{host}/api/status/page");
+        let command = said.done().strip_prefix(&format!("{url}\nkey: ")).unwrap().trim_end();
+        assert!(!note.exists() || std::fs::remove_file(&note).is_ok());
+        let mut shell = Command::new("sh");
+        let printed =
+            shell.args(["-c", command]).env_clear().envs(&bench.env).output().await.unwrap();
+        assert_eq!(
+            String::from_utf8(printed.stdout).unwrap(),
+            format!("key-of-{host}\n"),
+            "{command}"
+        );
+        let asked: Json = serde_json::from_str(&std::fs::read_to_string(&body).unwrap()).unwrap();
+        let query = asked["query"].as_str().unwrap();
+        assert!(
+            query.contains(r#"("microsoft.web/sites", "microsoft.web/sites/slots")"#),
+            "{query}"
+        );
+        assert!(query.contains(&format!(r#"tostring(name) =~ "{host}""#)), "{query}");
+        let said = bench.command(&["status", "--url", "--reveal", "--site", host]).await;
+        assert!(said.done().starts_with(&format!("{url}?code=key-of-{host}\n")), "{said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pages_address_follows_the_route_of_its_function() {
+    let bench = Bench::new().await;
+    let root = bench.folder.path().join("root");
+    let settings = root.join("local.settings.json");
+    std::fs::write(&settings, r#"{"Values":{}}"#).unwrap();
+    std::fs::create_dir_all(root.join("highwater_status")).unwrap();
+    let definition = include_str!("../../function-definitions/highwater_status/function.json");
+    for (route, expected) in [
+        ("status/{view?}", Ok("http://localhost:7071/api/status/page\n")),
+        ("ops/orders/{view?}", Ok("http://localhost:7071/api/ops/orders/page\n")),
+        ("ops", Err("`route` is `ops`, so the status page has no address; set `route` to")),
+    ] {
+        let text = definition.replace("status/{view?}", route);
+        std::fs::write(root.join("highwater_status/function.json"), text).unwrap();
+        let said =
+            bench.command(&["--settings", settings.to_str().unwrap(), "status", "--url"]).await;
+        match expected {
+            Ok(url) => assert!(said.done().starts_with(url), "{said:?}"),
+            Err(text) => said.failed(3, text),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use highwater::fakehost::{Connection, Exit, Phase, Signal};
+use highwater_fakehost::{Connection, Exit, Phase, Signal};
 use tokio::sync::oneshot::{Receiver, channel};
 
 use crate::bench::{Bench, LIMIT, failure, logs, within};
@@ -133,13 +133,13 @@ fn read_pipe(path: PathBuf) -> (Receiver<String>, Receiver<String>) {
 }
 
 /// Sets up a handler `exec` whose process has a child that holds a named pipe, and says so where it is left alone.
-/// Returns what [`read_pipe`] does.
+/// It reads its batch first: who has that is guarded. Returns what [`read_pipe`] does.
 pub(crate) fn exec_that_holds_a_pipe(
     bench: &mut Bench,
     pipe: &Path,
 ) -> (Receiver<String>, Receiver<String>) {
     assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
-    let script = "(echo up; sleep 20; echo orphan) > \"$0\" & wait";
+    let script = "read -r batch; (echo up; sleep 60; echo orphan) > \"$0\" & wait";
     let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
     bench.set("HANDLER__KIND", "exec");
     // Those of the handler that posts, which this one has not.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::fakehost::{Exit, Level, Phase, TIMEOUT_GRACE, Verdict};
+use highwater_fakehost::{Exit, Level, Phase, TIMEOUT_GRACE, Verdict};
 
 use crate::bench::{Bench, LIMIT, failure, logs};
 use crate::receiver::Answer;

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use highwater::fakehost::{Options, Signal};
+use highwater_fakehost::{Options, Signal};
 use serde_json::{Value as Json, json};
 use tokio::process::Command;
 
@@ -134,7 +134,7 @@ fn keep(bench: &Bench, to: &Path, stage: &str) {
 
 /// Records what a build writes, for `tests/it/builds`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "writes to the folder that HIGHWATER_TEST_RECORD names: see docs/upgrades.md"]
+#[ignore = "writes to the folder that HIGHWATER_TEST_RECORD names: see docs/how-to/upgrades.md"]
 async fn what_the_old_build_writes_is_recorded() {
     let to = PathBuf::from(std::env::var_os("HIGHWATER_TEST_RECORD").expect("names a new folder"));
     fs::create_dir_all(&to).unwrap();

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::routing::post;
-use highwater::app::App;
+use highwater::builder::App;
 use highwater::error::chain;
-use highwater::poller::{TickReport, TickRequest};
+use highwater::tick::{TickReport, TickRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

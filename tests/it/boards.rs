@@ -21,9 +21,9 @@ struct Rule {
     runbook: String,
 }
 
-/// The rules of `infra/prometheus/alerts.yml`, which is read as the lines it has.
+/// The rules of `docs/reference/prometheus/alerts.yml`, which is read as the lines it has.
 fn rules() -> Vec<Rule> {
-    let text = read("infra/prometheus/alerts.yml");
+    let text = read("docs/reference/prometheus/alerts.yml");
     let rules = text.split("      - alert: ").skip(1).map(|rule| {
         let (name, rest) = rule.split_once('\n').unwrap();
         let (_, rest) = rest.split_once("        expr: ").unwrap();
@@ -40,14 +40,14 @@ fn rules() -> Vec<Rule> {
 
 /// What Grafana asks Prometheus for, panel by panel.
 fn panels() -> Vec<String> {
-    let panels = json("infra/grafana/highwater.json")["panels"].take();
+    let panels = json("docs/reference/grafana/highwater.json")["panels"].take();
     let targets = panels.as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
     targets.flatten().map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Names that instruments have in Prometheus, by the page that a test holds to the code.
 fn series() -> BTreeMap<String, String> {
-    let page = read("docs/telemetry.md");
+    let page = read("docs/reference/telemetry.md");
     let table = page.split("## Metrics").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     rows.map(|line| {
@@ -113,7 +113,11 @@ fn labels(expression: &str) -> BTreeSet<String> {
 
 #[test]
 fn expressions_use_labels_and_values_that_the_code_gives() {
-    let files = ["src/metrics.rs", "src/metrics/database.rs", "src/metrics/functions.rs"];
+    let files = [
+        "src/engine/metrics.rs",
+        "src/engine/metrics/database.rs",
+        "src/engine/metrics/functions.rs",
+    ];
     let metrics: String = files.into_iter().map(read).collect();
     let keys: BTreeSet<String> = metrics
         .split("KeyValue::new(\"")
@@ -126,7 +130,7 @@ fn expressions_use_labels_and_values_that_the_code_gives() {
     for label in expressions.iter().flat_map(|expression| labels(expression)) {
         assert!(keys.contains(&label), "no metric has the label `{label}`");
     }
-    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let code = code(&highwater_test_support::root().join("src"));
     for expression in &expressions {
         for part in expression.split('{').skip(1) {
             let inside = part.split('}').next().unwrap();
@@ -160,20 +164,15 @@ fn page_of(rule: &str) -> String {
     dashed.collect()
 }
 
-/// Names of the alerts that Azure evaluates.
+/// Returns the conditions that Azure evaluates.
 fn azure_alerts() -> BTreeSet<String> {
     let text = read("infra/app/alerts.bicep");
-    let listed =
-        text.lines().filter_map(|line| line.strip_prefix("    name: '")?.strip_suffix('\''));
-    let each = text.lines().filter_map(|line| {
-        let name = line.strip_prefix("  name: '${suffix}-")?.strip_suffix("-${name}'")?;
-        Some(name)
-    });
-    listed.chain(each).map(str::to_owned).collect()
+    let named = text.split("project alert = \"").skip(1);
+    named.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
 }
 
 fn runbooks() -> BTreeSet<String> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks");
+    let folder = highwater_test_support::root().join("docs/runbooks");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let names = names.map(|name| name.into_string().unwrap());
     let names = names.filter(|name| name != "README.md");
@@ -192,10 +191,14 @@ fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
         assert_eq!(rule.runbook, format!("docs/runbooks/{}.md", page_of(&rule.name)));
     }
     let bicep = read("infra/app/alerts.bicep");
-    assert!(bicep.contains("description: '${item.about} Runbook: docs/runbooks/${item.name}.md'"));
-    for each in ["stale", "silent"] {
-        assert!(bicep.contains(&format!(" Runbook: docs/runbooks/{each}.md'")), "{each}");
-    }
+    assert!(bicep.contains("description: '${item.about} Runbook: docs/runbooks/<alert>.md'"));
+    // Each condition is part of a rule.
+    let used: BTreeSet<&str> = bicep
+        .split("queries: [")
+        .skip(1)
+        .flat_map(|rest| rest.split(']').next().unwrap().split(", "))
+        .collect();
+    assert_eq!(used, azure.iter().map(String::as_str).collect());
     // What both can know, both tell.
     let only_here: BTreeSet<&String> = azure.symmetric_difference(&prometheus).collect();
     assert_eq!(only_here.into_iter().collect::<Vec<_>>(), ["held-back"]);
@@ -206,16 +209,98 @@ fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
             index.contains(&format!("[`{alert}`]({alert}.md)")),
             "`{alert}` is not in the list"
         );
-        let listed = list.contains(&format!("`{alert}`")) || list.contains(&format!("`{alert}-<"));
+        let listed = list.contains(&format!("`{alert}`"));
         assert!(listed || alert == "held-back", "`{alert}` is not in infra/README.md");
+    }
+}
+
+/// List price a month of a log alert rule in US dollars, by how often it is evaluated.
+/// <https://azure.microsoft.com/pricing/details/monitor/>
+const PRICES: [(&str, &str, f64); 2] = [("PT5M", "5 minutes", 1.5), ("PT15M", "15 minutes", 0.5)];
+
+#[test]
+fn the_price_of_each_rule_is_listed_and_all_cost_less_than_five_dollars() {
+    let bicep = read("infra/app/alerts.bicep");
+    let readme = read("infra/README.md");
+    let listed = bicep.split("var rules = [").nth(1).unwrap().split("\n]").next().unwrap();
+    let mut sum = 0.0;
+    for rule in listed.split("\n  {").skip(1) {
+        let of = |name: &str| rule.split(&format!("{name}: ")).nth(1).unwrap().split('\n').next();
+        let of = |name: &str| of(name).unwrap().trim_matches('\'');
+        let (_, every, price) =
+            PRICES.into_iter().find(|(frequency, ..)| *frequency == of("frequency")).unwrap();
+        let row = format!("| {} | {every} | ${price:.2} |", of("severity"));
+        let start = format!("| `{}` | ", of("name"));
+        let is_row = |line: &str| line.starts_with(&start) && line.ends_with(&row);
+        assert!(readme.lines().any(is_row), "{start}…{row}");
+        sum += price;
+    }
+    assert!(sum <= 5.0, "{sum}");
+    for text in [&bicep, &readme, &read("docs/reference/cost.md")] {
+        assert!(text.contains(&format!("${sum:.2}")), "${sum:.2}");
+    }
+}
+
+/// Evaluates how a line of the page on cost comes about, such as `86,400 × $0.40 a million`; `None` where it says no product.
+fn product(how: &str) -> Option<f64> {
+    let factors = how.rsplit(": ").next()?.replace(" at ", " × ");
+    let factors: Vec<&str> = factors.split(" × ").collect();
+    let value = |factor: &&str| {
+        let digits = factor.trim_start_matches('$').replace(',', "");
+        let number: f64 = digits.split(' ').next()?.parse().ok()?;
+        let per = [("for 10,000", 1e4), ("a million", 1e6), ("KB", 1e6)];
+        let per = per.iter().find(|(unit, _)| factor.ends_with(unit));
+        Some(number / per.map_or(1.0, |(_, per)| *per))
+    };
+    (factors.len() > 1).then(|| factors.iter().map(value).product()).flatten()
+}
+
+#[test]
+fn the_lines_of_the_default_deployment_add_up() {
+    let page = read("docs/reference/cost.md");
+    let (_, table) = page.split_once("<!-- default -->").unwrap();
+    let (table, rest) = table.split_once("<!-- /default -->").unwrap();
+    let (mut sum, mut computed) = (0.0, 0);
+    let rows: Vec<&str> = table.lines().filter(|line| line.ends_with(" |")).skip(1).collect();
+    for row in &rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let price: f64 =
+            cells[2].strip_prefix('$').unwrap().trim_end_matches(" |").parse().unwrap();
+        sum += price;
+        if let Some(exact) = product(cells[1]) {
+            assert!((exact - price).abs() < 0.005, "{row}: {exact}");
+            computed += 1;
+        }
+    }
+    assert_eq!((rows.len(), computed), (7, 5));
+    assert!(rest.contains(&format!("Together **${sum:.2}**")), "{sum:.2}");
+}
+
+/// Returns the blocks of shell of a page.
+pub(crate) fn shell_blocks(page: &str) -> impl Iterator<Item = &str> {
+    page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap())
+}
+
+/// Returns a page without its blocks of shell.
+pub(crate) fn without_shell_blocks(page: &str) -> String {
+    page.split("```sh\n").map(|part| part.split("```\n").last().unwrap()).collect()
+}
+
+/// Checks by its help that there is a command of ours with these flags.
+pub(crate) fn check_help(command: &[String], flags: &BTreeSet<String>) {
+    let mut help = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    let output = help.args(command).arg("--help").env_clear().output().unwrap();
+    assert!(output.status.success(), "there is no `highwater {}`", command.join(" "));
+    let help = String::from_utf8(output.stdout).unwrap();
+    for flag in flags {
+        assert!(help.contains(flag), "`highwater {}` has no `{flag}`", command.join(" "));
     }
 }
 
 /// The commands of a page, without their arguments, each with its flags.
 fn commands(page: &str) -> BTreeMap<Vec<String>, BTreeSet<String>> {
     let mut found: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
-    let shown = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    for line in shown.flat_map(str::lines) {
+    for line in shell_blocks(page).flat_map(str::lines) {
         let words = line.strip_prefix("highwater ").unwrap_or_else(|| panic!("{line}"));
         let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
         let name = words.split(' ').take_while(is_word).map(str::to_owned).collect();
@@ -242,32 +327,27 @@ fn a_page_says_what_it_means_where_to_look_what_to_run_and_how_it_ends() {
         }
     }
     for (command, flags) in found {
-        let mut help = Command::new(env!("CARGO_BIN_EXE_highwater"));
-        let output = help.args(&command).arg("--help").env_clear().output().unwrap();
-        assert!(output.status.success(), "there is no `highwater {}`", command.join(" "));
-        let help = String::from_utf8(output.stdout).unwrap();
-        for flag in flags {
-            assert!(help.contains(&flag), "`highwater {}` has no `{flag}`", command.join(" "));
-        }
+        check_help(&command, &flags);
     }
 }
 
 #[test]
 fn pages_name_events_metrics_settings_and_pages_that_there_are() {
-    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let readme = read("README.md");
+    let code = code(&highwater_test_support::root().join("src"));
+    let settings = read("docs/reference/settings.md");
+    let deployment = read("infra/README.md");
     let metrics: BTreeSet<String> = series().into_values().collect();
     for name in runbooks() {
         let page = read(&format!("docs/runbooks/{name}.md"));
-        let page = page.split("```sh\n").map(|part| part.split("```\n").last().unwrap());
-        let page: String = page.collect();
+        let page = without_shell_blocks(&page);
         for word in page.split('`').skip(1).step_by(2) {
             let is = |sign: fn(char) -> bool| word.chars().all(|c| sign(c) || c == '_');
             if word.starts_with("highwater.") {
                 assert!(metrics.contains(word), "{name}: `{word}` is no metric");
             } else if word.contains('_') && is(|c| c.is_ascii_uppercase()) {
-                let known = readme.contains(&format!("__{word}`"))
-                    || readme.contains(&format!("`{word}`"))
+                let known = settings.contains(&format!("__{word}`"))
+                    || settings.contains(&format!("`{word}`"))
+                    || deployment.contains(&format!("`{word}`"))
                     || word == "CHANGE_RETENTION";
                 assert!(known, "{name}: `{word}` is no setting");
             } else if word.contains('_') && is(|c| c.is_ascii_lowercase()) {
@@ -277,8 +357,11 @@ fn pages_name_events_metrics_settings_and_pages_that_there_are() {
             }
         }
         for link in page.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if link.starts_with("https://") {
+                continue;
+            }
             let file = PathBuf::from("docs/runbooks").join(link.split('#').next().unwrap());
-            let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+            let file = highwater_test_support::root().join(file);
             assert!(file.exists(), "{name}: there is no {link}");
         }
     }
@@ -286,7 +369,7 @@ fn pages_name_events_metrics_settings_and_pages_that_there_are() {
 
 #[test]
 fn queries_read_only_fields_that_lines_have() {
-    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let code = code(&highwater_test_support::root().join("src"));
     let text = read("infra/app/alerts.bicep") + &queries();
     let plain = text.split("line.").skip(1).map(|rest| words(rest).next().unwrap());
     let quoted = text.split("line[\"").skip(1).map(|rest| rest.split('"').next().unwrap());
@@ -303,7 +386,7 @@ fn queries_read_only_fields_that_lines_have() {
 
 #[test]
 fn the_dashboard_has_what_grafana_needs_of_a_file() {
-    let dashboard = json("infra/grafana/highwater.json");
+    let dashboard = json("docs/reference/grafana/highwater.json");
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     let variables: Vec<&Json> = variables.map(|variable| &variable["name"]).collect();
     assert_eq!(variables, ["datasource", "poller"]);

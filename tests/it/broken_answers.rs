@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode;
-use highwater::devdb::{Database, Fault, Options, Server, SqlError};
-use highwater::poller::{Poller, TickRequest};
+use highwater::poller::Poller;
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::testing::RecordingHandler;
+use highwater::tick::TickRequest;
+use highwater_devdb::{Database, Fault, Options, Server, SqlError};
 
 use self::meddler::{Harm, Meddler};
 use crate::any_server::say_embedded;

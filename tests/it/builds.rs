@@ -1,7 +1,7 @@
 //! What builds of the past wrote, as recorded: the present one reads it, goes on from it, and writes nothing that the
 //! old one could not read.
 //!
-//! Each folder of `tests/it/builds` is of one build, and never changed; `docs/upgrades.md` says how it is made. Of what
+//! Each folder of `tests/it/builds` is of one build, and never changed; `docs/how-to/upgrades.md` says how it is made. Of what
 //! the old build needs its own documents are the witness: whatever it always wrote has to be there, and nothing may
 //! be of a kind in which it never came.
 
@@ -18,12 +18,13 @@ use highwater::journal::{
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Operator, Poller, PollerParts, TickRequest};
+use highwater::poller::{Operator, Poller, PollerParts};
 use highwater::source::Source as _;
 use highwater::state::{
     MemoryStore, Precondition, StateDocument, StateKey, StateStore as _, decode, encode,
 };
 use highwater::testing::{RecordingHandler, TableSource};
+use highwater::tick::TickRequest;
 use serde_json::Value as Json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -44,7 +45,7 @@ struct Build {
 
 impl Build {
     fn all() -> Vec<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/builds");
+        let folder = highwater_test_support::root().join("tests/it/builds");
         let folders = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let builds: Vec<Self> = folders.map(|folder| Self::read(&folder)).collect();
         assert!(!builds.is_empty());
@@ -116,7 +117,7 @@ async fn a_build_reads_what_this_one_writes_after_it() {
         for bytes in build.documents.values() {
             old.add("", &json(bytes));
         }
-        let Written { documents, journal } = go_on(&build).await;
+        let Written { documents, journal } = Box::pin(go_on(&build)).await;
         assert!(documents.len() > 4);
         for document in &documents {
             new.add("", document);
@@ -180,9 +181,9 @@ async fn go_on(build: &Build) -> Written {
     tick().await.unwrap_err();
     documents.push(stored().await);
     let ann = Operator { by: "ann", reason: "the target moves" };
-    poller.pause(ann).await.unwrap();
+    poller.admin().pause(ann).await.unwrap();
     documents.push(stored().await);
-    poller.resume(ann).await.unwrap();
+    poller.admin().resume(ann).await.unwrap();
     documents.push(stored().await);
     tick().await.unwrap();
     documents.push(stored().await);

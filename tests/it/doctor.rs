@@ -10,9 +10,9 @@ use highwater::clock::SystemClock;
 use highwater::config::SourceClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceFingerprint, SourceState};
-use highwater::devdb::{Fault, SqlError};
 use highwater::doctor::{Finding, Level};
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
+use highwater_devdb::{Fault, SqlError};
 
 use crate::any_server::{AnyServer, say};
 use crate::sql::{World, fetch, logged};
@@ -157,8 +157,19 @@ async fn a_key_that_is_not_unique_can_skip_rows() {
     .await;
     let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     // One key may occur at several times.
-    found.expect("unique key", Level::Error, "ALTER TABLE [dbo].[t] ADD UNIQUE ([at], [id])");
-    found.expect("unique key", Level::Error, "GROUP BY [at], [id] HAVING");
+    let statement = "CREATE UNIQUE INDEX [ux_t_at_id] ON [dbo].[t] ([at], [id])";
+    found.expect("unique key", Level::Error, statement);
+    let twins = "SELECT [at], [id], COUNT(*) AS n FROM [dbo].[t] AS t GROUP BY [at], [id] HAVING COUNT(*) > 1";
+    found.expect("unique key", Level::Error, twins);
+    // Both run as printed, and end it.
+    world.execute("INSERT INTO dbo.t (id, at) VALUES (1, '2026-01-01'), (1, '2026-01-01')").await;
+    assert_eq!(world.session().await.run(twins).await.len(), 1);
+    world.execute("DELETE FROM dbo.t").await;
+    world.execute(statement).await;
+    let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
+    found.expect("unique key", Level::Ok, "`ux_t_at_id`");
+    found.expect("index", Level::Ok, "`ux_t_at_id`");
+    world.execute("DROP INDEX ux_t_at_id ON dbo.t").await;
     let found = examined(&world, world.settings("t", RowVersion, "rv")).await;
     found.expect("unique key", Level::Warning, "the same `rv`, `id`");
     world.execute("CREATE UNIQUE INDEX uq ON dbo.t (id)").await;

@@ -4,7 +4,6 @@
 //! writes it.
 
 use std::fs;
-use std::path::Path;
 
 use highwater::state::{decode, encode};
 use serde_json::Value as Json;
@@ -31,7 +30,7 @@ pub(crate) fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
 
 #[test]
 fn documents_of_earlier_builds_are_read_and_written_back_whole() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/documents");
+    let folder = highwater_test_support::root().join("tests/it/documents");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -8,10 +8,11 @@ use highwater::cursor::CursorMode;
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickReport, TickRequest};
+use highwater::poller::{Limits, Poller, PollerParts, TickOutcome};
 use highwater::source::mssql::{Mssql, SourceSettings};
-use highwater::state::{MemoryStore, OnMissingState};
-use highwater::testing::{Received, RecordingHandler};
+use highwater::state::MemoryStore;
+use highwater::testing::{Received, RecordingHandler, limits};
+use highwater::tick::{TickReport, TickRequest};
 
 use crate::sql::{World, flights_in_order};
 
@@ -47,15 +48,10 @@ impl<W> Drain<W> {
             limits: Limits {
                 batch_rows_max,
                 batch_bytes_max: 4 << 20,
-                batches_max: None,
-                tick_time_max: 240 * second,
-                handler_stop_after: 285 * second,
-                handler_stall_max: None,
-                state_refresh: 300 * second,
-                status_interval: Duration::ZERO,
                 retry_delay_min: Duration::ZERO,
                 retry_delay_max: Duration::ZERO,
-                on_missing_state: OnMissingState::Stop,
+                retry_after_max: Duration::ZERO,
+                ..limits()
             },
             policy: highwater::policy::FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),

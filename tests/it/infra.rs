@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use highwater::config::{Config, Fallback, SETTINGS, parse_duration};
@@ -16,7 +16,7 @@ use crate::settings::{example, holds, read};
 
 /// Settings that the Functions host reads.
 const OF_THE_HOST: [&str; 5] = [
-    "AzureWebJobsStorage__accountName",
+    "AzureWebJobsStorage__blobServiceUri",
     "AzureWebJobsStorage__credential",
     "AzureWebJobsStorage__clientId",
     "APPLICATIONINSIGHTS_CONNECTION_STRING",
@@ -45,7 +45,7 @@ pub(crate) fn json(name: &str) -> Json {
 
 /// Names of the folders of functions that run a poller.
 fn functions() -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
+    let folder = highwater_test_support::root().join("function-definitions");
     let entries = fs::read_dir(folder).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let ours = [highwater::recovery::FUNCTION, highwater::page::FUNCTION];
@@ -61,12 +61,14 @@ fn schedule(function: &str) -> String {
         .to_owned()
 }
 
-/// What an expression of Bicep is once deployed.
+/// Returns what a Bicep expression is once deployed.
 fn value(expression: &str, store: &str) -> String {
+    let of_parameter = parameters().remove(expression);
     match expression {
         "appName" => "shop".to_owned(),
         "stateStore" => store.to_owned(),
         "stateContainerName" => "db-state".to_owned(),
+        _ if of_parameter.is_some() => of_parameter.unwrap(),
         text => {
             let mut value = text.trim_matches('\'').to_owned();
             while let Some(start) = value.find("${") {
@@ -78,31 +80,60 @@ fn value(expression: &str, store: &str) -> String {
     }
 }
 
-/// The settings in the object `variable` of functions.bicep.
+/// Returns the settings in the object `variable` of functions.bicep.
 fn block(variable: &str, store: &str) -> BTreeMap<String, String> {
     let text = read("infra/app/functions.bicep");
     let (_, rest) = text.split_once(&format!("var {variable} = {{\n")).unwrap();
     let (inside, _) = rest.split_once("\n}").unwrap();
     let pairs = inside.lines().map(|line| line.trim().split_once(": ").unwrap());
-    pairs.map(|(name, text)| (name.to_owned(), value(text, store))).collect()
+    pairs
+        .map(|(name, text)| {
+            let name = name.trim_matches('\'').replace("${poller}", "HIGHWATER__POLLERS__ORDERS");
+            (name, value(text, store))
+        })
+        .collect()
 }
 
-/// The settings that come out of main.parameters.json.
-fn parameters() -> BTreeMap<String, String> {
+/// What a person has answered azd, or set with `azd env set`.
+const ANSWERS: [(&str, &str); 8] = [
+    ("AZURE_ENV_NAME", "shop"),
+    ("AZURE_LOCATION", "westeurope"),
+    ("HANDLER_URL", "https://hooks.contoso.com/orders"),
+    ("SOURCE_TABLE", "dbo.orders"),
+    ("SOURCE_CURSOR", "version"),
+    ("SOURCE_KEY", "id"),
+    ("SOURCE_SQL_SERVER", "shop.database.windows.net"),
+    ("SOURCE_SQL_DATABASE", "shop"),
+];
+
+/// Returns the parameters that azd would pass, as text: it replaces `${NAME}` and `${NAME=default}`, and leaves out
+/// what then is empty and whose variable is not set, so that the template's default counts or azd asks.
+/// <https://github.com/Azure/azure-dev/blob/main/cli/azd/pkg/infra/provisioning/bicep/bicep_provider.go>
+fn resolved(answers: &BTreeMap<&str, &str>) -> BTreeMap<String, String> {
     let file = json("infra/main.parameters.json");
-    serde_json::from_value(file["parameters"]["settings"]["value"].clone()).unwrap()
+    let entries = file["parameters"].as_object().unwrap().iter();
+    let resolve = |(name, entry): (&String, &Json)| {
+        let Json::String(text) = &entry["value"] else {
+            return Some((name.clone(), entry["value"].to_string()));
+        };
+        let inside = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).unwrap();
+        let (variable, default) = inside.split_once('=').unwrap_or((inside, ""));
+        let set = answers.get(variable).copied().filter(|text| !text.is_empty());
+        let value = set.unwrap_or(default).to_owned();
+        (!value.is_empty()).then(|| (name.clone(), value))
+    };
+    entries.filter_map(resolve).collect()
 }
 
-/// All settings of a deployed app.
+fn parameters() -> BTreeMap<String, String> {
+    resolved(&ANSWERS.into())
+}
+
+/// Returns all settings of a deployed app.
 fn deployed(store: &str) -> BTreeMap<String, String> {
-    let mut settings = block("hostSettings", store);
-    settings.extend(block("commonSettings", store));
-    settings.extend(block(
-        if store == "blob" { "blobStateSettings" } else { "sqlStateSettings" },
-        store,
-    ));
-    settings.extend(parameters());
-    settings
+    let state = if store == "blob" { "blobStateSettings" } else { "sqlStateSettings" };
+    let blocks = ["hostSettings", "commonSettings", state, "pollerSettings"];
+    blocks.into_iter().flat_map(|name| block(name, store)).collect()
 }
 
 #[test]
@@ -112,9 +143,11 @@ fn the_settings_that_are_deployed_are_good_and_every_function_has_a_poller_and_a
         let config =
             Config::from_vars(&settings).unwrap_or_else(|error| panic!("{store}: {error}"));
         for function in functions() {
-            assert!(config.poller_of_function(&function).is_some(), "no poller for `{function}`");
+            let runs = config.pollers_by_function([function.as_str()].into_iter());
+            let names = runs[function.as_str()].iter().map(|poller| poller.name.as_str());
+            assert!(names.eq(["orders"]), "`{function}` runs {runs:?}");
             let schedule = schedule(&function);
-            assert!(parameters().contains_key(&schedule), "`{schedule}` is not deployed");
+            assert!(settings.contains_key(&schedule), "`{schedule}` is not deployed");
         }
     }
     let named = &json("infra/main.parameters.json")["parameters"]["functionNames"]["value"];
@@ -123,7 +156,7 @@ fn the_settings_that_are_deployed_are_good_and_every_function_has_a_poller_and_a
 }
 
 #[test]
-fn nothing_is_deployed_that_nobody_reads() {
+fn every_deployed_setting_is_read() {
     let schedules: BTreeSet<String> = functions().iter().map(|name| schedule(name)).collect();
     for store in ["blob", "sql"] {
         for name in deployed(store).keys() {
@@ -133,7 +166,7 @@ fn nothing_is_deployed_that_nobody_reads() {
                 || schedules.contains(name)
                 || name == "SqlConnection"
                 || (store == "blob" && name.starts_with("StateStorage__"));
-            assert!(read, "nobody reads `{name}`");
+            assert!(read, "nothing reads `{name}`");
             assert!(!REFUSED_BY_FLEX.contains(&name.as_str()), "Flex Consumption refuses `{name}`");
         }
     }
@@ -158,9 +191,22 @@ fn the_example_and_the_deployment_speak_of_the_same_settings() {
     for name in example().keys().filter(|name| !local.contains(&name.as_str())) {
         assert!(deployed.contains_key(name), "`{name}` is in the example, and is not deployed");
     }
-    for name in parameters().keys() {
+    for name in block("pollerSettings", "blob").keys() {
         assert!(example().contains_key(name), "`{name}` is deployed, and is not in the example");
     }
+}
+
+#[test]
+fn azd_asks_for_what_only_the_user_knows_and_nothing_else() {
+    let main = read("infra/main.bicep");
+    let known = resolved(&[("AZURE_ENV_NAME", "shop"), ("AZURE_LOCATION", "westeurope")].into());
+    let declared = main.lines().filter_map(|line| line.strip_prefix("param "));
+    let required = declared.filter(|line| !line.contains(" = "));
+    let asked: Vec<&str> = required
+        .map(|line| line.split(' ').next().unwrap())
+        .filter(|name| !known.contains_key(*name))
+        .collect();
+    assert_eq!(asked, ["handlerUrl", "sourceTable", "sourceCursor", "sourceKey"]);
 }
 
 #[test]
@@ -245,9 +291,9 @@ fn events_asked_for() -> BTreeSet<String> {
 
 #[test]
 fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown() {
-    let code = code(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let code = code(&highwater_test_support::root().join("src"));
     let squeezed: String = code.split_whitespace().collect();
-    let outcomes = read("src/poller/outcome.rs");
+    let outcomes = read("src/engine/poller/outcome.rs");
     let events = events_asked_for();
     assert!(events.len() > 10 && events.contains("handler_failed"), "{events:?}");
     for event in events {
@@ -265,8 +311,8 @@ fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown
 
 #[test]
 fn alerts_look_for_what_an_invocation_answers() {
-    let parts = ["observe.rs", "observe/end.rs", "observe/hindrance.rs"];
-    let observe: String = parts.map(|part| read(&format!("src/poller/{part}"))).concat();
+    let parts = ["report.rs", "report/line.rs", "report/blocked.rs"];
+    let report: String = parts.map(|part| read(&format!("src/engine/tick/{part}"))).concat();
     let alerts = read("infra/app/alerts.bicep");
     for (sought, made) in [
         (": nothing new", "\"nothing new\""),
@@ -277,13 +323,13 @@ fn alerts_look_for_what_an_invocation_answers() {
     ] {
         let sought = format!("message contains \"{sought}\"");
         assert!(alerts.contains(&sought), "{sought}");
-        assert!(observe.contains(made), "no tick answers {made}");
+        assert!(report.contains(made), "no tick answers {made}");
     }
-    assert!(observe.contains("\"poller `{}`: {what} ("));
+    assert!(report.contains("\"poller `{}`: {what} ("));
 }
 
 fn run(command: &mut Command) -> Output {
-    command.env_clear().output().unwrap()
+    command.output().unwrap()
 }
 
 /// Rights that `grant.sql` gives on the tables of a variable.
@@ -304,7 +350,8 @@ fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
         ("state", "STATE_TABLE"),
         ("journal", "JOURNAL_TABLE"),
     ] {
-        let output = run(Command::new(env!("CARGO_BIN_EXE_highwater")).args(["ddl", command]));
+        let output =
+            run(Command::new(env!("CARGO_BIN_EXE_highwater")).args(["ddl", command]).env_clear());
         let text = String::from_utf8(output.stdout).unwrap();
         let printed: BTreeSet<String> = text
             .lines()
@@ -320,26 +367,45 @@ fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
     assert_eq!(granted("TARGET_TABLES"), rights(&["DELETE", "INSERT", "SELECT", "UPDATE"]));
 }
 
-/// Runs `grant.sh` with a `sqlcmd` that only writes down what it was called with.
-fn grant(settings: &[(&str, &str)]) -> Output {
+/// What `sqlcmd --version` prints: go-sqlcmd, and that of the ODBC driver.
+const GO_SQLCMD: &str = "Version: v1.8.2";
+const ODBC_SQLCMD: &str = "Sqlcmd: '--version': Unknown Option. Enter '-?' for help.";
+
+/// Runs a script of `infra` with stand-ins for the tools it calls, which only print what they were called with.
+fn script(name: &str, sqlcmd: &str, settings: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().unwrap();
-    let sqlcmd = folder.path().join("sqlcmd");
-    fs::write(&sqlcmd, "#!/bin/sh\nfor word in \"$@\"; do printf '%s\\n' \"$word\"; done\n")
-        .unwrap();
-    fs::set_permissions(&sqlcmd, fs::Permissions::from_mode(0o755)).unwrap();
+    let words = "for word in \"$@\"; do printf '%s\\n' \"$word\"; done\n";
+    for (tool, text) in [
+        ("sqlcmd", format!("[ \"$1\" != --version ] || {{ echo \"{sqlcmd}\"; exit; }}\n{words}")),
+        ("azd", words.to_owned()),
+        ("curl", "echo 203.0.113.7\n".to_owned()),
+    ] {
+        let path = folder.path().join(tool);
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("infra/sql/grant.sh");
+    let script = highwater_test_support::root().join("infra").join(name);
     let mut command = Command::new("/bin/sh");
     command.arg(script).env_clear().env("PATH", path);
-    command.env("SQL_SERVER_FQDN", "shop.example").env("SQL_DATABASE", "shop");
-    command.env("IDENTITY_NAME", "id-shop").env("IDENTITY_PRINCIPAL_ID", "1111");
     command.envs(settings.iter().copied()).output().unwrap()
 }
 
+/// Runs `grant.sh` with what azd hands to it after a deployment.
+fn grant(settings: &[(&str, &str)]) -> Output {
+    let outputs = [
+        ("SQL_SERVER_FQDN", "shop.example"),
+        ("SQL_DATABASE", "shop"),
+        ("IDENTITY_NAME", "id-shop"),
+        ("IDENTITY_CLIENT_ID", "1111"),
+    ];
+    script("sql/grant.sh", GO_SQLCMD, &[&outputs, settings].concat())
+}
+
 #[test]
-fn the_grants_are_asked_for_as_who_is_logged_in_and_nothing_else_is() {
+fn grants_run_as_the_user_who_is_logged_in() {
     let output = grant(&[("SOURCE_TABLES", "dbo.orders;dbo.customers")]);
-    assert!(output.status.success());
+    assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let words: Vec<&str> = text.lines().collect();
     assert_eq!(
@@ -352,10 +418,115 @@ fn the_grants_are_asked_for_as_who_is_logged_in_and_nothing_else_is() {
         assert!(words.contains(&expected), "{text}");
     }
     assert!(!text.contains("demo.sql"), "{text}");
+    // The table of the first poller is an output of the templates.
+    let output = grant(&[("SOURCE_TABLE", "dbo.orders")]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\nSOURCE_TABLES=dbo.orders\n"));
 }
 
 #[test]
-fn what_could_become_part_of_a_statement_is_refused() {
+fn grants_are_printed_ready_to_run_where_another_person_runs_them() {
+    let output = grant(&[("GRANT_SQL", "false"), ("SOURCE_TABLES", "dbo.orders;sales.[a-b]")]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("$("), "{text}");
+    assert!(text.contains("(N'SELECT', N'dbo.orders;sales.[a-b]')"), "{text}");
+    assert!(text.contains("CAST('1111' AS uniqueidentifier)"), "{text}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("in shop on shop.example"));
+}
+
+#[test]
+fn the_sqlcmd_of_the_odbc_driver_is_refused_with_what_to_install() {
+    let output = script("sql/grant.sh", ODBC_SQLCMD, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let check = |sqlcmd| {
+        let settings =
+            [("SOURCE_SQL_SERVER", "shop.database.windows.net"), ("SOURCE_SQL_DATABASE", "shop")];
+        script("check.sh", sqlcmd, &settings)
+    };
+    assert!(check(GO_SQLCMD).status.success(), "{:?}", check(GO_SQLCMD));
+    let refused = check(ODBC_SQLCMD);
+    assert_eq!(refused.status.code(), Some(2));
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        text.contains("https://aka.ms/go-sqlcmd") && text.contains("GRANT_SQL false"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_would_fail_half_way_is_refused_before_anything_is_created() {
+    let good = [
+        ("SOURCE_SQL_SERVER", "shop.database.windows.net"),
+        ("SOURCE_SQL_DATABASE", "shop"),
+        ("AZURE_LOCATION", "westeurope"),
+        ("HANDLER_URL", "https://hooks.contoso.com/orders"),
+    ];
+    let good_run = script("check.sh", GO_SQLCMD, &good);
+    assert!(good_run.status.success() && good_run.stdout.is_empty(), "{good_run:?}");
+    for (name, value, said) in [
+        ("SOURCE_SQL_SERVER", "", "azd env set SOURCE_SQL_SERVER"),
+        ("SOURCE_SQL_DATABASE", "", "azd env set SOURCE_SQL_DATABASE"),
+        ("AZURE_LOCATION", "atlantis", "choose one of: australiaeast"),
+        ("HANDLER_URL", "https://example.com/orders", "azd env set HANDLER_URL"),
+        ("HANDLER_URL", "https://www.example.org:8443/orders", "azd env set HANDLER_URL"),
+        ("HANDLER_URL", "https://hooks.invalid", "azd env set HANDLER_URL"),
+        ("SOURCE_TABLE", "dbo.\"orders\"", "quotation mark"),
+        ("POLLER_NAME", "My-Orders", "lower-case letters"),
+        ("AZURE_ENV_NAME", "shop.", "must not end with a dot"),
+        ("STATE_STORE", "sql", "azd env set STATE_TABLE"),
+    ] {
+        let mut settings: BTreeMap<&str, &str> = good.into();
+        settings.insert(name, value);
+        let settings: Vec<(&str, &str)> = settings.into_iter().collect();
+        let output = script("check.sh", GO_SQLCMD, &settings);
+        assert_eq!(output.status.code(), Some(2), "{name}={value}: {output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(said), "{name}={value}: {text}");
+    }
+    let private =
+        [("VNET_ENABLED", "true"), ("STATE_STORE", "sql"), ("STATE_TABLE", "dbo.highwater_state")];
+    let output = script("check.sh", GO_SQLCMD, &[&good[..], &private].concat());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("SOURCE_SQL_SERVER_ID"));
+}
+
+#[test]
+fn a_demo_database_needs_nothing_but_a_handler() {
+    let output = script("check.sh", GO_SQLCMD, &[("SQL_DEMO", "true")]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for (name, value) in [
+        ("SOURCE_TABLE", "dbo.orders"),
+        ("SOURCE_CURSOR", "version"),
+        ("SOURCE_KEY", "id"),
+        ("DEPLOYER_ADDRESS", "203.0.113.7"),
+    ] {
+        assert!(text.contains(&format!("env\nset\n{name}\n{value}\n")), "{text}");
+    }
+    let demo = read("infra/sql/demo.sql");
+    for column in ["dbo.orders (", "version rowversion", "id int IDENTITY PRIMARY KEY"] {
+        assert!(demo.contains(column), "{column}");
+    }
+}
+
+#[test]
+fn a_released_zip_is_deployed_without_a_toolchain() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("app.zip"), folder.path().join("package/app.zip"));
+    let package = |content: &[u8]| {
+        fs::write(&from, content).unwrap();
+        let mut command = Command::new("/bin/sh");
+        command.arg(highwater_test_support::root().join("infra/package.sh")).arg(&to);
+        run(command.env_clear().env("PATH", "/usr/bin:/bin").env("HIGHWATER_PACKAGE", &from))
+    };
+    let output = package(b"PK and the rest");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read(&to).unwrap(), b"PK and the rest");
+    let output = package(b"<html>");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn values_that_could_become_part_of_a_statement_are_refused() {
     for bad in ["dbo.orders'--", "dbo.a,dbo.b", "dbo.$(x)", "dbo.my table"] {
         let output = grant(&[("SOURCE_TABLES", bad)]);
         assert_eq!(output.status.code(), Some(2), "{bad}");
@@ -364,10 +535,4 @@ fn what_could_become_part_of_a_statement_is_refused() {
     let output = grant(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("azd env set SOURCE_TABLES"));
-}
-
-#[test]
-fn an_alert_tells_when_the_recovery_controller_is_silent() {
-    let named = format!("union(functionNames, ['{}'])", highwater::recovery::FUNCTION);
-    assert!(read("infra/app/alerts.bicep").contains(&named), "{named}");
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use highwater::devdb::{Fault, SqlError};
 use highwater::journal::sql::create_table;
 use highwater::journal::{Append, Appended, Appender, JournalStore, Part, SqlJournal, conformance};
 use highwater::state::sql::table_name;
 use highwater::state::{SqlStore, StateStore as _, StoreError};
+use highwater_devdb::{Fault, SqlError};
 use time::macros::date;
 
 use crate::state_sql::World;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use highwater::cursor::CursorMode::RowVersion;
-use highwater::devdb::Value as Stored;
 use highwater::error::{ErrorKind, chain};
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
+use highwater_devdb::Value as Stored;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

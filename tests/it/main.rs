@@ -1,6 +1,5 @@
 //! Integration tests over real protocols and the embedded servers, one binary.
 
-#![cfg(feature = "demo")]
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -15,9 +14,11 @@ mod boards;
 mod broken_answers;
 mod builds;
 mod ddl;
+mod deploy;
 mod doctor;
 mod documents;
 mod flights;
+mod guide;
 mod infra;
 mod journal_sql;
 mod lag;

@@ -1,53 +1,45 @@
-//! What is given away with the program: the licences of what is linked into it, held to what cargo says.
+//! What is published with the programs: the licences and the list of what is linked into them, held to what cargo says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value as Json;
 
 use crate::settings::read;
 
-/// Most bytes of the file: it is compiled into the program.
+/// Most bytes of the file: it is compiled into the command line.
 const BYTES_MAX: usize = 256 * 1024;
-
-fn cargo_metadata() -> Json {
-    let options = ["--format-version", "1", "--locked", "--offline", "--no-default-features"];
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.arg("metadata").args(options).args(["--filter-platform", "x86_64-unknown-linux-musl"]);
-    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 fn list(json: &Json) -> &[Json] {
     json.as_array().unwrap()
 }
 
-/// Name and version of every crate that is linked into the deployable program.
-fn linked() -> BTreeSet<String> {
-    let metadata = cargo_metadata();
-    let by_id = |items: &Json| -> BTreeMap<String, Json> {
-        let id = |item: &Json| item["id"].as_str().unwrap().to_owned();
-        list(items).iter().map(|item| (id(item), item.clone())).collect()
-    };
-    let (packages, nodes) = (by_id(&metadata["packages"]), by_id(&metadata["resolve"]["nodes"]));
-    let is_macro = |id: &str| {
-        let targets = list(&packages[id]["targets"]);
-        targets.iter().any(|target| list(&target["kind"]).contains(&Json::from("proc-macro")))
-    };
-    let root = metadata["resolve"]["root"].as_str().unwrap();
-    let (mut seen, mut open) = (BTreeSet::new(), vec![root.to_owned()]);
-    while let Some(id) = open.pop() {
-        for dep in list(&nodes[&id]["deps"]) {
-            let is_linked = list(&dep["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
-            let dep = dep["pkg"].as_str().unwrap();
-            if is_linked && !is_macro(dep) && seen.insert(dep.to_owned()) {
-                open.push(dep.to_owned());
-            }
+/// Name and version of every crate of others that is linked into the program of a package.
+fn linked(package: &str) -> BTreeSet<String> {
+    let options = ["--target", "x86_64-unknown-linux-musl", "--prefix", "depth", "--no-dedupe"];
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--locked", "--offline", "-p", package, "-e", "normal"]).args(options);
+    let output = cargo.current_dir(highwater_test_support::root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut linked = BTreeSet::new();
+    // What a macro needs runs in the compiler.
+    let mut skipped_below = usize::MAX;
+    for line in text.lines() {
+        let digits = line.find(|c: char| !c.is_ascii_digit()).unwrap();
+        let depth: usize = line[..digits].parse().unwrap();
+        if depth > skipped_below {
+            continue;
+        }
+        skipped_below = if line.contains("(proc-macro)") { depth } else { usize::MAX };
+        let (name, rest) = line[digits..].split_once(" v").unwrap();
+        let (version, origin) = rest.split_once(' ').unwrap_or((rest, ""));
+        // Ours have a path.
+        if skipped_below == usize::MAX && !origin.contains('/') {
+            linked.insert(format!("{name} {version}"));
         }
     }
-    let text = |id: &str, field: &str| packages[id][field].as_str().unwrap().to_owned();
-    seen.iter().map(|id| format!("{} {}", text(id, "name"), text(id, "version"))).collect()
+    linked
 }
 
 #[test]
@@ -55,7 +47,8 @@ fn the_notices_name_every_crate_that_is_linked_and_no_other() {
     let notices = read("docs/third-party-notices.txt");
     let named = notices.lines().filter_map(|line| line.split_once(" | "));
     let named: BTreeSet<String> = named.map(|(name, _)| name.to_owned()).collect();
-    let linked = linked();
+    let handler = linked("highwater-handler");
+    let linked: BTreeSet<String> = handler.union(&linked("highwater-cli")).cloned().collect();
     assert!(linked.iter().any(|it| it.starts_with("tokio 1.")));
     let differ: Vec<&String> = linked.symmetric_difference(&named).collect();
     assert!(differ.is_empty(), "run `node .ci/notices.mjs`: {differ:?}");
@@ -66,7 +59,7 @@ fn the_notices_name_every_crate_that_is_linked_and_no_other() {
 fn the_bill_of_materials_has_every_crate_that_is_linked_with_its_checksum() {
     let made = || {
         let mut node = Command::new("node");
-        node.arg(".ci/sbom.mjs").arg("c0ffee").current_dir(env!("CARGO_MANIFEST_DIR"));
+        node.arg(".ci/sbom.mjs").arg("c0ffee").current_dir(highwater_test_support::root());
         let output = node.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output.stdout
@@ -77,20 +70,26 @@ fn the_bill_of_materials_has_every_crate_that_is_linked_with_its_checksum() {
     assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
     assert_eq!(bill["metadata"]["component"]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(bill["metadata"]["properties"][0]["value"], "c0ffee");
-    let components = list(&bill["components"]);
     let text = |component: &Json, field: &str| component[field].as_str().unwrap().to_owned();
+    // Crates of the program itself have no checksum.
+    let (own, components): (Vec<_>, Vec<_>) = list(&bill["components"])
+        .iter()
+        .partition(|it| it["name"].as_str().unwrap().starts_with("highwater"));
+    let libraries: Vec<_> = own.iter().map(|it| text(it, "name")).collect();
+    assert_eq!(libraries, ["highwater", "highwater-azure", "highwater-engine", "highwater-mssql"]);
     let named: BTreeSet<String> = components
         .iter()
         .map(|it| format!("{} {}", text(it, "name"), text(it, "version")))
         .collect();
-    assert_eq!(named, linked());
-    for component in components {
+    assert_eq!(named, linked("highwater-handler"));
+    for component in &components {
         let sum = component["hashes"][0]["content"].as_str().unwrap_or_default();
         assert_eq!(sum.len(), 64, "{component}");
         assert!(component["licenses"][0]["expression"].is_string(), "{component}");
     }
     // Every end of an edge is a component.
-    let references: BTreeSet<String> = components.iter().map(|it| text(it, "bom-ref")).collect();
+    let references: BTreeSet<String> =
+        own.iter().chain(&components).map(|it| text(it, "bom-ref")).collect();
     for dependency in list(&bill["dependencies"]) {
         for to in list(&dependency["dependsOn"]) {
             assert!(references.contains(to.as_str().unwrap()), "{to}");

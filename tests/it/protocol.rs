@@ -5,26 +5,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Test binaries beside that of the library, as `cargo test --test` names them.
-const BINARIES: [&str; 7] = ["engine", "it", "host", "azurite", "sim", "demo", "telemetry"];
+const BINARIES: [&str; 8] =
+    ["engine", "it", "host", "handler", "azurite", "sim", "demo", "telemetry"];
 
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    highwater_test_support::root().to_owned()
 }
 
 fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// Returns the paths of all tests of a binary, as cargo prints them; `lib` is the library's.
+/// Returns the paths of all tests of a binary, as cargo prints them; `lib` is the unit tests of the crates of `src`.
 fn tests_of(binary: &str) -> BTreeSet<String> {
     let folder = match binary {
         "lib" => root().join("src"),
         other => root().join("tests").join(other),
     };
+    let crates = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let crates: Vec<_> = crates.filter(|path| path.join("Cargo.toml").is_file()).collect();
     let mut found = BTreeSet::new();
     visit(&folder, &mut |path| {
         let text = fs::read_to_string(path).unwrap();
-        let relative = path.strip_prefix(&folder).unwrap().with_extension("");
+        let root = crates.iter().find(|it| path.starts_with(it)).unwrap_or(&folder);
+        let relative = path.strip_prefix(root).unwrap().with_extension("");
         let names: Vec<_> =
             relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
         let is_root = ["main", "lib"].contains(&names.join("::").as_str());
@@ -100,7 +104,7 @@ fn quoted(cell: &str) -> Vec<(&str, &str)> {
 fn every_test_that_the_page_of_rules_names_exists() {
     let library = tests_of("lib");
     let others = BINARIES.map(|binary| (binary, tests_of(binary)));
-    let page = page("protocol.md");
+    let page = page("contributing/protocol.md");
     let rows = rows(&page);
     assert!(rows.len() > 100, "{} rules", rows.len());
     for cells in rows {
@@ -118,12 +122,12 @@ fn every_test_that_the_page_of_rules_names_exists() {
 
 #[test]
 fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
-    assert_names_all(&page("failure-windows.md"), "engine", "windows::");
+    assert_names_all(&page("contributing/failure-windows.md"), "engine", "windows::");
 }
 
 #[test]
 fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
-    let page = page("http-handler.md");
+    let page = page("reference/http-handler.md");
     let (_, part) = page.split_once("\n### Bad input\n").unwrap();
     let (part, _) = part.split_once("\n## ").unwrap();
     assert_names_all(part, "lib", "handler::http::tests::bad_input::");
@@ -132,7 +136,7 @@ fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
 #[test]
 fn the_page_of_steps_names_tests_that_exist() {
     let (library, engine, it) = (tests_of("lib"), tests_of("engine"), tests_of("it"));
-    let page = page("steps.md");
+    let page = page("reference/steps.md");
     let (_, rules) = page.split_once("## The rules of durable checkpoints").unwrap();
     let rows = rows(rules);
     assert!(rows.len() >= 10, "{} rules", rows.len());

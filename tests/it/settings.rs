@@ -1,4 +1,4 @@
-//! Settings, as README, the example file and the code tell them: all the same.
+//! Settings: the reference page, the example file and the code agree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use highwater::mssql::errors_table;
 use highwater::recovery::table::conditions_table;
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+    highwater_test_support::root().join(name)
 }
 
 pub(crate) fn read(name: &str) -> String {
@@ -37,25 +37,25 @@ pub(crate) fn holds(document: &str, name: &str, table: &str) {
 }
 
 #[test]
-fn the_table_of_the_readme_is_the_one_of_the_code() {
-    holds("README.md", "settings", &settings_table());
+fn the_reference_page_shows_the_settings_of_the_code() {
+    holds("docs/reference/settings.md", "settings", &settings_table());
 }
 
 #[test]
 fn the_page_of_connections_shows_the_keys_and_errors_of_the_code() {
-    holds("docs/connections.md", "keys", &connection_keys_table());
-    holds("docs/connections.md", "errors", &errors_table());
+    holds("docs/reference/connections.md", "keys", &connection_keys_table());
+    holds("docs/reference/connections.md", "errors", &errors_table());
 }
 
 #[test]
 fn the_page_of_the_recovery_controller_shows_the_table_of_the_code() {
-    holds("docs/recovery.md", "conditions", &conditions_table());
+    holds("docs/reference/recovery.md", "conditions", &conditions_table());
 }
 
 #[test]
 fn every_instrument_is_on_the_page_of_metrics() {
-    let page = read("docs/telemetry.md");
-    let code = read("src/metrics.rs") + &read("src/metrics/standing.rs");
+    let page = read("docs/reference/telemetry.md");
+    let code = read("src/engine/metrics.rs") + &read("src/engine/metrics/backlog.rs");
     let names = code.split('"').filter(|text| {
         let known = ["failures_total", "lag_seconds", "last_success_timestamp"];
         let ours = text.starts_with("highwater.") || text.ends_with("_total");
@@ -71,13 +71,14 @@ fn every_instrument_is_on_the_page_of_metrics() {
 #[test]
 fn the_example_settings_are_good_and_every_function_has_a_poller() {
     let config = Config::from_vars(&example()).unwrap_or_else(|error| panic!("{error}"));
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("function-definitions");
+    let folder = highwater_test_support::root().join("function-definitions");
     for entry in fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if [highwater::recovery::FUNCTION, highwater::page::FUNCTION].contains(&name.as_str()) {
             continue;
         }
-        assert!(config.poller_of_function(&name).is_some(), "function `{name}` has no poller");
+        let runs = config.pollers_by_function([name.as_str()].into_iter());
+        assert!(!runs[name.as_str()].is_empty(), "function `{name}` has no poller");
         let definition = read(&format!("function-definitions/{name}/function.json"));
         let json: serde_json::Value = serde_json::from_str(&definition).unwrap();
         let schedule = json["bindings"][0]["schedule"].as_str().unwrap().trim_matches('%');
@@ -89,8 +90,7 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
 fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
     for name in [
         "host.json",
-        "function-definitions/orders/function.json",
-        "function-definitions/highwater_recovery/function.json",
+        "function-definitions/poll/function.json",
         "function-definitions/highwater_status/function.json",
     ] {
         let json: serde_json::Value = serde_json::from_str(&read(name)).unwrap();

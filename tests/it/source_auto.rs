@@ -2,9 +2,9 @@
 
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 
-use highwater::devdb::{Fault, SqlError};
 use highwater::source::Source as _;
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater_devdb::{Fault, SqlError};
 
 use crate::sql::{World, logged};
 use crate::ticks::Ticks;

@@ -1,8 +1,8 @@
 //! A time column that is filled with the server's local time: the bound goes by the same clock.
 
+use highwater::admin::Init;
 use highwater::config::SourceClock::{self, Local, Offset, Utc};
 use highwater::cursor::CursorMode::TimestampPk;
-use highwater::poller::Init;
 
 use crate::ticks::{Ticks, commit};
 
@@ -80,7 +80,7 @@ async fn a_start_from_now_goes_by_the_same_clock() {
     ticks.start_now = true;
     ticks.at(0).await.run("INSERT INTO dbo.t (id) VALUES (1)").await;
     ticks.at(10).await;
-    let started = ticks.process().init().await.unwrap();
+    let started = ticks.process().admin().init().await.unwrap();
     let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
     assert_eq!(after.value, "2026-01-01T05:00:04.9950000");
     ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;

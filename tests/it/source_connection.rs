@@ -7,9 +7,9 @@ use std::time::Duration;
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
-use highwater::devdb::{Fault, Options, Server};
 use highwater::error::ErrorKind;
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater_devdb::{Fault, Options, Server};
 
 use crate::flights::Drain;
 use crate::sql::{World, drain, dropped_at_fault, events, failure, fetch};
@@ -183,7 +183,7 @@ async fn an_error_of_the_server_keeps_the_connection() {
     let faults = world.server.faults();
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 50);
-    let deadlock = highwater::devdb::SqlError::new(1205, 13, "Transaction was deadlocked");
+    let deadlock = highwater_devdb::SqlError::new(1205, 13, "Transaction was deadlocked");
     faults.arm_matching("SELECT TOP", 1, Fault::Error(deadlock));
     let error = fetch(&source, None, 100).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Transient);

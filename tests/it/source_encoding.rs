@@ -2,11 +2,11 @@
 
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{IntegerPk, RowVersion};
-use highwater::devdb::{
-    Database, Engine, Options, Parameter, Reply, Server, Session, SqlError, Value,
-};
 use highwater::error::ErrorKind;
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater_devdb::{
+    Database, Engine, Options, Parameter, Reply, Server, Session, SqlError, Value,
+};
 
 use crate::sql::{fetch, settings};
 

@@ -12,12 +12,12 @@ use highwater::clock::{Clock, SystemClock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::cursor::SourceState;
-use highwater::devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater::error::{ErrorKind, chain};
-use highwater::fakehost::free_port;
 use highwater::mssql::RetryTerms;
 use highwater::source::mssql::{Mssql, SourceSettings, Standing};
 use highwater::source::{FetchWindow, Row, Source as _};
+use highwater_devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
+use highwater_fakehost::free_port;
 use tempfile::NamedTempFile;
 
 use crate::sql::{World, drain, failure, fetch, flights_in_order};

@@ -8,16 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use highwater::admin::ResetTo;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
 use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Operator, Poller, PollerParts, ResetTo, TickRequest, outcome_row};
+use highwater::poller::{Limits, Operator, Poller, PollerParts, outcome_row};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{MemoryStore, StateDocument, StateKey, StateStore, decode, encode};
 use highwater::testing::{Calls, FaultyStore};
+use highwater::tick::TickRequest;
 
 use crate::any_server::AnyServer;
 use crate::ticks::limits;
@@ -153,11 +155,12 @@ impl Life {
         assert!(printed.contains("--reason \""), "{printed}");
         let to = if action == "keep" { ResetTo::Keep } else { ResetTo::Beginning };
         let command = self.process();
-        let plan =
-            Box::pin(command.plan_reset(to, printed.contains("--new-source"))).await.unwrap();
+        let plan = Box::pin(command.admin().plan_reset(to, printed.contains("--new-source")))
+            .await
+            .unwrap();
         assert!(plan.changes(), "{printed}");
         let by = Operator { by: "ann", reason: "printed" };
-        Box::pin(command.reset(&plan, "reset-1".to_owned(), by)).await.unwrap();
+        Box::pin(command.admin().reset(&plan, "reset-1".to_owned(), by)).await.unwrap();
     }
 
     fn forget_deliveries(&self) {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use highwater::cursor::{Cursor, SourceState};
 use highwater::error::chain;
-use highwater::poller::{Operator, TickOutcome, TickRequest};
+use highwater::poller::{Operator, TickOutcome};
 use highwater::source::mssql::{Mssql, SizeLimits};
 use highwater::source::{FetchWindow, Rows, Source as _};
+use highwater::tick::TickRequest;
 
 use crate::ticks::{Ticks, commit};
 
@@ -151,8 +152,8 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     assert_eq!(ticks.tick_at(6).await.0, [0; 0]);
     // Another process writes the document that this one remembers.
     let (operator, cli) = (Operator { by: "ann", reason: "maintenance" }, ticks.process());
-    cli.pause(operator).await.unwrap();
-    cli.resume(operator).await.unwrap();
+    cli.admin().pause(operator).await.unwrap();
+    cli.admin().resume(operator).await.unwrap();
     ticks.run("TRUNCATE TABLE dbo.t; INSERT INTO dbo.t (note) VALUES ('z')").await;
     let report = ticks.report().await;
     let error = chain(report.result.as_ref().unwrap_err());
@@ -171,7 +172,7 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     ticks.recovers(&error).await;
 }
 
-/// The gap that docs/sources.md names: nothing on the server tells such a table from the one before it.
+/// The gap that docs/reference/sources.md names: nothing on the server tells such a table from the one before it.
 #[tokio::test]
 async fn a_truncated_table_that_grows_past_the_checkpoint_between_ticks_is_not_noticed() {
     let mut ticks = Ticks::numbered(NUMBERED).await;

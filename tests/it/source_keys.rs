@@ -5,9 +5,10 @@ use std::time::Duration;
 use highwater::cursor::CursorMode::{IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceState};
 use highwater::error::{ErrorKind, chain};
-use highwater::poller::TickRequest;
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::source::{FetchWindow, Source as _};
+use highwater::testing::Received;
+use highwater::tick::TickRequest;
 
 use crate::any_server::AnyServer;
 use crate::sql::{events, fetch, logged};
@@ -224,6 +225,56 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
                 let source = Mssql::new(settings).unwrap();
                 assert_eq!(fetch(&source, None, 1).await.unwrap().rows.len(), 1, "{key}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unique_index_that_is_dropped_under_a_running_process_is_noticed() {
+    for (key, one, other) in EQUAL_KEYS {
+        for (cursor, mode, at) in
+            [("datetime2(7)", TimestampPk, "'2020-01-0N'"), ("int", IntegerPk, "N")]
+        {
+            let at = |n: u8| at.replace('N', &n.to_string());
+            let mut ticks = Ticks::concurrent(
+                &format!(
+                    "CREATE TABLE dbo.t (id {key} NOT NULL, at {cursor} NOT NULL, note nvarchar(9)); \
+                     CREATE UNIQUE INDEX ux ON dbo.t (id, at); \
+                     INSERT INTO dbo.t VALUES ({one}, {}, N'first')",
+                    at(1)
+                ),
+                mode,
+            )
+            .await;
+            ticks.settings.cursor_column = Some("at".to_owned());
+            ticks.at(0).await;
+            ticks.until_quiet().await.unwrap();
+            // The twins are the second row of a page and the first of the next: between them paging would lose one.
+            ticks
+                .run(&format!(
+                    "DROP INDEX ux ON dbo.t; INSERT INTO dbo.t VALUES ({one}, {}, N'second'); \
+                     INSERT INTO dbo.t VALUES ({one}, {three}, N'third'), ({other}, {three}, N'twin')",
+                    at(2),
+                    three = at(3),
+                ))
+                .await;
+            let (error, told) = logged(async { ticks.until_quiet().await.unwrap_err() }).await;
+            assert!(error.contains("the key of `dbo.t` is not unique"), "{key} by {mode}: {error}");
+            let warned = told.matches("event=\"key_without_unique_index\"").count();
+            assert_eq!(warned, 1, "{told}");
+            // As it says: the duplicate is removed, and the index is there again.
+            ticks
+                .run(&format!(
+                    "UPDATE dbo.t SET at = {} WHERE note = N'twin'; CREATE UNIQUE INDEX ux ON dbo.t (id, at)",
+                    at(4)
+                ))
+                .await;
+            ticks.until_quiet().await.unwrap();
+            let received = ticks.handler.received();
+            let rows = received.iter().flat_map(Received::payloads);
+            let notes: Vec<_> = rows.map(|row| row["note"].as_str().map(str::to_owned)).collect();
+            let expected = ["first", "second", "third", "twin"].map(|note| Some(note.to_owned()));
+            assert_eq!(notes, expected, "{key} by {mode}");
         }
     }
 }

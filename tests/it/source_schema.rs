@@ -1,10 +1,12 @@
 //! Columns that are added, removed or retyped while a poller runs, and between two of its processes.
 
+use highwater::admin::ResetTo;
 use highwater::config::OnSchemaChange;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
-use highwater::devdb::{Fault, SqlError};
-use highwater::poller::{Operator, Poller, ResetTo, TickOutcome, TickRequest, outcome_row};
+use highwater::poller::{Operator, Poller, TickOutcome, outcome_row};
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater::tick::TickRequest;
+use highwater_devdb::{Fault, SqlError};
 use serde_json::Value as Json;
 
 use crate::any_server::{AnyServer, say};
@@ -134,7 +136,7 @@ async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
         for _ in 0..2 {
             let error = fetch(&source, Some(at), 9).await.unwrap_err();
             assert!(error.reason.contains(expected), "{columns}: {error}");
-            assert_eq!(error.position_lost, lost, "{columns}");
+            assert_eq!(error.is_position_lost(), lost, "{columns}");
         }
         // It goes on once the column is as it was.
         view(&world, "id, rv, a").await;
@@ -158,7 +160,7 @@ async fn a_poller_that_is_to_stop_does_until_the_columns_or_the_setting_change()
     view(&world, "id, rv, a, b").await;
     for _ in 0..2 {
         let error = fetch(&source, None, 9).await.unwrap_err();
-        assert!(error.schema_changed && !error.position_lost, "{error}");
+        assert!(error.schema_changed && !error.is_position_lost(), "{error}");
         assert!(error.reason.contains("columns of `dbo.v` changed (added: `b int`)"), "{error}");
     }
     view(&world, "id, rv, a").await;
@@ -223,20 +225,55 @@ async fn a_key_that_was_retyped_between_two_processes_stops() {
         text.contains("the key or cursor of `dbo.v` changed (`id` was `int`, is now `nvarchar(9)"),
         "{text}"
     );
+    assert!(!text.contains(" keep "), "rows after the position may lie before it now: {text}");
     ticks.recovers(&text).await;
+}
+
+#[tokio::test]
+async fn a_position_in_another_order_cannot_be_kept_though_no_row_is_missing() {
+    let table = |key: &str| {
+        format!(
+            "CREATE TABLE dbo.t (id {key} NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL, note nvarchar(9))"
+        )
+    };
+    let insert =
+        |id: &str, note: &str| format!("INSERT INTO dbo.t VALUES ({id}, '2020-01-01', N'{note}')");
+    let mut ticks = Ticks::concurrent(
+        &format!("{}; {}; {}", table("int"), insert("2", "two"), insert("3", "three")),
+        TimestampPk,
+    )
+    .await;
+    ticks.settings.cursor_column = Some("at".to_owned());
+    ticks.at(0).await;
+    ticks.until_quiet().await.unwrap();
+    // The same rows, and one that follows the position as a number and not as a text.
+    ticks.run("DROP TABLE dbo.t").await;
+    ticks.run(&table("nvarchar(9)")).await;
+    for (id, note) in [("N'2'", "two"), ("N'3'", "three"), ("N'10'", "ten")] {
+        ticks.run(&insert(id, note)).await;
+    }
+    ticks.until_quiet().await.unwrap_err();
+    let cli = ticks.process();
+    let refused = Box::pin(cli.admin().plan_reset(ResetTo::Keep, true)).await.unwrap_err();
+    let refused = highwater::error::chain(&refused);
+    let expected =
+        "the position cannot be kept: the key or cursor of `dbo.t` changed (`id` was `int`";
+    assert!(refused.contains(expected), "{refused}");
+    ticks.recovers(&refused).await;
 }
 
 crate::ticks::also_cold![
     a_change_between_two_processes_is_noticed,
+    a_position_in_another_order_cannot_be_kept_though_no_row_is_missing,
     a_key_that_was_retyped_between_two_processes_stops,
 ];
 
 /// Runs the command that an error names, as an operator would in a process of its own.
 async fn reset_to_beginning(ticks: &mut Ticks) {
     let cli = ticks.process();
-    let plan = Box::pin(cli.plan_reset(ResetTo::Beginning, false)).await.unwrap();
+    let plan = Box::pin(cli.admin().plan_reset(ResetTo::Beginning, false)).await.unwrap();
     let operator = Operator { by: "ann", reason: "key changed" };
-    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
+    Box::pin(cli.admin().reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
 }
 
 async fn warm(poller: &Poller) -> Result<TickOutcome, String> {
@@ -280,9 +317,9 @@ async fn a_warm_process_resumes_at_its_position_after_an_operator_has_accepted_t
         assert!(error.contains("(added: `c int`)"), "{error}");
     }
     let cli = ticks.process();
-    let plan = Box::pin(cli.plan_reset(ResetTo::Keep, true)).await.unwrap();
+    let plan = Box::pin(cli.admin().plan_reset(ResetTo::Keep, true)).await.unwrap();
     let operator = Operator { by: "ann", reason: "the column is expected" };
-    Box::pin(cli.reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
+    Box::pin(cli.admin().reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Idle));
     let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);

@@ -1,8 +1,9 @@
 //! Where a poller begins that never ran: at the beginning, or, when told so once, with what comes next.
 
+use highwater::admin::Init;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
-use highwater::poller::{Init, outcome_row};
+use highwater::poller::outcome_row;
 
 use crate::ticks::{Ticks, commit};
 
@@ -28,7 +29,7 @@ async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_befor
         let mut ticks = poller_of(mode).await;
         ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
         ticks.at(6).await;
-        let started = ticks.process().init().await.unwrap();
+        let started = ticks.process().admin().init().await.unwrap();
         let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
         assert_eq!((after.mode, after.key.len()), (mode, 0), "behind all rows that have it");
         assert_eq!(ticks.tick().await.0, [0; 0], "{mode}");
@@ -40,7 +41,7 @@ async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_befor
         }
         assert_eq!(ticks.handler.ids(), [3, 4], "{mode}");
         // Started is started: rows are not skipped a second time.
-        assert_eq!(ticks.process().init().await.unwrap(), Init::StartedBefore);
+        assert_eq!(ticks.process().admin().init().await.unwrap(), Init::StartedBefore);
     }
 }
 
@@ -50,7 +51,7 @@ async fn a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_th
         let mut ticks = poller_of(mode).await;
         ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
         ticks.at(6).await;
-        ticks.process().init().await.unwrap();
+        ticks.process().admin().init().await.unwrap();
         ticks.run(&format!("DROP TABLE dbo.t; {TABLE}")).await;
         ticks.run("INSERT INTO dbo.t (x) VALUES (3), (4), (5)").await;
         let error = ticks.failure_at(20).await;
@@ -67,7 +68,7 @@ async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_
         let mut ticks = poller_of(mode).await;
         let late = ticks.at(0).await.begin("INSERT INTO dbo.t (x) VALUES (1)").await;
         ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
-        ticks.process().init().await.unwrap();
+        ticks.process().admin().init().await.unwrap();
         commit(late).await;
         assert!(ticks.tick_at(1).await.0.contains(&1), "{mode}");
     }
@@ -85,7 +86,7 @@ async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
         ticks.settings.cursor_column = Some("at".to_owned());
         ticks.start_now = true;
         ticks.at(30).await;
-        ticks.process().init().await.unwrap();
+        ticks.process().admin().init().await.unwrap();
         ticks.at(31).await.run("INSERT INTO dbo.t VALUES (1, SYSUTCDATETIME())").await;
         ticks.world.database().set_now("2026-01-03T00:00:00").unwrap();
         assert_eq!(ticks.tick().await.0, [1], "{declared}");
@@ -101,14 +102,14 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
     assert_eq!((row.event, row.status), ("not_started", 500));
     let error = chain(&report.result.unwrap_err());
     assert!(error.contains("run `highwater init orders` once"), "{error}");
-    assert_eq!(ticks.process().init().await.unwrap(), {
+    assert_eq!(ticks.process().admin().init().await.unwrap(), {
         let after = ticks.document().await.checkpoint.cursor;
         Init::Started { after }
     });
     ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
     assert_eq!(ticks.tick().await.0, [2]);
     ticks.lose_document();
-    let error = chain(&ticks.process().init().await.unwrap_err());
+    let error = chain(&ticks.process().admin().init().await.unwrap_err());
     assert!(error.contains("state document of `orders` is gone"), "{error}");
 }
 
@@ -117,7 +118,7 @@ async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
     let mut ticks = poller_of(RowVersion).await;
     ticks.start_now = false;
     ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
-    assert_eq!(ticks.process().init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(ticks.process().admin().init().await.unwrap(), Init::Started { after: None });
     assert_eq!(ticks.tick().await.0, [1]);
 }
 
@@ -125,7 +126,7 @@ async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
 async fn an_untracked_table_has_no_present_end() {
     let mut ticks = poller_of(ChangeTracking).await;
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
-    let error = chain(&ticks.process().init().await.unwrap_err());
+    let error = chain(&ticks.process().admin().init().await.unwrap_err());
     assert!(error.contains("changes of `dbo.t` are not tracked"), "{error}");
 }
 

@@ -1,9 +1,10 @@
 //! Mode `change_tracking`: rows first, then what changed, deletes too; never past what was forgotten.
 
+use highwater::admin::ResetTo;
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::ChangeTracking;
 use highwater::event::Operation;
-use highwater::poller::{ResetTo, outcome_row};
+use highwater::poller::outcome_row;
 use highwater::source::mssql::Mssql;
 use highwater::source::{FetchWindow, Rows, Source as _};
 
@@ -113,7 +114,7 @@ async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
     }
     // What was cleaned up does not come back, so nothing can be kept.
     assert!(!error.contains(" keep "), "{error}");
-    let keep = Box::pin(ticks.process().plan_reset(ResetTo::Keep, true)).await;
+    let keep = Box::pin(ticks.process().admin().plan_reset(ResetTo::Keep, true)).await;
     let refused = highwater::error::chain(&keep.unwrap_err());
     assert!(refused.contains("the position cannot be kept"), "{refused}");
     assert!(refused.contains("are kept from version `3` on"), "{refused}");
@@ -146,7 +147,7 @@ async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
     ticks.world.database().forget_changes("dbo.t").unwrap();
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();
-    assert!(error.position_lost, "{error}");
+    assert!(error.is_position_lost(), "{error}");
     assert!(
         error.reason.contains("up to version `1`, and are kept from version `7` on"),
         "{error}"
@@ -155,7 +156,7 @@ async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
     ticks.settings.limits.value_bytes_max = 4;
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();
-    assert!(error.position_lost, "{error}");
+    assert!(error.is_position_lost(), "{error}");
 }
 
 #[tokio::test]
@@ -240,6 +241,10 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
     assert!(error.contains("what changes while tracking is off is not known"), "{error}");
+    assert!(error.contains("Turn tracking on if it is still off"), "{error}");
+    // It is refused with the command.
+    let refused = ticks.follow(&error).await.unwrap_err();
+    assert!(refused.contains("run `ALTER TABLE [dbo].[t] ENABLE CHANGE_TRACKING`"), "{refused}");
     ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
     ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (3, 'd')").await;
     // What changed in between stays unknown, however often it is asked for.

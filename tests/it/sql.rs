@@ -8,16 +8,16 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use highwater::config::{Relation, SqlConnection};
 use highwater::cursor::{Cursor, CursorMode, SourceState};
-use highwater::devdb::{Database, Faults, Options, Server, Value};
 use highwater::error::chain;
 use highwater::event::ChangeEvent;
 use highwater::normalize::normalize;
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater::source::{FetchError, FetchWindow, Rows, Source};
+use highwater_devdb::{Database, Faults, Options, Server, Value};
 
 use crate::any_server::{named_server, say};
 
-const FLIGHTS: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
+const FLIGHTS: &[u8] = include_bytes!("../../src/cli/demo/flights.csv.gz");
 
 /// The embedded server with TLS over an empty database, whatever server the tests are pointed at.
 pub(crate) struct World {

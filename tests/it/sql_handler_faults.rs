@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use highwater::config::SqlHandlerConfig;
-use highwater::devdb::{Engine as _, Fault, Reply, SqlError, Value};
 use highwater::handler::HandlerError;
 use highwater::handler::sql::Sql;
+use highwater_devdb::{Engine as _, Fault, Reply, SqlError, Value};
 
 use crate::sql::{World, dropped_at_fault};
 use crate::sql_handler::{

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::cursor::CursorMode;
-use highwater::devdb::{Engine as _, Fault, Reply, Value};
 use highwater::error::chain;
 use highwater::handler::sql::Sql;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::{FailurePolicy, OnFailure};
 use highwater::poller::{
-    Limits, Operator, Poller, PollerParts, StopSignal, TickError, TickOutcome, TickRequest,
-    outcome_row,
+    Limits, Operator, Poller, PollerParts, StopSignal, TickError, TickOutcome, outcome_row,
 };
 use highwater::source::mssql::Mssql;
 use highwater::state::{Fence, MemoryStore, Precondition, StateKey, StateStore as _};
+use highwater::tick::TickRequest;
+use highwater_devdb::{Engine as _, Fault, Reply, Value};
 use serde_json::Value as Json;
 
 use crate::sql::World;
@@ -184,9 +184,9 @@ async fn a_restored_older_document_goes_on_after_the_command_that_the_error_prin
     // In a process of its own; `tests/host/reset.rs` runs the command itself.
     let fence: Fence = fence.parse().unwrap();
     let operator = poller_of(&world, store.clone(), "operator");
-    let present = operator.present().await.unwrap();
+    let present = operator.admin().present().await.unwrap();
     let ann = Operator { by: "ann", reason: "state document is an older copy" };
-    assert!(operator.raise_above(fence, &present, false, ann).await.unwrap().is_some());
+    assert!(operator.admin().raise_above(fence, &present, false, ann).await.unwrap().is_some());
     let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(copied(&world), (1..=10).collect::<Vec<_>>());

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use highwater::config::SqlConnection;
-use highwater::devdb::{Database, Fault, Options, Server, SqlError};
 use highwater::error::chain;
 use highwater::state::sql::{create_table, table_name};
 use highwater::state::{
     ETag, Precondition, SqlStore, SqlStoreSettings, StateKey, StateStore, StoreError, conformance,
 };
+use highwater_devdb::{Database, Fault, Options, Server, SqlError};
 
 const TABLE: &str = "dbo.highwater_state";
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::cursor::RowVersion;
-use highwater::devdb::{Fault, SqlError};
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::poller::{Poller, PollerParts, TickOutcome, TickRequest};
+use highwater::poller::{Poller, PollerParts, TickOutcome};
 use highwater::state::{SqlStore, StateDocument, StateStore, decode};
 use highwater::testing::{RecordingHandler, TableSource};
+use highwater::tick::TickRequest;
+use highwater_devdb::{Fault, SqlError};
 
 use crate::state_sql::{World, orders};
 use crate::ticks::limits;

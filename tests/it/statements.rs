@@ -1,15 +1,15 @@
-//! Holds the written list of what the embedded server understands: every line of `docs/devdb.md` runs,
+//! Holds the written list of what the embedded server understands: every line of `docs/contributing/devdb.md` runs,
 //! every near miss is the error that stands behind it, and every answer the one SQL Server gives.
 
 use std::fs;
 
-use highwater::devdb::{Database, Engine as _, Reply, Value};
+use highwater_devdb::{Database, Engine as _, Reply, Value};
 
 use crate::any_server::AnyServer;
 
 /// The lines of the page's blocks that begin so.
 fn lines(fence: &str) -> Vec<String> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/devdb.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/contributing/devdb.md");
     let page = fs::read_to_string(page).unwrap();
     let (mut found, mut inside) = (Vec::new(), false);
     for line in page.lines() {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use highwater::app::App;
-use highwater::devdb::{Engine as _, Reply, Value};
+use highwater::builder::App;
 use highwater::error::chain;
-use highwater::poller::{TickReport, TickRequest};
+use highwater::tick::{TickReport, TickRequest};
+use highwater_devdb::{Engine as _, Reply, Value};
 
 use crate::sql::World;
 use crate::sql_handler::{COPIES, tables};

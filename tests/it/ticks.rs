@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use highwater::admin::ResetTo;
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::{self, IntegerPk};
 use highwater::error::chain;
@@ -15,15 +16,14 @@ use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::partition::Partition;
 use highwater::policy::{FailurePolicy, Flow};
-use highwater::poller::{
-    Limits, Operator, Poller, PollerParts, ResetTo, TickOutcome, TickReport, TickRequest,
-};
+use highwater::poller::{Limits, Operator, Poller, PollerParts, TickOutcome};
 use highwater::repartition::{Division, division};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
-    MemoryStore, OnMissingState, Precondition, StateDocument, StateKey, StateStore, decode, encode,
+    MemoryStore, Precondition, StateDocument, StateKey, StateStore, decode, encode,
 };
-use highwater::testing::{Calls, FaultyStore, Received, RecordingHandler};
+use highwater::testing::{self, Calls, FaultyStore, Received, RecordingHandler};
+use highwater::tick::{TickReport, TickRequest};
 
 use crate::any_server::{AnyServer, Session};
 
@@ -35,16 +35,11 @@ pub(crate) fn limits(batch_rows_max: usize) -> Limits {
     let second = Duration::from_secs(1);
     Limits {
         batch_rows_max,
-        batch_bytes_max: 1 << 20,
-        batches_max: None,
         tick_time_max: 60 * second,
         handler_stop_after: 120 * second,
-        handler_stall_max: None,
-        state_refresh: 300 * second,
-        status_interval: Duration::ZERO,
-        retry_delay_min: second,
         retry_delay_max: second,
-        on_missing_state: OnMissingState::Stop,
+        retry_after_max: second,
+        ..testing::limits()
     }
 }
 
@@ -293,12 +288,18 @@ impl Ticks {
         let other = self.process();
         match words[..] {
             ["ALTER", ..] => self.run(&command).await,
+            // Of a whole poller all partitions start.
+            ["highwater", "init", "orders", ..] if self.parts > 1 => {
+                for part in self.processes(self.parts) {
+                    part.admin().init().await.map_err(|error| chain(&error))?;
+                }
+            }
             ["highwater", "init", ..] => {
-                other.init().await.map_err(|error| chain(&error))?;
+                other.admin().init().await.map_err(|error| chain(&error))?;
             }
             ["highwater", "clone", _, "--from-app", app, ..] => {
                 let from = other.under_app(app).ok_or("the store knows one application only")?;
-                let cloned = Box::pin(from.clone_to(&other, true, operator)).await;
+                let cloned = Box::pin(from.admin().clone_to(&other, true, operator)).await;
                 cloned.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
             ["highwater", "reset", _, to @ ("to-beginning" | "to-now" | "keep"), ..] => {
@@ -308,9 +309,9 @@ impl Ticks {
                     "to-now" => ResetTo::Now,
                     _ => ResetTo::Keep,
                 };
-                let plan = Box::pin(other.plan_reset(to, new_source)).await;
+                let plan = Box::pin(other.admin().plan_reset(to, new_source)).await;
                 let plan = plan.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
-                let reset = Box::pin(other.reset(&plan, id, operator)).await;
+                let reset = Box::pin(other.admin().reset(&plan, id, operator)).await;
                 reset.map_err(|error| format!("`{command}`: {}", chain(&error)))?;
             }
             _ => return Err(format!("a command that these tests cannot run: `{command}`")),

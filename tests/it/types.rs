@@ -1,4 +1,4 @@
-//! `docs/types.md`, row by row over the wire: what is read, and that it reads back as the same value.
+//! `docs/reference/types.md`, row by row over the wire: what is read, and that it reads back as the same value.
 
 use std::fmt::Write as _;
 
@@ -6,11 +6,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use highwater::config::{SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, CursorMode};
-use highwater::devdb::Value as Stored;
 use highwater::event::{ChangeEvent, Operation};
 use highwater::handler::sql::Sql;
 use highwater::mssql::{Connection, Param};
 use highwater::source::mssql::{Mssql, SourceSettings};
+use highwater_devdb::Value as Stored;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
@@ -19,7 +19,7 @@ use crate::any_server::AnyServer;
 use crate::sql::{World, events, failure};
 use crate::sql_handler::{config, deliver, tables};
 
-const DOCUMENT: &str = include_str!("../../docs/types.md");
+const DOCUMENT: &str = include_str!("../../docs/reference/types.md");
 const CYRILLIC: &str = "Cyrillic_General_CI_AS";
 
 /// Values of one declared type: as T-SQL, and in their JSON form.
@@ -292,7 +292,7 @@ fn document() -> Vec<DocumentRow> {
 
 fn row_of<'a>(rows: &'a [DocumentRow], name: &str) -> &'a DocumentRow {
     let found = rows.iter().find(|row| row.types.contains(&name));
-    found.unwrap_or_else(|| panic!("docs/types.md has no row for `{name}`"))
+    found.unwrap_or_else(|| panic!("docs/reference/types.md has no row for `{name}`"))
 }
 
 /// The text of each delivered value of column `c`, as handlers get it.

@@ -21,9 +21,11 @@ use async_trait::async_trait;
 use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::poller::{Limits, Poller, PollerParts, TickRequest};
+use highwater::poller::{Limits, Poller, PollerParts};
 use highwater::source::mssql::Mssql;
-use highwater::state::{MemoryStore, OnMissingState};
+use highwater::state::MemoryStore;
+use highwater::testing::limits;
+use highwater::tick::TickRequest;
 
 use self::modes::{AUDIT_AFTER, Mode};
 use crate::any_server::{AnyServer, Session};
@@ -163,15 +165,10 @@ fn parts(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> Pol
         limits: Limits {
             batch_rows_max,
             batch_bytes_max: 4 << 20,
-            batches_max: None,
-            tick_time_max: 240 * second,
-            handler_stop_after: 285 * second,
-            handler_stall_max: None,
-            state_refresh: 300 * second,
-            status_interval: Duration::ZERO,
             retry_delay_min: Duration::ZERO,
             retry_delay_max: Duration::ZERO,
-            on_missing_state: OnMissingState::Stop,
+            retry_after_max: Duration::ZERO,
+            ..limits()
         },
         policy: highwater::policy::FailurePolicy::default(),
         metrics: Arc::new(Metrics::default()),

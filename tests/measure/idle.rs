@@ -34,7 +34,7 @@ pub(crate) async fn tick_all(job: &Idle) -> Took {
         })
         .collect();
     for poller in &pollers {
-        poller.init().await.unwrap();
+        poller.admin().init().await.unwrap();
         let report = tick(poller).await;
         assert!(report.result.is_ok() && report.rows == 0, "{report:?}");
     }

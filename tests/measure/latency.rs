@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::{Json as Body, State};
 use axum::{Router, routing::post};
-use highwater::app::App;
+use highwater::builder::App;
 use highwater::poller::Poller;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;

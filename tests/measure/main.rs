@@ -4,7 +4,7 @@
 //! cargo bench --test measure                    # the tables, some ten minutes
 //! cargo bench --test measure -- --full          # a million rows and more, some forty
 //! cargo bench --test measure -- --only limits   # one section; --rows, --rounds and --binary as in `options.rs`
-//! cargo bench --test measure -- --page          # and the tables go into docs/performance.md
+//! cargo bench --test measure -- --page          # and the tables go into docs/explanation/performance.md
 //! cargo bench --test measure -- --load 600      # 200 pollers at one-second ticks, for so many seconds
 //! cargo test --test measure                     # a few rows through each section, to see that it works
 //! ```
@@ -24,7 +24,6 @@
 //! Targets are printed with a word, and never fail a run: a busy machine is no mistake of the program.
 //! The load is judged, since what it looks for does not depend on time: lost rows, ticks that overlap.
 
-#![cfg(feature = "demo")]
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

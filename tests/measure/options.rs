@@ -49,9 +49,9 @@ pub(crate) struct Options {
     rows: Option<u64>,
     /// Rounds that count.
     rounds: Option<usize>,
-    /// The program that is deployed.
+    /// The handler; the program with the commands where none was built.
     pub(crate) binary: PathBuf,
-    /// Whether the figures go into `docs/performance.md`.
+    /// Whether the figures go into `docs/explanation/performance.md`.
     pub(crate) is_for_page: bool,
 }
 
@@ -139,7 +139,9 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
 
 /// Returns what `.ci/deployable` has made, if it has.
 fn deployed() -> Option<PathBuf> {
-    let path =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/target/x86_64-unknown-linux-musl/release/highwater");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/x86_64-unknown-linux-musl/release/handler"
+    );
     Some(PathBuf::from(path)).filter(|path| path.is_file())
 }

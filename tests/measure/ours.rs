@@ -16,10 +16,12 @@ use highwater::handler::{Delivery, Handler, HandlerError};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Poller, PollerParts, TickOutcome, TickReport, TickRequest};
+use highwater::poller::{Limits, Poller, PollerParts, TickOutcome};
 use highwater::source::Source;
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
-use highwater::state::{BlobStore, MemoryStore, OnMissingState, StateStore};
+use highwater::state::{BlobStore, MemoryStore, StateStore};
+use highwater::testing::limits;
+use highwater::tick::{TickReport, TickRequest};
 use tokio::time::Instant;
 
 use crate::azurite::service;
@@ -73,12 +75,11 @@ impl Parts {
                 batches_max: self.batches_max,
                 tick_time_max: 3600 * second,
                 handler_stop_after: 3600 * second,
-                handler_stall_max: None,
-                state_refresh: 300 * second,
                 status_interval: 300 * second,
                 retry_delay_min: Duration::ZERO,
                 retry_delay_max: Duration::ZERO,
-                on_missing_state: OnMissingState::Stop,
+                retry_after_max: Duration::ZERO,
+                ..limits()
             },
             policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
@@ -170,13 +171,13 @@ pub(crate) async fn drain(job: &Drain) -> Took {
     };
     // Another poller over the same connection: what it has read, the one that counts reads again.
     let warm = poller("warm", store(None), Some(WARM_UP));
-    warm.init().await.unwrap();
+    warm.admin().init().await.unwrap();
     let warm = tick(&warm).await;
     assert!(warm.result.is_ok(), "{warm:?}");
     let timed = poller("bench", store(job.blobs.as_ref()), job.batches_max);
     if !job.is_known {
         // Once in the life of a poller its document is made, and what was read before is read again.
-        timed.init().await.unwrap();
+        timed.admin().init().await.unwrap();
     }
     let (began, cpu) = (Instant::now(), system::cpu_seconds(None));
     let report = tick(&timed).await;

@@ -92,7 +92,7 @@ async fn rate(server: &Server, case: Case, overlap_commit: bool) -> f64 {
         batches_max: Some(case.batches),
     };
     let poller = parts.poller().flowing(Flow { overlap_commit, ..Flow::default() });
-    poller.init().await.unwrap();
+    poller.admin().init().await.unwrap();
     // The first tick connects and plans.
     drain(&poller).await;
     let began = Instant::now();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use highwater::fakehost::{FakeHost, Options as HostOptions, Phase, free_port};
+use highwater_fakehost::{FakeHost, Options as HostOptions, Phase, free_port};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -42,7 +42,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
     }
     let resident = resident(binary, &env, folder.path()).await;
     let is_deployed = binary.to_string_lossy().contains("musl");
-    let kind = if is_deployed { "as deployed" } else { "not as deployed: with the demo's parts" };
+    let kind = if is_deployed { "as deployed" } else { "not as deployed: with the commands" };
     let heads = ["program", "MB", "start to listening, ms", "slowest of 20", "idle MiB"];
     let row = vec![
         kind.to_owned(),
@@ -118,7 +118,7 @@ async fn resident(binary: &Path, env: &BTreeMap<String, String>, folder: &Path) 
     let Phase::Ready { pid, .. } = host.ready(1).await else { panic!("{:?}", host.phase()) };
     for _ in 0..TICKS {
         let outcome = host.fire("idle").await;
-        let is_success = matches!(outcome.verdict, highwater::fakehost::Verdict::Success(_));
+        let is_success = matches!(outcome.verdict, highwater_fakehost::Verdict::Success(_));
         assert!(is_success, "{outcome:?}");
     }
     // What the last tick has freed is given back.

@@ -47,7 +47,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
     let storage = Storage::start();
     let rows = options.size(1_000, 20_000, 20_000);
     let folder = tempfile::tempdir().unwrap();
-    let flights = concat!(env!("CARGO_MANIFEST_DIR"), "/src/devdb/flights.csv.gz");
+    let flights = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/cli/demo/flights.csv.gz");
     let batches: &[usize] = options.size(&BATCHES[..1], &BATCHES, &BATCHES);
     let mut pairs = Vec::new();
     for &batch in batches {
@@ -86,7 +86,7 @@ struct Script {
 
 impl Script {
     fn start(python: &Path, job: &Json) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/measure/python.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/measure/python.py");
         let mut command = Command::new(python);
         command.arg(script).arg(job.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -263,7 +263,7 @@ fn figures(batch: usize, pair: &Pair) -> Json {
 /// Returns a Python that has what `requirements.txt` names; `None` where it cannot be installed.
 fn python() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("measure-python");
-    let requirements = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/measure/requirements.txt");
+    let requirements = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/measure/requirements.txt");
     let wanted = fs::read(requirements).unwrap();
     // Written last, so a broken installation has none.
     let installed = folder.join("installed.txt");

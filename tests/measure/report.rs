@@ -1,7 +1,6 @@
 //! What is printed, and written as JSON.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
@@ -46,7 +45,7 @@ impl Rounds {
 }
 
 /// The page that shows the figures, between two comments that name them.
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/performance.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/explanation/performance.md");
 
 /// A table in Markdown, with its figures for machines beside it.
 pub(crate) struct Report {
@@ -109,7 +108,7 @@ impl Report {
             let rows: Vec<Vec<String>> = self.targets.iter().map(|row| row.to_vec()).collect();
             self.table("Targets", &["target", "wanted", "measured", ""], &rows);
         }
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/measure");
+        let folder = highwater_test_support::root().join("target/measure");
         fs::create_dir_all(&folder).unwrap();
         let targets: Vec<Json> = self
             .targets

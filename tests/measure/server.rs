@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use highwater::devdb::{Database, Engine, Options, Parameter, Reply, Server, Session, SqlError};
+use highwater_devdb::{Database, Engine, Options, Parameter, Reply, Server, Session, SqlError};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::child::tell;

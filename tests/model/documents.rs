@@ -1,17 +1,17 @@
 //! The real documents, by number.
 //!
 //! Each distinct document and each application of a real transition is computed once and then looked
-//! up, so that the search runs on small numbers and the rules are still those of `highwater::state`.
+//! up, so that the search runs on small numbers and the rules are still those of `highwater_engine::document`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use highwater::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
-use highwater::event::{BatchId, BatchIdentity, Digested};
-use highwater::state::{
+use highwater_engine::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
+use highwater_engine::document::{
     Acquire, AfterCommit, AuditStep, Commit, Failure, FencingToken, Generation, Holder, InFlight,
     LeaseAge, Paused, Refusal, StateDocument, encode,
 };
+use highwater_engine::event::{BatchId, BatchIdentity, Digested};
 use time::OffsetDateTime;
 
 /// Whose name a document bears.

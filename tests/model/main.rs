@@ -2,14 +2,14 @@
 //!
 //! A search of our own, breadth first, through all worlds that a few processes, one state document and
 //! a few faults can reach. Each change of the document is the real pure transition of
-//! `highwater::state`, the target's fence is the real [`highwater::state::Fence`], batch ids are the
+//! `highwater_engine::document`, the target's fence is the real [`highwater_engine::document::Fence`], batch ids are the
 //! real ones; only what is around them is modelled.
 //!
 //! # What is modelled
 //!
 //! - **The store**: one document, replaced by compare-and-swap. Of versions only one thing counts: an
 //!   old one never comes back.
-//! - **Processes**, two or three, each with the memory that `src/lease.rs` has: its grant, the version
+//! - **Processes**, two or three, each with the memory that `src/engine/lease.rs` has: its grant, the version
 //!   it wrote last, the batch in hand, the logical write under way. They read, ask for the lease,
 //!   renew while the handler runs, commit with release or with the next batch, commit a prefix with a
 //!   failure, fail, give the lease up. The handler of the next batch may be done before the commit that
@@ -17,7 +17,7 @@
 //!   they are not.
 //! - **Writes** are answered, or land with the answer lost, or stay in the air and land at any later
 //!   time or never (zombies). What a holder makes of a refused or unanswered one is judged by the rules
-//!   of `src/lease/write.rs`, in their order.
+//!   of `src/engine/lease/judge.rs`, in their order.
 //! - **Time** decides nothing: any lease may be seen as lapsed at any moment, and any process may be
 //!   slow for as long as one likes between any two steps.
 //! - **Faults**: lost answers, crashes (a process comes back under another id or not at all),
@@ -60,8 +60,8 @@
 //!
 //! - Nothing beyond the bounds, though damage in such protocols needs few writes: every variant here
 //!   shows it within four.
-//! - Nothing of the code that carries the rules out: `src/lease/write.rs` is restated here, not run.
-//!   `src/lease/tests.rs` and the tests of the stores drive the real one through the same faults.
+//! - Nothing of the code that carries the rules out: `src/engine/lease/judge.rs` is restated here, not run.
+//!   `src/engine/lease/tests.rs` and the tests of the stores drive the real one through the same faults.
 //! - Nothing of back-off, of what the document keeps for people, nor of clocks; the transitions' own
 //!   tests do. The in-flight record is left out of states, since no rule about who may write reads it.
 //! - A document that is lost **before it was marked**, and made again within the grain and skew of the
@@ -71,7 +71,7 @@
 //! # Deeper
 //!
 //! ```text
-//! MODEL_WRITES=7 cargo test --test model -- --nocapture
+//! MODEL_WRITES=7 cargo test -p highwater-engine --test model -- --nocapture
 //! ```
 //!
 //! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the

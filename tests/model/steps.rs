@@ -316,7 +316,7 @@ impl Model {
     }
 
     /// Reads the document and judges a write that was not plainly accepted, by the rules and in the
-    /// order of `src/lease/write.rs`.
+    /// order of `src/engine/lease/judge.rs`.
     fn read(&mut self, world: &mut World, slot: u8) {
         match world.owner(slot) {
             Owner::Idle => {}

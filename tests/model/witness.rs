@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use highwater::state::{Fence, FencingToken, Generation};
+use highwater_engine::document::{Fence, FencingToken, Generation};
 
 use crate::documents::{Batch, Change, Grant, What, rows_upto};
 use crate::steps::Model;

@@ -1,6 +1,6 @@
 //! Rows that are bad for good: the target never takes them, or they kill who handles them.
 
-use highwater::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::{FailurePolicy, OnFailure};
 
 use crate::random::Random;
 

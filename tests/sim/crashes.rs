@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use highwater::journal::JournalMode;
-use highwater::policy::{FailurePolicy, Flow, OnFailure};
+use highwater_engine::journal::JournalMode;
+use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
 
 use crate::bad::{Bad, BadRows};
 use crate::run::{Run, play};

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use highwater::handler::HandlerError;
-use highwater::policy::{FailurePolicy, OnFailure};
+use highwater_engine::handler::HandlerError;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
 use serde_json::Value;
 
 use crate::bad::{Bad, BadRows};

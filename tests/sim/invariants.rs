@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::handler::Delivery;
+use highwater_engine::handler::Delivery;
 use serde_json::Value;
 use tokio::time::Instant;
 

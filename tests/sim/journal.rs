@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::journal::{
+use highwater_engine::document::{Generation, StateDocument, decode};
+use highwater_engine::journal::{
     Appended, Entry, Finding, Happened, History, JournalMode, JournalStore, Part, Verdict, verify,
 };
-use highwater::state::{Generation, StateDocument, StateKey, StateStore as _, StoreError, decode};
+use highwater_engine::store::{StateKey, StateStore as _, StoreError};
 use time::OffsetDateTime;
 use tokio::time::sleep;
 

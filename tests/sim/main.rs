@@ -6,9 +6,9 @@
 //! milliseconds and every run can be repeated.
 //!
 //! ```text
-//! cargo test --test sim                                                   1,000 cases per property, 500 per takeover
-//! SIM_CASES=50000 SIM_SEED=1000000 cargo test --test sim -- --nocapture   as many as asked, from there
-//! SIM_SEED=57 cargo test --test sim -- --nocapture                        one seed, told line by line
+//! cargo test -p highwater-engine --test sim                                                   1,000 cases per property, 500 per takeover
+//! SIM_CASES=50000 SIM_SEED=1000000 cargo test -p highwater-engine --test sim -- --nocapture   as many as asked, from there
+//! SIM_SEED=57 cargo test -p highwater-engine --test sim -- --nocapture                        one seed, told line by line
 //! ```
 //!
 //! A run prints how many seeds it ran, how fast, and how often each kind of trouble occurred; one that

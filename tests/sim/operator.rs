@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater::error::chain;
-use highwater::journal::{Happened, JournalMode};
-use highwater::lease::Instance;
-use highwater::poller::{Operator, Poller, PollerParts, ResetTo};
-use highwater::state::{
-    Loaded, MemoryStore, OnMissingState, Precondition, StateKey, StateStore, StoreError, Written,
-    decode,
+use highwater_engine::admin::ResetTo;
+use highwater_engine::document::{OnMissingState, decode};
+use highwater_engine::error::chain;
+use highwater_engine::journal::{Happened, JournalMode};
+use highwater_engine::lease::Instance;
+use highwater_engine::poller::{Operator, Poller, PollerParts};
+use highwater_engine::store::{
+    Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
 };
 
 use crate::journal::SimJournal;
@@ -105,9 +106,9 @@ pub(crate) async fn accept_name(world: &Arc<World>) -> Result<(), String> {
 
 async fn reset_to(world: &Arc<World>, to: ResetTo<'_>) -> Result<(), String> {
     let poller = command(world, None);
-    let plan = poller.plan_reset(to, true).await.map_err(|error| chain(&error))?;
+    let plan = poller.admin().plan_reset(to, true).await.map_err(|error| chain(&error))?;
     let id = format!("replay-{}", world.with(|state| state.random.next()));
-    poller.reset(&plan, id, OPERATOR).await.map_err(|error| chain(&error))?;
+    poller.admin().reset(&plan, id, OPERATOR).await.map_err(|error| chain(&error))?;
     Ok(())
 }
 
@@ -128,8 +129,8 @@ pub(crate) async fn restore(world: &Arc<World>) {
     let Some((bytes, checkpoint_of)) = world.with(|state| state.copy.clone()) else { return };
     let copy = decode(POLLER, &bytes).expect("a copy of our own document");
     let poller = command(world, Some(checkpoint_of));
-    let present = poller.present().await.expect("memory answers");
-    if poller.restore(&copy, &present, (Happened::Imported, OPERATOR)).await.is_ok() {
+    let present = poller.admin().present().await.expect("memory answers");
+    if poller.admin().restore(&copy, &present, (Happened::Imported, OPERATOR)).await.is_ok() {
         world.with(|state| state.coverage.saw("operator: restored an older copy"));
     }
 }
@@ -178,9 +179,9 @@ pub(crate) async fn put_back(world: &Arc<World>) {
 pub(crate) async fn raise_above_fence(world: &Arc<World>) -> Result<(), String> {
     let checkpoint_of = world.with(|state| state.judge.checkpoint_of());
     let poller = command(world, Some(checkpoint_of));
-    let present = poller.present().await.map_err(|error| chain(&error))?;
+    let present = poller.admin().present().await.map_err(|error| chain(&error))?;
     let fence = world.with(|state| state.target.fence());
-    let raised = poller.raise_above(fence, &present, false, OPERATOR).await;
+    let raised = poller.admin().raise_above(fence, &present, false, OPERATOR).await;
     raised.map_err(|error| chain(&error))?;
     world.with(|state| state.coverage.saw("operator: raised the grants above the fence"));
     Ok(())
@@ -194,7 +195,9 @@ pub(crate) async fn clone_from_before(world: &Arc<World>) -> Result<(), String> 
     };
     let poller = command(world, Some(checkpoint_of));
     let from = poller.under_app(&app).expect("memory knows several");
-    Box::pin(from.clone_to(&poller, true, OPERATOR)).await.map_err(|error| chain(&error))?;
+    Box::pin(from.admin().clone_to(&poller, true, OPERATOR))
+        .await
+        .map_err(|error| chain(&error))?;
     world.with(|state| state.coverage.saw("operator: cloned the document of another app name"));
     Ok(())
 }

@@ -17,20 +17,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
-use highwater::event::{EventId, Operation, SourceLabel};
-use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::lease::{Instance, LeaseTerms};
-use highwater::partition::{Partition, whole_of};
-use highwater::policy::FailurePolicy;
-use highwater::poller::{Limits, Operator, Poller, PollerParts, TickRequest, outcome_row};
-use highwater::repartition::{Repartition, RepartitionError, division};
-use highwater::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
-use highwater::state::{
-    ETag, Fence, Loaded, MemoryStore, OnMissingState, Precondition, StateKey, StateStore,
-    StoreError, Written, decode,
+use highwater_engine::cursor::{CursorMode, SourceDefinition, SourceFingerprint};
+use highwater_engine::document::{Fence, decode};
+use highwater_engine::event::{EventId, Operation, SourceLabel};
+use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::lease::{Instance, LeaseTerms};
+use highwater_engine::partition::{Partition, whole_of};
+use highwater_engine::policy::FailurePolicy;
+use highwater_engine::poller::{Limits, Operator, Poller, PollerParts, outcome_row};
+use highwater_engine::repartition::{Repartition, RepartitionError, division};
+use highwater_engine::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater_engine::store::{
+    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
 };
-use highwater::value::Value;
+use highwater_engine::testing::limits;
+use highwater_engine::tick::TickRequest;
+use highwater_engine::value::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::coverage::Coverage;
@@ -273,16 +275,12 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
         terms: LeaseTerms::of(TTL),
         limits: Limits {
             batch_rows_max: 4,
-            batch_bytes_max: 1 << 20,
-            batches_max: None,
             tick_time_max: 4 * TTL,
             handler_stop_after: 8 * TTL,
-            handler_stall_max: None,
             state_refresh: Duration::from_secs(30),
-            status_interval: Duration::ZERO,
             retry_delay_min: Duration::from_millis(100),
             retry_delay_max: Duration::from_secs(1),
-            on_missing_state: OnMissingState::Stop,
+            ..limits()
         },
         policy: FailurePolicy::default(),
         metrics: Arc::default(),

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use highwater::policy::{FailurePolicy, OnFailure};
-use highwater::state::OnMissingState;
+use highwater_engine::document::OnMissingState;
+use highwater_engine::policy::{FailurePolicy, OnFailure};
 
 use crate::bad::{Bad, BadRows};
 use crate::coverage::Coverage;

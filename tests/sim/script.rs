@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use highwater::journal::JournalMode;
-use highwater::lease::LeaseTerms;
-use highwater::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN, OnFailure};
-use highwater::poller::Limits;
-use highwater::state::OnMissingState;
+use highwater_engine::document::OnMissingState;
+use highwater_engine::journal::JournalMode;
+use highwater_engine::lease::LeaseTerms;
+use highwater_engine::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN, OnFailure};
+use highwater_engine::poller::Limits;
 
 use crate::bad::BadRows;
 use crate::random::Random;
@@ -163,6 +163,7 @@ impl Plan {
                 status_interval: if noted { interval } else { Duration::ZERO },
                 retry_delay_min,
                 retry_delay_max,
+                retry_after_max: Duration::from_secs(3_600),
                 on_missing_state: if recreate {
                     OnMissingState::Recreate
                 } else {

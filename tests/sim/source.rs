@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater::cursor::{
+use highwater_engine::cursor::{
     Cursor, CursorMode, KeyValues, RowVersion, SourceDefinition, SourceFingerprint, SourceState,
 };
-use highwater::error::ErrorKind;
-use highwater::event::{Operation, SourceLabel};
-use highwater::source::{Anchor, FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
-use highwater::value::Value;
+use highwater_engine::error::ErrorKind;
+use highwater_engine::event::{Operation, SourceLabel};
+use highwater_engine::source::{
+    Anchor, FetchError, FetchWindow, Remember, Rows, Source, SourceShape,
+};
+use highwater_engine::value::Value;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::state::{
+use highwater_engine::store::{
     ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
 };
 use time::OffsetDateTime;

@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::policy::FailurePolicy;
+use highwater_engine::policy::FailurePolicy;
 use tokio::time::{Instant, sleep_until};
 
 use crate::history::History;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::event::ChangeEvent;
-use highwater::handler::{Delivery, Handler, HandlerError};
-use highwater::policy::OnFailure;
-use highwater::state::{Fence, Generation, StaleWrite};
+use highwater_engine::document::{Fence, Generation, StaleWrite};
+use highwater_engine::event::ChangeEvent;
+use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::policy::OnFailure;
 use tokio::time::{Instant, sleep};
 
 use crate::bad::Bad;

@@ -2,10 +2,9 @@
 //! timer.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
-use highwater::fakehost::{
+use highwater_fakehost::{
     EXIT_CODE_RESTART, FakeHost, Level, Options, Outcome, Phase, Signal, Verdict,
 };
 use tempfile::TempDir;
@@ -47,7 +46,7 @@ pub(crate) struct Instances {
 impl Instances {
     pub(crate) async fn start(settings: &Settings, ledger: Shared, seed: u64) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/data/config");
+        let config = highwater_test_support::root().join("tests/host/data/config");
         std::fs::copy(config.join("host.json"), root.path().join("host.json")).unwrap();
         for function in [FUNCTION, COPY] {
             std::fs::create_dir(root.path().join(function)).unwrap();

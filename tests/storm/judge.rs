@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use highwater::fakehost::EXIT_CODE_RESTART;
 use highwater::state::FencingToken;
+use highwater_fakehost::EXIT_CODE_RESTART;
 use tokio::time::Instant;
 
 use crate::ledger::{Call, End, Exit, Fault, Kind, Ledger, RowState, Term};

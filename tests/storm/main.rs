@@ -24,7 +24,6 @@
 //! STORM_SEED=7 cargo test --test storm -- --nocapture        # the same faults again, as far as time allows
 //! ```
 
-#![cfg(feature = "demo")]
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -50,7 +49,7 @@ use std::time::Duration;
 
 use highwater::clock::{Clock as _, SystemClock};
 use highwater::config::{ProcessVars, Vars as _};
-use highwater::devdb::{Database, Options, Server};
+use highwater_devdb::{Database, Options, Server};
 use tokio::time::{Instant, sleep};
 
 use crate::instances::{COPY, Instances, NAMES, Settings, TTL};

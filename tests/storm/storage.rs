@@ -7,8 +7,8 @@ use std::process::ExitStatus;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use highwater::fakehost::free_port;
 use highwater::state::{BlobStore, StateKey, StateStore as _, decode};
+use highwater_fakehost::free_port;
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::task::spawn_blocking;

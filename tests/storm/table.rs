@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use highwater::config::{FENCE_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT};
-use highwater::devdb::{Database, Engine as _, Reply, Session, SqlError, Value};
 use highwater::handler::sql::{create_fence, create_ledger, table_name};
+use highwater_devdb::{Database, Engine as _, Reply, Session, SqlError, Value};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;

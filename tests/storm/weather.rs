@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::devdb::{Fault, Faults};
+use highwater_devdb::{Fault, Faults};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 

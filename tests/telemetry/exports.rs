@@ -2,14 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use highwater::fakehost::{CONSOLE_CATEGORY, Invocation};
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, any_value};
-use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
-use prost::Message as _;
+use highwater_fakehost::Invocation;
 use serde_json::{Value as Json, json};
 
-use crate::bench::{Bench, Host, logs};
+use crate::bench::{Bench, logs};
 use crate::collector::{Collector, attribute};
 use crate::data;
 use crate::page;
@@ -313,27 +309,9 @@ async fn the_status_page_is_a_span_below_the_hosts_too() {
     host.finish().await;
 }
 
-/// Sends what the host logs of its handler to a collector, as the host does with `telemetryMode` `OpenTelemetry`.
-async fn export_as_host(host: &Host, collector: &Collector) {
-    let records = host.journal().records().into_iter();
-    let records =
-        records.filter(|it| it.category == CONSOLE_CATEGORY || it.category.ends_with(".User"));
-    let log_records = records.map(|record| {
-        let value = Some(any_value::Value::StringValue(record.message));
-        LogRecord { body: Some(AnyValue { value }), ..LogRecord::default() }
-    });
-    let scope_logs = vec![ScopeLogs { log_records: log_records.collect(), ..ScopeLogs::default() }];
-    let resource_logs = vec![ResourceLogs { scope_logs, ..ResourceLogs::default() }];
-    let body = ExportLogsServiceRequest { resource_logs }.encode_to_vec();
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let request = client.post(format!("{}/v1/logs", collector.url())).body(body);
-    let request = request.header("content-type", "application/x-protobuf");
-    assert!(request.send().await.unwrap().status().is_success());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_the_host_exports_lines_each_arrives_once() {
-    for (mode, exports) in [(None, false), (Some("opentelemetry"), true)] {
+    for mode in [None, Some("opentelemetry")] {
         let collector = Collector::start();
         let mut bench = exporting(&collector).await;
         if let Some(mode) = mode {
@@ -346,9 +324,6 @@ async fn where_the_host_exports_lines_each_arrives_once() {
         host.run().await;
         host.event("handler_failed").await;
         host.stop().await;
-        if exports {
-            export_as_host(&host, &collector).await;
-        }
         let logs = collector.logs().await;
         for event in ["started", "handler_failed", "tick_complete"] {
             let is_of_it = |record: &&Json| {

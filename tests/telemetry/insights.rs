@@ -3,7 +3,7 @@
 //! Names of properties and tags are those of the host's logger for Application Insights and of its SDK. The sum of an idle
 //! tick under the levels of before is held to what was recorded of the real host.
 
-use highwater::fakehost::{CONSOLE_CATEGORY, Level, Record};
+use highwater_fakehost::{CONSOLE_CATEGORY, Level, Record};
 use serde_json::{Value as Json, json};
 
 use crate::child::file;

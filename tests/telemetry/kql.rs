@@ -427,10 +427,15 @@ fn call(name: &str, arguments: &[Expr], row: &Row, now: f64) -> Json {
             of(pairs.map_or(arguments.len() - 1, |pair| 2 * pair + 1))
         }
         "extract" => {
+            let all = text(&of(2));
+            // What stands between two texts, wherever they are.
+            if let Some((start, end)) = text(&of(0)).split_once("([^`]+)") {
+                let inner = all.split_once(start).and_then(|(_, rest)| rest.split_once(end));
+                return json!(inner.map(|(inner, _)| inner).unwrap_or_default());
+            }
             // One group between two texts, with points in brackets.
             let pattern = text(&of(0)).replace("[.]", ".");
             let (start, end) = pattern.trim_matches(['^', '$']).split_once("(.*)").unwrap();
-            let all = text(&of(2));
             let inner = all.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
             json!(inner.unwrap_or_default())
         }
@@ -447,6 +452,10 @@ fn summarize(rows: &[Row], made: &[Named], keys: &[Named], now: f64) -> Vec<Row>
             Some((_, group)) => group.push(row),
             None => groups.push((key, vec![row])),
         }
+    }
+    // Without keys there is one group, of no rows too.
+    if keys.is_empty() && groups.is_empty() {
+        groups.push((Row::new(), Vec::new()));
     }
     for (key, group) in &mut groups {
         for Named(name, expr) in made {

@@ -1,4 +1,4 @@
-//! `docs/telemetry.md`: its table of metrics is what the code has.
+//! `docs/reference/telemetry.md`: its table of metrics is what the code has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ pub(crate) struct Row {
 
 /// Returns the rows of the table of metrics.
 pub(crate) fn rows() -> Vec<Row> {
-    let page = fs::read_to_string(file("docs/telemetry.md")).unwrap();
+    let page = fs::read_to_string(file("docs/reference/telemetry.md")).unwrap();
     let table = page.split("## Metrics").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     rows.map(|line| {
@@ -28,10 +28,10 @@ pub(crate) fn rows() -> Vec<Row> {
 #[test]
 fn the_page_lists_the_instruments_of_the_code_and_no_others() {
     let code = [
-        "src/metrics.rs",
-        "src/metrics/database.rs",
-        "src/metrics/functions.rs",
-        "src/metrics/standing.rs",
+        "src/engine/metrics.rs",
+        "src/engine/metrics/database.rs",
+        "src/engine/metrics/functions.rs",
+        "src/engine/metrics/backlog.rs",
     ];
     let code: String = code.iter().map(|path| fs::read_to_string(file(path)).unwrap()).collect();
     let texts = code.split('"').skip(1).step_by(2);

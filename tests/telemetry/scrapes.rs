@@ -1,6 +1,6 @@
 //! `/metrics`, read by Prometheus' own parser.
 
-use highwater::fakehost::free_port;
+use highwater_fakehost::free_port;
 use serde_json::Value as Json;
 
 use crate::bench::{Bench, logs};

@@ -65,7 +65,7 @@ impl Drop for Server {
 
 /// Returns the path of a file of the repository.
 pub(crate) fn file(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    highwater_test_support::root().join(path)
 }
 
 /// Returns a command that runs a program of the repository, after installing what the lock file beside it names.

@@ -1,4 +1,4 @@
-//! The examples of `docs/http-handler.md` are what the handler sends.
+//! The examples of `docs/reference/http-handler.md` are what the handler sends.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ async fn the_examples_of_the_page_are_what_is_sent() {
     for body in [BodyForm::Highwater, BodyForm::CloudEvents, BodyForm::Debezium] {
         batch.deliver(&HttpConfig { body, ..config(&url, &[NEW_SECRET]) }).await.unwrap();
     }
-    let page = std::fs::read_to_string(file("docs/http-handler.md")).unwrap();
+    let page = std::fs::read_to_string(file("docs/reference/http-handler.md")).unwrap();
     let examples: Vec<Json> = page
         .split("```json\n")
         .skip(1)

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::StatusCode;
+use highwater_engine::redaction::{hold_token, redacted};
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 
 use super::User;
-use crate::redaction::{hold_token, redacted};
 
 const INSTEAD: &str =
     "use `Active Directory Managed Identity` or `Active Directory Service Principal`";

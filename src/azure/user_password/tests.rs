@@ -3,11 +3,11 @@ use std::sync::Mutex;
 
 use azure_core::http::{AsyncRawResponse, Body};
 use expect_test::{Expect, expect};
+use highwater_engine::clock::TokioClock;
 use tokio::time::Instant;
 
 use super::*;
-use crate::azure::KeptToken;
-use crate::clock::TokioClock;
+use crate::KeptToken;
 
 const SCOPE: &str = "https://database.windows.net/.default";
 

@@ -7,23 +7,23 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::json;
 
 use super::Options;
-use crate::app::doctor::Patient;
-use crate::cli::findings;
-use crate::cli::output::{Exit, Failed, say, tell};
-use crate::config::{Vars, is_poller_name};
-use crate::cursor::CursorMode;
-use crate::doctor::{Finding, Level};
-use crate::page;
-use crate::project::{DEFINITIONS, timer_definition};
-use crate::source::mssql::Offer;
-use crate::suggestion::quoted;
+use crate::findings;
+use crate::output::{Exit, Failed, say, tell};
+use highwater::builder::doctor::Patient;
+use highwater::config::{Vars, is_poller_name};
+use highwater::cursor::CursorMode;
+use highwater::doctor::{Finding, Level};
+use highwater::page;
+use highwater::project::{DEFINITIONS, timer_definition};
+use highwater::source::mssql::Offer;
+use highwater::suggestion::quoted;
 
 /// Settings of an app.
 const PREFIX: &str = "HIGHWATER__";
@@ -91,18 +91,28 @@ pub(super) async fn run(
         set("CURSOR", cursor.clone());
     }
     let offer = patient(&values, vars, name)?.offer(options.key.is_some()).await;
-    let offer = offer.map_err(crate::poller::TickError::Fetch)?;
+    let offer = offer.map_err(highwater::poller::TickError::Fetch)?;
     settle(&mut values, name, &offer);
     let patient = patient(&values, vars, name)?;
     // An explicit start, so the store finds the place that it never creates by itself; so does the examination.
     let state = out.join(STATE).join("state");
-    fs::create_dir_all(&state).map_err(|error| failed(&state, &error))?;
+    // The folder itself has the rights that the user's other files have; rows may lie in that of the state.
+    fs::create_dir_all(&out)
+        .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&state))
+        .map_err(|error| failed(&state, &error))?;
     let found = patient.examine().await;
     // The look above knew the whole path; the file is read where it lies.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
     let report = Report::of((name, table), &offer, &files, &found);
     say(&options.form.output.one(&report, || report.text()));
+    let over = overridden(&values, vars);
+    if !over.is_empty() {
+        let (names, out) = (over.join("`, `"), out.display());
+        tell(&format!(
+            "note: the environment sets `{names}`, which takes precedence over `{out}/local.settings.json`"
+        ));
+    }
     let errors: Vec<&Finding> =
         found.iter().filter(|finding| finding.level == Level::Error).collect();
     if !errors.is_empty() {
@@ -119,6 +129,14 @@ fn patient(
     let mut patients = Patient::all(&Overlaid { own: values, under: vars })?;
     let missing = || Failed::new(Exit::Failed, "the settings that were made have no such poller");
     patients.remove(name).ok_or_else(missing)
+}
+
+/// Returns the names of settings of ours that the environment gives another value.
+fn overridden(values: &BTreeMap<String, String>, vars: &dyn Vars) -> Vec<String> {
+    let is_other = |(name, value): &(&String, &String)| {
+        name.starts_with(PREFIX) && vars.get(name).is_some_and(|other| other != **value)
+    };
+    values.iter().filter(is_other).map(|(name, _)| name.clone()).collect()
 }
 
 /// Returns the settings that do not depend on the table.
@@ -304,10 +322,7 @@ impl<'a> Report<'a> {
 /// Returns this program as it was called.
 fn program() -> String {
     let program = std::env::args_os().next();
-    program.map_or_else(
-        || env!("CARGO_PKG_NAME").to_owned(),
-        |name| name.to_string_lossy().into_owned(),
-    )
+    program.map_or_else(|| "highwater".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -330,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_host_file_is_the_one_of_the_repository() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("host.json");
+        let path = highwater_test_support::root().join("host.json");
         assert_eq!(HOST, fs::read_to_string(path).unwrap());
     }
 }

@@ -8,12 +8,14 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::Selection;
-use crate::cli::output::{Exit, Failed, OutputOption, Record, say, tell, time_text};
-use crate::cli::{poller, serve};
-use crate::config::{Vars, parse_duration};
-use crate::error::chain;
-use crate::event::EventId;
-use crate::poller::{Poller, Redrive, RedriveEnd, RedriveError, Redriven};
+use crate::output::{Exit, Failed, OutputOption, Record, say, tell, time_text};
+use crate::poller;
+use highwater::admin::{Redrive, RedriveEnd, RedriveError, Redriven};
+use highwater::config::{Vars, parse_duration};
+use highwater::error::chain;
+use highwater::event::EventId;
+use highwater::poller::Poller;
+use highwater::serve;
 
 /// How often a lease that is held is looked at again.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -21,7 +23,7 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 // As clap would write it, the choice stands before the name.
 #[derive(Debug, Args)]
 #[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
-pub(in crate::cli) struct Options {
+pub(crate) struct Options {
     /// Name of the poller.
     poller: String,
     #[command(flatten)]
@@ -139,7 +141,7 @@ async fn when_free(
     let mut told = false;
     loop {
         let mut tell_of = |event: &EventId, redriven| lines.push(Line::of(event, redriven));
-        let ended = poller.redrive(redrive, &mut tell_of).await;
+        let ended = poller.admin().redrive(redrive, &mut tell_of).await;
         let Err(RedriveError::Held { owner_id, .. }) = &ended else { return ended };
         if Instant::now() >= until || redrive.stop.is_set() {
             return ended;

@@ -6,13 +6,13 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::{RangeOptions, Shape};
-use crate::app::range::Ranges;
-use crate::cli::output::{Exit, Failed};
-use crate::cursor::{Cursor, CursorMode};
-use crate::event::counted;
-use crate::poller::Poller;
-use crate::range::{Purpose, Range, RangeError, position};
-use crate::state::RangeRecord;
+use crate::output::{Exit, Failed};
+use highwater::builder::range::Ranges;
+use highwater::cursor::{Cursor, CursorMode};
+use highwater::event::counted;
+use highwater::poller::Poller;
+use highwater::range::{Purpose, Range, RangeError, position};
+use highwater::state::RangeRecord;
 
 /// Most rows that are counted for a plan: a replay is of some part of the past, a backfill may be of all.
 const COUNT_MAX: [(Purpose, usize); 2] =
@@ -74,12 +74,12 @@ impl Plan {
     ) -> Result<Self, Failed> {
         let range = Box::pin(range(live, options)).await?;
         let counted = COUNT_MAX.iter().find(|(purpose, _)| *purpose == shape.purpose);
-        let size = live.size_of(&range, counted.map_or(0, |(_, max)| *max)).await?;
+        let size = live.admin().size_of(&range, counted.map_or(0, |(_, max)| *max)).await?;
         let rows = usize::try_from(size.rows).unwrap_or(usize::MAX);
         // What change tracking keeps is little, and cannot be divided.
         let tracked = range.upto.mode == CursorMode::ChangeTracking;
         let wanted = if tracked { 1 } else { shape.windows.min(rows.max(1)) };
-        let ends = live.divide(&range, wanted, rows.div_ceil(wanted)).await?;
+        let ends = live.admin().divide(&range, wanted, rows.div_ceil(wanted)).await?;
         let windows = range.windows(&ends);
         let batch_rows_max = ranges.batch_rows_max();
         let told = Told {
@@ -120,7 +120,7 @@ async fn range(live: &Poller, options: &RangeOptions) -> Result<Range, Failed> {
     if options.to.is_none() && !options.to_checkpoint {
         return Err(usage("where does it end? `--to CURSOR` or `--to-checkpoint`".to_owned()));
     }
-    let Some(checkpoint) = live.checkpoint().await? else {
+    let Some(checkpoint) = live.admin().checkpoint().await? else {
         return Err(usage(format!(
             "poller `{0}` stands at the beginning, so no rows lie before it that could come again: it was reset, or has \
              never delivered; a tick (`highwater tick {0}`) moves it on",

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use crate::telemetry::write_stderr;
+use highwater::telemetry::write_stderr;
 
 /// Characters of a bar.
 const BAR_CHARS: usize = 10;

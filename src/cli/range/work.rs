@@ -11,11 +11,12 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::progress::Progress;
 use super::{Begun, windows};
-use crate::app::range::{Ranges, Worker};
-use crate::cli::output::{Exit, Failed, tell_aside};
-use crate::poller::{RangeEnd, StopSignal};
-use crate::range::Range;
-use crate::state::RangeRecord;
+use crate::output::{Exit, Failed, tell_aside};
+use highwater::admin::RangeEnd;
+use highwater::builder::range::{Ranges, Worker};
+use highwater::poller::StopSignal;
+use highwater::range::Range;
+use highwater::state::RangeRecord;
 
 /// How long a window that another process holds is left alone.
 const HELD_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,7 +69,7 @@ impl Work {
         let windows = windows(begun);
         let (mut states, mut rows_before) = (Vec::new(), 0);
         for (name, _) in &windows {
-            let record = worker.range(name).range().await?;
+            let record = worker.range(name).admin().range().await?;
             let done = record.as_ref().is_some_and(|record| record.done_at.is_some());
             states.push(if done { Window::Done } else { Window::Open });
             rows_before += record.map_or(0, |record| record.rows);
@@ -163,7 +164,7 @@ impl Work {
         let Some((name, window)) = self.windows.get(index) else { return Ok(RangeEnd::Done) };
         let range = worker.range(name);
         if *name != self.name {
-            let whole = worker.range(&self.name).range().await?;
+            let whole = worker.range(&self.name).admin().range().await?;
             if whole.is_none_or(|whole| whole.cancelled_at.is_some()) {
                 return Ok(RangeEnd::Cancelled);
             }
@@ -177,14 +178,14 @@ impl Work {
                 cancelled_at: None,
                 ..self.record.clone()
             };
-            range.begin_range(&record, &self.replay_id).await?;
+            range.admin().begin_range(&record, &self.replay_id).await?;
         }
-        let mut told = |report: &crate::poller::TickReport| {
+        let mut told = |report: &highwater::tick::TickReport| {
             if report.result.is_err() {
                 tell_aside(&format!("{name}: {}", report.summary));
             }
         };
-        Ok(Box::pin(range.deliver_range(&self.stop, &mut told)).await?)
+        Ok(Box::pin(range.admin().deliver_range(&self.stop, &mut told)).await?)
     }
 }
 

@@ -7,18 +7,23 @@ use serde::Serialize;
 use tokio::process::Command;
 use url::form_urlencoded;
 
-use crate::cli::output::{Exit, Failed};
-use crate::config::Vars;
-use crate::page;
-use crate::project;
-use crate::redaction::excerpt;
-use crate::suggestion::quoted;
+use crate::output::{Exit, Failed};
+use highwater::config::Vars;
+use highwater::error::chain;
+use highwater::page;
+use highwater::project;
+use highwater::redaction::excerpt;
+use highwater::suggestion::quoted;
 
 /// Name and port of the running app: the platform sets it, and `func` does.
 const HOST: &str = "WEBSITE_HOSTNAME";
 const APP: &str = "WEBSITE_SITE_NAME";
 const GROUP: &str = "WEBSITE_RESOURCE_GROUP";
 const SLOT: &str = "WEBSITE_SLOT_NAME";
+
+/// Versions of the two interfaces of Azure that the printed command calls.
+const GRAPH_API: &str = "2022-10-01";
+const SITES_API: &str = "2023-12-01";
 
 /// Longest text of a failed command that is repeated.
 const EXCERPT_CHARS_MAX: usize = 500;
@@ -37,7 +42,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`Exit::Usage`] if the host is no name.
+    /// [`Exit::Usage`] if the host is no name, [`Exit::Settings`] if the page has no address.
     pub(super) fn of(
         vars: &dyn Vars,
         site: Option<&str>,
@@ -54,15 +59,15 @@ impl Address {
             );
             return Err(Failed::new(Exit::Usage, text));
         }
-        let prefix = project::route_prefix(vars, root);
-        let path = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        let path = project::page_path(vars, root);
+        let path = path.map_err(|error| Failed::new(Exit::Settings, chain(&error)))?;
         let is_local =
             ["localhost", "127.0.0.1"].contains(&host.split(':').next().unwrap_or_default());
         let scheme = if is_local { "http" } else { "https" };
         // What the environment says of an app says nothing of another one.
         let known = |name| set(name).filter(|_| site.is_none());
         let key_command = (!is_local).then(|| key_command(&host, known));
-        Ok(Self { url: format!("{scheme}://{host}/{path}status/page"), key_command })
+        Ok(Self { url: format!("{scheme}://{host}/{path}"), key_command })
     }
 
     /// Runs the command that prints the key, and returns the address with it.
@@ -102,22 +107,27 @@ impl Address {
     }
 }
 
-/// Returns the command that prints the key of the page; what is not known of the app, Azure is asked for.
+/// Returns the command that prints the key of the page.
 fn key_command(host: &str, known: impl Fn(&'static str) -> Option<String>) -> String {
-    let value = |name, field| {
-        let lookup = || {
-            format!(
-                r#""$(az functionapp list --query "[?defaultHostName=='{host}'].{field}" -o tsv)""#
-            )
-        };
-        known(name).map_or_else(lookup, |value| quoted(&value))
+    let function = page::FUNCTION;
+    let (Some(group), Some(app)) = (known(GROUP), known(APP)) else {
+        // A host name may belong to an app or to a slot, as its default or as a custom domain. Only Azure Resource
+        // Graph finds all of these by one query.
+        let name = host.split(':').next().unwrap_or_default();
+        let query = format!(
+            r#"resources | where type in~ (\"microsoft.web/sites\", \"microsoft.web/sites/slots\") | mv-expand name = properties.hostNames | where tostring(name) =~ \"{name}\" | project id"#
+        );
+        let find = format!(
+            r#"az rest --method post --url '/providers/Microsoft.ResourceGraph/resources?api-version={GRAPH_API}' --body '{{"query": "{query}"}}' --query 'data[0].id' -o tsv"#
+        );
+        return format!(
+            r#"az rest --method post --url "$({find})/functions/{function}/listkeys?api-version={SITES_API}" --query default -o tsv"#
+        );
     };
     let slot = known(SLOT).filter(|slot| !slot.eq_ignore_ascii_case("production"));
     let slot = slot.map(|slot| format!(" --slot {}", quoted(&slot))).unwrap_or_default();
+    let (group, app) = (quoted(&group), quoted(&app));
     format!(
-        "az functionapp function keys list -g {} -n {}{slot} --function-name {} --query default -o tsv",
-        value(GROUP, "resourceGroup"),
-        value(APP, "name"),
-        page::FUNCTION
+        "az functionapp function keys list -g {group} -n {app}{slot} --function-name {function} --query default -o tsv"
     )
 }

@@ -1,8 +1,8 @@
 //! How the pollers stand, for a terminal that is drawn anew. Pure.
 
 use super::super::output::plain;
-use crate::page::words;
-use crate::status::{Report, Status, Tick, Tone};
+use highwater::page::words;
+use highwater::status::{Report, Status, Tick, Tone};
 
 /// Widest line: what fits everywhere.
 const COLUMNS: usize = 79;
@@ -117,7 +117,7 @@ mod tests {
     use time::macros::datetime;
 
     use super::*;
-    use crate::status::{Lease, Pause};
+    use highwater::status::{Lease, Pause};
 
     fn tick(rows: u64, tone: Tone) -> Tick {
         Tick {

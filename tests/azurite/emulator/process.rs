@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use highwater::azure::{BlobService, IdentitySource, ServiceOptions};
-use highwater::clock::SystemClock;
-use highwater::config::StorageConnection;
+use highwater_azure::StorageConnection;
+use highwater_azure::{BlobService, IdentitySource, ServiceOptions};
+use highwater_engine::clock::SystemClock;
 
 /// A running Azurite; killed when dropped.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(crate) fn options(timeout: Duration) -> ServiceOptions {
 
 /// Returns the folder with Azurite in it, after installing what the lock file names if need be.
 fn install() -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azurite");
+    let folder = highwater_test_support::root().join("tests/azurite");
     // Two test binaries may start at once; the lock goes with the process.
     let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azurite-install.lock");
     let lock = File::create(lock).expect("the target folder can be written");

@@ -1,0 +1,84 @@
+//! What `highwater doctor` examines: each poller's state and source, put together as for a tick.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{BuildError, Surroundings};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, PollerConfig, Vars};
+use crate::cursor::SourceState;
+use crate::doctor::{Finding, sizing, state};
+use crate::source::mssql::{Mssql, Offer, Standing};
+use crate::source::{FetchError, Source as _};
+use crate::state::{LoggedStore, StateStore};
+
+/// The parts of one poller that can be examined. Its handler is never called.
+#[derive(Debug)]
+pub struct Patient {
+    poller: PollerConfig,
+    source: Mssql,
+    store: Arc<dyn StateStore>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Patient {
+    /// Reads the settings and returns every poller by its name; connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`]; for wrong settings with every mistake there is.
+    pub fn all(vars: &dyn Vars) -> Result<BTreeMap<String, Self>, BuildError> {
+        let config = Config::from_vars(vars)?;
+        let surroundings = Surroundings::of(vars);
+        let store: Arc<dyn StateStore> =
+            Arc::new(LoggedStore::new(surroundings.storage(&config)?.state));
+        let mut patients = BTreeMap::new();
+        for (name, poller) in config.pollers {
+            let source = surroundings.mssql(&poller)?;
+            let (store, clock) = (Arc::clone(&store), Arc::new(SystemClock));
+            patients.insert(name, Self { poller, source, store, clock });
+        }
+        Ok(patients)
+    }
+
+    /// Asks the catalogue what to read the poller's table by: see [`Mssql::offer`].
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] as of [`Mssql::offer`].
+    pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
+        self.source.offer(key_is_named).await
+    }
+
+    /// Examines the poller: its state first, since that says from where its source is read.
+    pub async fn examine(&self) -> Vec<Finding> {
+        let expected = state::Expected {
+            poller: &self.poller.name,
+            start_now: self.poller.start_now,
+            on_missing_state: self.poller.on_missing_state,
+        };
+        let seen = state::examine(&*self.store, expected, &*self.clock).await;
+        let document = seen.document.as_ref();
+        let nothing = SourceState::new();
+        let standing = Standing {
+            fingerprint: document.map(|document| &document.source_fingerprint),
+            after: document.and_then(|document| document.checkpoint.cursor.as_ref()),
+            state: document.map_or(&nothing, |document| &document.source_state),
+        };
+        let of_source = Box::pin(self.source.examine(standing, &*self.clock)).await;
+        let mut findings = seen.findings;
+        findings.extend(document.map(|document| sizing::judge(document, self.poller.lease.ttl)));
+        // Where the mode is left to choose, what it is of is known only now.
+        if let Some(document) = document.filter(|_| self.source.is_decided()) {
+            let shape = self.source.shape();
+            findings.push(state::fingerprint(document, shape));
+        }
+        if seen.is_first_start {
+            let shape = self.source.is_decided().then(|| self.source.shape());
+            let fingerprint = shape.map(|shape| &shape.fingerprint);
+            findings.extend(state::elsewhere(&*self.store, &self.poller.name, fingerprint).await);
+        }
+        findings.extend(of_source);
+        findings
+    }
+}

@@ -1,0 +1,275 @@
+//! Settings: what is read from the environment, checked as a whole before anything starts.
+//!
+//! App settings are the only source, since they are what the Functions host hands to its child and
+//! what Azure can show, audit and swap; a file beside them would be a second truth. [`SETTINGS`] is
+//! the one place that knows names, defaults and meanings: the readers take their defaults from it,
+//! unknown names are told by it, and the reference page shows [`settings_table`].
+//!
+//! Every mistake is reported at once ([`ConfigErrors`]), because a restart in the cloud to learn of
+//! the next one takes minutes. No mistake shows a secret: texts of connections are never printed,
+//! URLs lose their query and user, and what stands under an unknown name is not shown at all.
+//!
+//! A setting that holds only blanks counts as not set, so that a template may pass an empty
+//! parameter. Settings of a handler kind that is not chosen are mistakes, but with `stdout`, so that one
+//! setting switches a poller to it and back; those of a store that is not chosen are left alone.
+//!
+//! Nothing here connects to anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+mod failure;
+mod flow;
+mod function_timeout;
+mod handler;
+mod metrics;
+mod mistake;
+mod parse;
+mod poller;
+mod read;
+mod recovery;
+mod secrets;
+mod settings;
+mod source;
+mod state;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod unknown;
+mod vars;
+
+pub use self::function_timeout::FunctionTimeout;
+pub(crate) use self::handler::redacted;
+pub use self::handler::{
+    Authorities, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth, HttpConfig,
+    StepConfig,
+};
+pub use self::metrics::MetricsConfig;
+pub(crate) use self::metrics::metrics_address;
+pub use self::mistake::{ConfigErrors, Mistake, Shown};
+pub use self::parse::is_poller_name;
+pub use self::parse::parse_duration;
+pub use self::poller::{GroupConfig, JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
+pub use self::recovery::{RecoveryConfig, RecoveryMode};
+pub use self::secrets::{FoundSecret, secrets};
+pub(crate) use self::settings::LOG_DEFAULT;
+pub(crate) use self::settings::meant_by_single_underscores;
+pub use self::settings::{
+    FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
+    STATE_TABLE_DEFAULT, Setting, settings_table,
+};
+pub use self::state::StateConfig;
+pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
+
+pub use highwater_azure::handler::{BlobConfig, MessageEncoding, QueueConfig};
+pub use highwater_azure::{IdentityParts, StorageConnection, StorageService};
+pub use highwater_mssql::handler::{LedgerConfig, SqlHandlerConfig};
+pub use highwater_mssql::source::{OnSchemaChange, Relation, SourceClock, SourceSettings};
+pub use highwater_mssql::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
+
+use self::read::Reader;
+use crate::partition::whole_of;
+
+/// Time kept back at the end of a function's time-out to write down that a tick failed.
+pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
+
+/// A limit on one function call must be longer than this, or no tick fits into it.
+pub const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
+
+/// Everything that settings say.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the application, a folder in the state container.
+    pub app: String,
+    /// Where state documents live.
+    pub state: StateConfig,
+    /// The limit on one function call: that of the settings, or the host's where that is shorter.
+    pub function_timeout: Duration,
+    /// The same as the settings alone say it.
+    pub function_timeout_set: Duration,
+    /// How long the process may take to stop.
+    pub stop_grace: Duration,
+    /// What is logged, as a filter of `tracing`.
+    pub log: String,
+    /// How metrics are told.
+    pub metrics: MetricsConfig,
+    /// What is done about pollers that cannot go on.
+    pub recovery: RecoveryConfig,
+    /// The pollers by name, at least one; the parts of one that is divided stand for it.
+    pub pollers: BTreeMap<String, PollerConfig>,
+    /// Functions that run a poller of another name, by [`function_segment`]; the values are names
+    /// of pollers that exist.
+    pub functions: BTreeMap<String, String>,
+    /// Functions that run several pollers, by [`function_segment`].
+    pub groups: BTreeMap<String, GroupConfig>,
+}
+
+impl Config {
+    /// Reads and checks all settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigErrors`] with every mistake there is.
+    pub fn from_vars(vars: &dyn Vars) -> Result<Self, ConfigErrors> {
+        Self::from_vars_under(vars, None)
+    }
+
+    /// Reads and checks all settings, under a host that has a limit of its own on one function call. The shorter
+    /// limit counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigErrors`] with every mistake there is; no tick fitting into the host's limit is one too.
+    pub fn from_vars_under(
+        vars: &dyn Vars,
+        host: Option<&FunctionTimeout>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(vars);
+        let app = state::read_app(&mut reader);
+        let state = state::read(&mut reader);
+        let function_timeout = poller::read_function_timeout(&mut reader);
+        let host_limit = poller::check_host_timeout(&mut reader, host);
+        let stop_grace = read_stop_grace(&mut reader);
+        let log = reader.read(&settings::LOG, None, parse::log_filter);
+        let metrics = metrics::read(&mut reader);
+        let recovery = recovery::read(&mut reader);
+        let names = poller::names(&mut reader);
+        let facts = poller::Facts { function_timeout, state: state.as_ref() };
+        let mut known = BTreeSet::new();
+        let mut pollers = Some(Vec::new());
+        for name in names {
+            let read = poller::read(&mut reader, &name, &facts);
+            match &read {
+                Some(parts) => known.extend(parts.iter().map(|part| part.name.clone())),
+                None => _ = known.insert(name),
+            }
+            pollers = pollers.zip(read).map(|(pollers, parts)| [pollers, parts].concat());
+        }
+        let functions = poller::read_functions(&mut reader, &known);
+        let groups = poller::read_groups(&mut reader, &known, &functions);
+        unknown::report(&mut reader);
+        let config = || {
+            Some(Self {
+                app: app?,
+                state: state?,
+                function_timeout: function_timeout?,
+                function_timeout_set: function_timeout?,
+                stop_grace: stop_grace?,
+                log: log?,
+                metrics: metrics?,
+                recovery: recovery?,
+                pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
+                functions,
+                groups,
+            })
+        };
+        let mut config = config();
+        if let (Some(config), Some(limit)) = (&mut config, host_limit) {
+            config.limit_to(limit);
+        }
+        reader.finish(config)
+    }
+
+    /// Lets no tick run longer than fits into `limit`.
+    fn limit_to(&mut self, limit: Duration) {
+        if limit >= self.function_timeout {
+            return;
+        }
+        self.function_timeout = limit;
+        let tick_time_max = poller::tick_time_within(limit);
+        for poller in self.pollers.values_mut() {
+            poller.limits.tick_time_max = poller.limits.tick_time_max.min(tick_time_max);
+        }
+    }
+
+    /// Returns the functions that are needed: one for each poller, and for each part of one that is divided.
+    pub fn functions_needed(&self) -> Vec<NeededFunction<'_>> {
+        let folder_of = |poller: &PollerConfig| {
+            let mut set = self.functions.iter().filter(|(_, runs)| **runs == poller.name);
+            set.next()
+                .map_or_else(|| poller.name.clone(), |(segment, _)| segment.to_ascii_lowercase())
+        };
+        let of_group = |name: &str| self.groups.values().any(|group| group.pollers.contains(name));
+        let alone = self.pollers.values().filter(|poller| !of_group(&poller.name));
+        let needed = alone.map(|poller| NeededFunction {
+            folder: folder_of(poller),
+            poller: &poller.name,
+            whole: whole_of(&poller.name),
+        });
+        let groups = self.groups.iter().filter_map(|(segment, group)| {
+            let (folder, poller) = (segment.to_ascii_lowercase(), group.pollers.first()?);
+            Some(NeededFunction { folder, poller, whole: segment })
+        });
+        needed.chain(groups).collect()
+    }
+
+    /// Returns the poller that a function runs, by the name of the function's folder; `None` for one that runs
+    /// several.
+    pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
+        if self.groups.contains_key(&function_segment(folder)) {
+            return None;
+        }
+        self.pollers.get(&poller_name_of_function(folder, &self.functions))
+    }
+
+    /// Returns the pollers that each function runs, where `folders` are all functions of the app.
+    pub fn pollers_by_function<'a>(
+        &self,
+        folders: impl Iterator<Item = &'a str> + Clone,
+    ) -> BTreeMap<&'a str, Vec<&PollerConfig>> {
+        let alone = folders.clone().filter_map(|folder| self.poller_of_function(folder));
+        let alone: BTreeSet<&str> = alone.map(|poller| poller.name.as_str()).collect();
+        let pollers_of = |folder: &str| -> Vec<&PollerConfig> {
+            let Some(group) = self.groups.get(&function_segment(folder)) else {
+                return self.poller_of_function(folder).into_iter().collect();
+            };
+            // `all` leaves out a poller with a function of its own.
+            let names = group.pollers.iter();
+            let names = names.filter(|name| !group.is_all || !alone.contains(name.as_str()));
+            names.filter_map(|name| self.pollers.get(name)).collect()
+        };
+        folders.map(|folder| (folder, pollers_of(folder))).collect()
+    }
+}
+
+/// How long before the end of the grace handler calls are aborted: time for the last writes.
+pub(crate) const ABORT_LEAD: Duration = Duration::from_secs(1);
+
+fn read_stop_grace(reader: &mut Reader<'_>) -> Option<Duration> {
+    reader.read(&settings::STOP_GRACE, None, parse::duration_from(ABORT_LEAD * 2))
+}
+
+/// Returns how long the process may take to stop, whatever the other settings are. A mistake is reported with
+/// theirs, and the default is used.
+pub fn stop_grace(vars: &dyn Vars) -> Duration {
+    let is_default = BTreeMap::new();
+    let read = |vars: &dyn Vars| read_stop_grace(&mut Reader::new(vars));
+    read(vars).or_else(|| read(&is_default)).unwrap_or(ABORT_LEAD * 2)
+}
+
+/// A timer function that the settings need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeededFunction<'a> {
+    /// Name of its folder: a name that the host takes.
+    pub folder: String,
+    /// Name of the poller that it runs.
+    pub poller: &'a str,
+    /// The poller of which that is a part; the same where it is whole. Parts share what is named after it, such
+    /// as the setting of a schedule.
+    pub whole: &'a str,
+}
+
+/// Returns the name of the poller that the function in `folder` runs, whether there is one or not, where
+/// `functions` are those of [`Config::functions`].
+pub fn poller_name_of_function(folder: &str, functions: &BTreeMap<String, String>) -> String {
+    let segment = function_segment(folder);
+    let name = functions.get(&segment).cloned();
+    name.unwrap_or_else(|| segment.to_ascii_lowercase())
+}
+
+/// Returns how a function's folder is written in a setting: upper case, with `_` for `-`.
+///
+/// App Service on Linux allows no hyphen in a setting's name.
+pub fn function_segment(folder: &str) -> String {
+    folder.to_ascii_uppercase().replace('-', "_")
+}

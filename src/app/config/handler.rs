@@ -1,0 +1,195 @@
+//! Settings of a poller's handler.
+
+mod blob;
+mod chain;
+mod durable;
+mod exec;
+mod http;
+mod queue;
+mod sql;
+
+use std::time::Duration;
+
+use url::Url;
+
+pub use self::chain::StepConfig;
+pub(super) use self::chain::setting_of_step;
+pub use self::durable::DurableConfig;
+pub use self::exec::ExecConfig;
+pub(crate) use self::http::redacted;
+pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
+use super::FUNCTION_TIMEOUT_RESERVE;
+use super::mistake::{Mistake, Shown};
+use super::parse::{self, Expected, show_duration};
+use super::read::Reader;
+use super::settings::{self, SETTINGS, Setting};
+use super::{BlobConfig, QueueConfig, SqlHandlerConfig};
+
+/// Most tries of one request within one tick.
+const TRIES_MAX: u32 = 10;
+
+/// Where a poller's batches go.
+#[derive(Clone, Debug)]
+pub enum HandlerConfig {
+    /// A blob for each batch.
+    Blob(BlobConfig),
+    /// A Durable Functions orchestration for each batch.
+    Durable(DurableConfig),
+    /// A process for each batch.
+    Exec(ExecConfig),
+    /// Several handlers, in the order in which they get each batch.
+    Chain(Vec<StepConfig>),
+    /// POST to a URL.
+    Http(Box<HttpConfig>),
+    /// Messages of a queue.
+    Queue(QueueConfig),
+    /// Rows of a table of SQL Server.
+    Sql(Box<SqlHandlerConfig>),
+    /// One line for each event on standard output.
+    Stdout,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Blob,
+    Durable,
+    Exec,
+    Chain,
+    Http,
+    Queue,
+    Sql,
+    Stdout,
+}
+
+/// The kinds by name, the chain last.
+const KINDS: [(&str, Kind); 8] = [
+    ("http", Kind::Http),
+    ("sql", Kind::Sql),
+    ("queue", Kind::Queue),
+    ("blob", Kind::Blob),
+    ("durable", Kind::Durable),
+    ("exec", Kind::Exec),
+    ("stdout", Kind::Stdout),
+    ("chain", Kind::Chain),
+];
+
+/// What earlier builds called a chain.
+const OLD_CHAIN: &str = "fanout";
+
+/// Where the settings of a handler begin in [`SETTINGS`].
+const HANDLER: &str = "HIGHWATER__POLLERS__<NAME>__HANDLER__";
+
+/// Returns the names of the kinds that a setting of a handler is for, as the table says it at the head of
+/// its sentences; none where it is for all.
+fn kinds_of(setting: &Setting) -> Vec<&'static str> {
+    let heads = setting.about.split(". ").filter_map(|sentence| sentence.split_once(": "));
+    let names = heads.flat_map(|(head, _)| head.split(", "));
+    names
+        .filter_map(|name| KINDS.iter().map(|(kind, _)| *kind).find(|kind| *kind == name))
+        .collect()
+}
+
+/// Notes settings that belong to other kinds than the one that is chosen: whoever set them expects them to
+/// do something. With `stdout` they are left alone, so that one setting switches a poller to it and back.
+fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
+    let at = Some(segment);
+    let chosen = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(name, _)| *name);
+    if kind == Kind::Stdout {
+        return;
+    }
+    let names = reader.names();
+    for setting in SETTINGS.iter().filter(|setting| setting.name.starts_with(HANDLER)) {
+        let kinds = kinds_of(setting);
+        if kinds.is_empty() || kinds.contains(&chosen) || kinds == ["stdout"] {
+            continue;
+        }
+        let name = setting.name_for(at);
+        let (begin, is_family) = match name.split_once("<STEP>") {
+            Some((begin, _)) => (begin, true),
+            None => (name.as_str(), false),
+        };
+        let is_it = |set: &&String| if is_family { set.starts_with(begin) } else { *set == begin };
+        for set in names.iter().filter(is_it) {
+            reader.note(Mistake {
+                setting: set.clone(),
+                shown: Shown::Secret,
+                expected: format!(
+                    "nothing, as `{}` is `{chosen}` and this is for `{}`",
+                    settings::HANDLER_KIND.name_for(at),
+                    kinds.join("`, `")
+                ),
+                hint: Some("remove it, or choose that kind".to_owned()),
+            });
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
+    let is_step = segment.contains('/');
+    // A chain in a chain would need results of its own.
+    let kinds = if is_step { KINDS.get(..KINDS.len() - 1).unwrap_or_default() } else { &KINDS };
+    let kind = reader.read(&settings::HANDLER_KIND, Some(segment), |text| {
+        parse::one_of(kinds)(text).map_err(|expected| match text {
+            OLD_CHAIN => expected.hint("`chain` is its name now"),
+            _ => expected,
+        })
+    })?;
+    report_of_others(reader, segment, kind);
+    match kind {
+        Kind::Chain => chain::read(reader, segment).map(HandlerConfig::Chain),
+        Kind::Http => http::read(reader, segment).map(|http| HandlerConfig::Http(Box::new(http))),
+        Kind::Blob => blob::read(reader, segment).map(HandlerConfig::Blob),
+        Kind::Durable => durable::read(reader, segment).map(HandlerConfig::Durable),
+        Kind::Exec => exec::read(reader, segment).map(HandlerConfig::Exec),
+        Kind::Queue => queue::read(reader, segment).map(HandlerConfig::Queue),
+        Kind::Sql => sql::read(reader, segment).map(|sql| HandlerConfig::Sql(Box::new(sql))),
+        Kind::Stdout => Some(HandlerConfig::Stdout),
+    }
+}
+
+fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
+    let at = Some(segment);
+    let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
+    // With a mistake in the permission, its lack is not held against the URL.
+    reader.read(&settings::HANDLER_URL, at, |text| {
+        let permission = settings::HANDLER_ALLOW_HTTP.name_for(at);
+        http::target_url(text, allow_http.unwrap_or(true), &permission)
+    })
+}
+
+fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
+    let min = Duration::from_millis(1);
+    reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
+}
+
+/// Refuses a time-out that was set and that no tick has time for: it could never pass, so that a
+/// target which never answers would be told from one that is slow by nobody.
+pub(super) fn check_timeout(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) {
+    let Some(limit) = function_timeout else { return };
+    for segment in chain::segments(reader, segment) {
+        check_timeout_of(reader, &segment, limit);
+    }
+    check_timeout_of(reader, segment, limit);
+}
+
+fn check_timeout_of(reader: &mut Reader<'_>, segment: &str, limit: Duration) {
+    let setting = settings::HANDLER_TIMEOUT.name_for(Some(segment));
+    let Some(text) = reader.text(&setting) else { return };
+    let below = limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE);
+    if parse::duration(&text).is_ok_and(|timeout| timeout >= below) {
+        let expected = Expected::new(format!(
+            "a duration below {}, which is `{}` less 15 seconds",
+            show_duration(below),
+            settings::FUNCTION_TIMEOUT.name
+        ));
+        reader.wrong(&setting, &text, expected.hint("raise that one, and `functionTimeout`"));
+    }
+}
+
+fn read_tries_max(reader: &mut Reader<'_>, segment: &str) -> Option<u32> {
+    reader.read(&settings::HANDLER_TRIES_MAX, Some(segment), parse::number(1..=TRIES_MAX))
+}

@@ -1,0 +1,482 @@
+//! Settings of the `http` handler.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::{SecretSlice, SecretString};
+use url::{Host, Url};
+
+use crate::config::mistake::{Mistake, Shown};
+use crate::config::parse::{self, Expected};
+use crate::config::read::Reader;
+use crate::config::settings::{self, Setting};
+
+/// Most requests at once for one batch.
+const CONCURRENCY_MAX: u32 = 32;
+/// What a signing secret begins with.
+const SIGNING_PREFIX: &str = "whsec_";
+/// Lengths of a signing secret, in bytes.
+/// <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
+const SIGNING_SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+/// Most signatures of one request: an old secret and a new one, and some to spare.
+const SIGNING_SECRETS_MAX: usize = 5;
+
+/// How batches are posted.
+#[derive(Clone)]
+pub struct HttpConfig {
+    /// Where to; its query and user may be secret.
+    pub url: Url,
+    /// Limit on one try, from connecting to the end of the reply.
+    pub timeout: Duration,
+    /// Tries of one batch within one tick; at least 1.
+    pub tries_max: u32,
+    /// Most requests at once for one batch; at least 1.
+    pub concurrency: usize,
+    /// What bodies look like.
+    pub body: BodyForm,
+    /// Whether bodies are compressed.
+    pub gzip: bool,
+    /// Whether a web page counts as an answer.
+    pub accept_html: bool,
+    /// Keys that requests are signed with, one signature for each; none for no signature.
+    pub signing_secrets: Vec<SecretSlice<u8>>,
+    /// How requests prove that they may be made.
+    pub auth: HttpAuth,
+    /// Authorities that may sign the target's certificate, beside the system's.
+    pub authorities: Option<Authorities>,
+}
+
+/// Certificates of authorities, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authorities {
+    /// The text itself.
+    Pem(String),
+    /// A file that holds it.
+    File(PathBuf),
+}
+
+/// What the body of a request looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyForm {
+    /// One JSON object around the events.
+    Highwater,
+    /// A JSON array of CloudEvents 1.0.
+    CloudEvents,
+    /// A JSON array of Debezium envelopes.
+    Debezium,
+}
+
+/// How requests prove that they may be made, beside their signature.
+#[derive(Clone, Debug)]
+pub enum HttpAuth {
+    /// Not at all.
+    None,
+    /// A key of the function behind the URL.
+    FunctionKey(SecretString),
+    /// A header of the same value each time.
+    Header {
+        /// Its name; a good one, and none of Highwater's own.
+        name: String,
+        /// Its value: printable ASCII.
+        value: SecretString,
+    },
+    /// A bearer token of this app's identity.
+    Identity {
+        /// Application that the token is for.
+        audience: String,
+        /// Client id of a user-assigned identity.
+        client_id: Option<String>,
+    },
+}
+
+impl HttpConfig {
+    /// Returns what holds for `url` where nothing else is set.
+    pub fn new(url: Url) -> Self {
+        Self {
+            url,
+            timeout: Duration::from_secs(60),
+            tries_max: 3,
+            concurrency: 1,
+            body: BodyForm::Highwater,
+            gzip: false,
+            accept_html: false,
+            signing_secrets: Vec::new(),
+            auth: HttpAuth::None,
+            authorities: None,
+        }
+    }
+}
+
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            url,
+            timeout,
+            tries_max,
+            concurrency,
+            body,
+            gzip,
+            accept_html,
+            signing_secrets,
+            auth,
+            authorities,
+        } = self;
+        formatter
+            .debug_struct("HttpConfig")
+            .field("url", &redacted(url))
+            .field("timeout", timeout)
+            .field("tries_max", tries_max)
+            .field("concurrency", concurrency)
+            .field("body", body)
+            .field("gzip", gzip)
+            .field("accept_html", accept_html)
+            .field("signing_secrets", signing_secrets)
+            .field("auth", auth)
+            .field("authorities", authorities)
+            .finish()
+    }
+}
+
+/// Returns a URL without user, query and fragment, which may hold keys and signatures.
+pub(crate) fn redacted(url: &Url) -> String {
+    let mut shown = url.clone();
+    shown.set_query(None);
+    shown.set_fragment(None);
+    // Both fail only for URLs that have no host, hence no user either.
+    let without_user = shown.set_username("").and_then(|()| shown.set_password(None));
+    without_user.map_or_else(|()| "(not shown)".to_owned(), |()| shown.into())
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
+    let at = Some(segment);
+    let url = super::read_url(reader, segment);
+    let timeout = super::read_timeout(reader, segment);
+    let tries_max = super::read_tries_max(reader, segment);
+    let concurrency =
+        reader.read(&settings::HANDLER_CONCURRENCY, at, parse::number(1..=CONCURRENCY_MAX));
+    let forms = [
+        ("highwater", BodyForm::Highwater),
+        ("cloudevents", BodyForm::CloudEvents),
+        ("debezium", BodyForm::Debezium),
+    ];
+    let body = reader.read(&settings::HANDLER_BODY, at, parse::one_of(&forms));
+    let gzip = reader.read(&settings::HANDLER_GZIP, at, parse::boolean);
+    let accept_html = reader.read(&settings::HANDLER_ACCEPT_HTML, at, parse::boolean);
+    let signing_secrets = read_signing_secrets(reader, segment);
+    let auth = read_auth(reader, segment);
+    let authorities = reader.read_if_set(&settings::HANDLER_CA, at, authorities);
+    Some(HttpConfig {
+        url: url?,
+        timeout: timeout?,
+        tries_max: tries_max?,
+        concurrency: usize::try_from(concurrency?).unwrap_or(1),
+        body: body?,
+        gzip: gzip?,
+        accept_html: accept_html?,
+        signing_secrets: signing_secrets?,
+        auth: auth?,
+        authorities,
+    })
+}
+
+/// Reads the secrets that one setting names; `None` after a mistake.
+fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<SecretSlice<u8>>> {
+    let setting = &settings::HANDLER_SIGNING_SECRETS;
+    if reader.text(&setting.name_for(Some(segment))).is_none() {
+        return Some(Vec::new());
+    }
+    let names = reader.read_if_set(setting, Some(segment), |text| {
+        let names: Result<Vec<String>, Expected> =
+            text.split(',').map(|name| secret_name(name.trim())).collect();
+        names.and_then(|names| match names.len() {
+            1..=SIGNING_SECRETS_MAX => Ok(names),
+            _ => Err(Expected::new(format!("names of at most {SIGNING_SECRETS_MAX} settings"))),
+        })
+    })?;
+    // All are read before one that fails ends it, so that every mistake is told.
+    let secrets: Vec<Option<SecretSlice<u8>>> = names
+        .iter()
+        .map(|name| read_named(reader, name, setting, segment, signing_secret))
+        .collect();
+    secrets.into_iter().collect()
+}
+
+#[derive(Clone, Copy)]
+enum AuthKind {
+    None,
+    FunctionKey,
+    Header,
+    Identity,
+}
+
+fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
+    let at = Some(segment);
+    let kinds = [
+        ("none", AuthKind::None),
+        ("function_key", AuthKind::FunctionKey),
+        ("identity", AuthKind::Identity),
+        ("header", AuthKind::Header),
+    ];
+    let kind = reader.read(&settings::HANDLER_AUTH, at, parse::one_of(&kinds))?;
+    let secret = |reader: &mut Reader<'_>| {
+        let setting = &settings::HANDLER_AUTH_SECRET;
+        let name = reader.read(setting, at, secret_name)?;
+        read_named(reader, &name, setting, segment, header_value)
+    };
+    match kind {
+        AuthKind::None => Some(HttpAuth::None),
+        AuthKind::FunctionKey => secret(reader).map(HttpAuth::FunctionKey),
+        AuthKind::Header => {
+            let name = reader.read(&settings::HANDLER_AUTH_HEADER, at, header_name);
+            let value = secret(reader);
+            Some(HttpAuth::Header { name: name?, value: value? })
+        }
+        AuthKind::Identity => {
+            let audience = reader.read(&settings::HANDLER_AUTH_AUDIENCE, at, audience);
+            let client_id = reader.read_if_set(&settings::HANDLER_AUTH_CLIENT_ID, at, parse::any);
+            Some(HttpAuth::Identity { audience: audience?, client_id })
+        }
+    }
+}
+
+/// Reads the setting `name`, which another one names.
+fn read_named<T>(
+    reader: &mut Reader<'_>,
+    name: &str,
+    named_by: &Setting,
+    segment: &str,
+    parse: impl Fn(&str) -> Result<T, Expected>,
+) -> Option<T> {
+    let hint = format!("`{}` names this setting", named_by.name_for(Some(segment)));
+    match reader.text(name).as_deref().map(parse) {
+        Some(Ok(value)) => Some(value),
+        Some(Err(expected)) => {
+            reader.wrong(name, "", expected.hint(hint).shown(Shown::Secret));
+            None
+        }
+        None => {
+            let expected = "a value".to_owned();
+            let hint = Some(hint);
+            reader.note(Mistake {
+                setting: name.to_owned(),
+                shown: Shown::Missing,
+                expected,
+                hint,
+            });
+            None
+        }
+    }
+}
+
+/// Reads the name of the setting that holds a secret.
+///
+/// The likeliest slip is to put the secret itself there, so a text that could be one is not shown:
+/// keys of functions and signing secrets are longer than anybody's names, or begin as no name does.
+fn secret_name(text: &str) -> Result<String, Expected> {
+    const LENGTH_MAX: usize = 40;
+    let name = parse::setting_name(text).ok();
+    let name = name.filter(|name| name.len() <= LENGTH_MAX && !name.starts_with(SIGNING_PREFIX));
+    name.ok_or_else(|| {
+        Expected::new(format!("the name of a setting, of at most {LENGTH_MAX} characters"))
+            .hint("put the secret into a setting of its own, and that setting's name here")
+            .shown(Shown::Secret)
+    })
+}
+
+/// Reads a secret in the form of Standard Webhooks.
+fn signing_secret(text: &str) -> Result<SecretSlice<u8>, Expected> {
+    let key = text.strip_prefix(SIGNING_PREFIX).and_then(|encoded| STANDARD.decode(encoded).ok());
+    let fits = key.filter(|key| SIGNING_SECRET_BYTES.contains(&key.len()));
+    fits.map(SecretSlice::from)
+        .ok_or_else(|| Expected::new("`whsec_` and the base64 of 24 to 64 random bytes"))
+}
+
+fn header_value(text: &str) -> Result<SecretString, Expected> {
+    let fits = text.chars().all(|c| matches!(c, ' '..='~'));
+    fits.then(|| text.into()).ok_or_else(|| Expected::new("printable ASCII characters"))
+}
+
+/// Reads the name of a header that is not set by us or by HTTP itself.
+fn header_name(text: &str) -> Result<String, Expected> {
+    const TAKEN: [&str; 12] = [
+        "accept",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "te",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let name = text.to_ascii_lowercase();
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let is_taken = TAKEN.contains(&name.as_str())
+        || name.starts_with("webhook-")
+        || name.starts_with("x-highwater-");
+    (is_name && !is_taken).then_some(name).ok_or_else(|| {
+        Expected::new("the name of a header that Highwater and HTTP do not set themselves")
+    })
+}
+
+/// Reads certificates, or where they are; a line may also end in `\n`, written out.
+fn authorities(text: &str) -> Result<Authorities, Expected> {
+    if text.contains("PRIVATE KEY") {
+        let expected = Expected::new("certificates only, and no key");
+        return Err(expected.shown(Shown::Secret));
+    }
+    if text.contains("-----BEGIN CERTIFICATE-----") {
+        return Ok(Authorities::Pem(text.replace("\\n", "\n")));
+    }
+    let is_path = !text.contains(['\n', '\r']) && text.len() <= 1024;
+    is_path.then(|| Authorities::File(text.into())).ok_or_else(|| {
+        Expected::new("certificates in PEM, or the path of a file with them").shown(Shown::Secret)
+    })
+}
+
+/// Reads what a token is for.
+fn audience(text: &str) -> Result<String, Expected> {
+    let is_plain = text.chars().all(|c| c.is_ascii_graphic());
+    (is_plain && !text.ends_with("/.default")).then(|| text.to_owned()).ok_or_else(|| {
+        Expected::new("an application id URI such as `api://my-app`, without `/.default`")
+    })
+}
+
+pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
+    let expected = || Expected::new("an absolute URL such as `https://hooks.contoso.com/changes`");
+    let url = Url::parse(text).map_err(|error: url::ParseError| {
+        let has_other_letters = error == url::ParseError::IdnaError && !text.is_ascii();
+        let hint = if has_other_letters {
+            "a host whose name has other letters than ASCII is given as `xn--…`".to_owned()
+        } else if is_cut_in_user_info(text) {
+            "in a user name or password, `#` is written `%23`, `/` `%2F`, `?` `%3F` and `@` `%40`"
+                .to_owned()
+        } else {
+            error.to_string()
+        };
+        expected().hint(hint).shown(Shown::of_address(text))
+    })?;
+    let shown = || Shown::Value(redacted(&url));
+    if url.fragment().is_some() {
+        // With a `#` in a password, what looks like the host is a part of that password.
+        return Err(Expected::new("a URL without a fragment (`#…`), which is never sent")
+            .hint("a `#` that belongs to a password or to a parameter is written `%23`")
+            .shown(Shown::of_address(text)));
+    }
+    if is_documentation(&url) {
+        return Err(Expected::new("the URL of your own endpoint")
+            .hint("this name is reserved for documentation, so rows must not go there")
+            .shown(shown()));
+    }
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if allow_http || is_loopback(&url) => Ok(url),
+        "http" => Err(Expected::new("an `https` URL, as the host is not this machine")
+            .hint(format!("set `{permission}` to `true` to send rows without encryption"))
+            .shown(shown())),
+        _ => Err(expected().shown(Shown::of_address(text))),
+    }
+}
+
+/// Returns whether a character that ends the host stands in front of an `@`: it may belong to a password.
+fn is_cut_in_user_info(text: &str) -> bool {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    rest.rsplit_once('@').is_some_and(|(before, _)| before.contains(['#', '/', '?', '@']))
+}
+
+/// Returns whether a URL leads to a name that stands for any other in documentation.
+/// <https://www.rfc-editor.org/rfc/rfc6761>
+fn is_documentation(url: &Url) -> bool {
+    let Some(Host::Domain(name)) = url.host() else { return false };
+    let name = name.trim_end_matches('.');
+    ["example.com", "example.org", "example.net", "invalid"].into_iter().any(|reserved| {
+        name.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    })
+}
+
+/// Whether a URL leads to this machine.
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_with_other_letters_is_given_in_its_ascii_form() {
+        let read = |text| target_url(text, false, "ALLOW_HTTP");
+        assert!(read("https://xn--bcher-kva.example/changes").is_ok());
+        let error = format!("{:?}", read("https://bücher.example/changes").unwrap_err());
+        assert!(error.contains("is given as `xn--…`"), "{error}");
+    }
+
+    #[test]
+    fn a_fragment_is_refused_and_nothing_of_the_url_but_its_scheme_is_shown() {
+        for text in ["https://hunter22#x@contoso.com/a", "https://contoso.com/a#hunter22"] {
+            let error = target_url(text, false, "X").unwrap_err();
+            assert_eq!(error.shown, Some(Shown::Scheme("https".to_owned())));
+            assert!(!format!("{error:?}").contains("hunter22"), "{error:?}");
+        }
+        assert!(target_url("https://contoso.com/a?b=%23", false, "X").is_ok());
+    }
+
+    #[test]
+    fn names_that_are_reserved_for_documentation_are_refused() {
+        for (host, fits) in [
+            ("example.com", false),
+            ("www.example.org", false),
+            ("EXAMPLE.NET.", false),
+            ("hooks.invalid", false),
+            ("myexample.com", true),
+            ("example.com.contoso.com", true),
+        ] {
+            let url = format!("https://{host}:8443/orders?code=hunter22");
+            assert_eq!(target_url(&url, false, "X").is_ok(), fits, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_redacted_url_shows_neither_user_nor_query() {
+        let url: Url =
+            "https://me:hunter22@contoso.com:8443/a/b?code=abcdefgh1234&v=1#part".parse().unwrap();
+        assert_eq!(redacted(&url), "https://contoso.com:8443/a/b");
+    }
+
+    #[test]
+    fn plain_http_stays_on_this_machine_unless_allowed() {
+        for (text, fits) in [
+            ("http://localhost:7071/api/x", true),
+            ("http://127.1.2.3/", true),
+            ("http://[::1]:80/", true),
+            ("http://app.localhost/", true),
+            ("http://localhost.contoso.com/", false),
+            ("http://10.0.0.1/", false),
+            ("https://10.0.0.1/", true),
+        ] {
+            assert_eq!(target_url(text, false, "X").is_ok(), fits, "{text}");
+            assert!(target_url(text, true, "X").is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused_without_their_secrets() {
+        for text in
+            ["/api/x?code=secret", "ftp://contoso.com?secret", "https://?secret", "secret@host:x"]
+        {
+            let expected = target_url(text, true, "X").unwrap_err();
+            assert!(!format!("{expected:?}").contains("secret"), "{expected:?}");
+        }
+    }
+}

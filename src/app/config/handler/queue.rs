@@ -1,0 +1,33 @@
+//! Settings of the handler that sends messages to a queue.
+
+use crate::config::parse;
+use crate::config::read::Reader;
+use crate::config::settings;
+use crate::config::storage::read_access;
+use crate::config::{MessageEncoding, QueueConfig, StorageService};
+
+/// Most events in one message: more than ever fit.
+const MESSAGE_EVENTS_MAX: u32 = 10_000;
+
+pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<QueueConfig> {
+    let at = Some(segment);
+    let access = read_access(reader, StorageService::Queue, &settings::HANDLER_CONNECTION, at);
+    // The rules for names of queues are those for names of containers.
+    let queue = reader.read(&settings::HANDLER_QUEUE, at, parse::container_name);
+    let events_max = parse::number(1..=MESSAGE_EVENTS_MAX);
+    let events_max = reader.read(&settings::HANDLER_MESSAGE_EVENTS_MAX, at, events_max);
+    let encodings = [("base64", MessageEncoding::Base64), ("none", MessageEncoding::None)];
+    let encoding = reader.read(&settings::HANDLER_MESSAGE_ENCODING, at, parse::one_of(&encodings));
+    let timeout = super::read_timeout(reader, segment);
+    let tries_max = super::read_tries_max(reader, segment);
+    let (connection_setting, access) = access?;
+    Some(QueueConfig {
+        connection_setting,
+        access,
+        queue: queue?,
+        message_events_max: usize::try_from(events_max?).unwrap_or(usize::MAX),
+        encoding: encoding?,
+        timeout: timeout?,
+        tries_max: tries_max?,
+    })
+}

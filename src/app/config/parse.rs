@@ -1,0 +1,373 @@
+//! Texts to values: durations, sizes, numbers, names. Pure; each says what it expected.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tracing_subscriber::filter::Targets;
+
+use super::mistake::Shown;
+use crate::redaction::is_guid;
+
+/// Longest duration that a setting may hold: a day, beyond which it is a slip of the unit.
+const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a setting should have been.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Completes "expected …".
+    pub(super) what: String,
+    /// What to do about it.
+    pub(super) hint: Option<String>,
+    /// What may be shown of the value, where that is not all of it.
+    pub(super) shown: Option<Shown>,
+}
+
+impl Expected {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None, shown: None }
+    }
+
+    /// Expects a number or one of a few words, where `text` stands.
+    pub(super) fn choice(what: impl Into<String>, text: &str) -> Self {
+        Self::new(what).shown(Shown::of_choice(text))
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub(super) fn shown(self, shown: Shown) -> Self {
+        Self { shown: Some(shown), ..self }
+    }
+}
+
+/// Reads a duration such as `500ms`, `30s`, `5m` or `1h`; `0` needs no unit.
+pub(super) fn duration(text: &str) -> Result<Duration, Expected> {
+    let expected = || {
+        Expected::choice("a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours", text)
+    };
+    let (number, unit) = split_unit(text);
+    let number: u64 = number.parse().ok().ok_or_else(expected)?;
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "" if number == 0 => 1,
+        "" => return Err(expected().hint(format!("add the unit, as in `{number}s`"))),
+        _ => return Err(expected()),
+    };
+    let duration = number.checked_mul(unit_ms).map(Duration::from_millis);
+    duration.filter(|duration| *duration <= DURATION_MAX).ok_or_else(expected)
+}
+
+/// Reads a duration as settings have it, for a command's option.
+///
+/// # Errors
+///
+/// Says what was expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    duration(text).map_err(|expected| format!("expected {}", expected.what))
+}
+
+/// Reads a duration of at least `min`.
+pub(super) fn duration_from(min: Duration) -> impl Fn(&str) -> Result<Duration, Expected> {
+    move |text| match duration(text)? {
+        read if read >= min => Ok(read),
+        _ => Err(Expected::new(format!("a duration of at least {}", show_duration(min)))),
+    }
+}
+
+/// Writes a duration the way settings do.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let unit = units.iter().find(|(size, _)| ms > 0 && ms.is_multiple_of(*size));
+    unit.map_or_else(|| format!("`{ms}ms`"), |(size, unit)| format!("`{}{unit}`", ms / size))
+}
+
+/// Reads a size such as `4MiB`, `512KiB` or `1000000`, up to one GiB.
+pub(super) fn size(text: &str) -> Result<usize, Expected> {
+    let expected = || {
+        Expected::choice(
+            "a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`",
+            text,
+        )
+    };
+    let (number, unit) = split_unit(text);
+    let number: usize = number.parse().ok().ok_or_else(expected)?;
+    let shift = match unit {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "kB" | "KB" | "MB" => {
+            return Err(expected().hint("only `KiB` and `MiB` are known as units"));
+        }
+        _ => return Err(expected()),
+    };
+    let size = number.checked_mul(1 << shift);
+    size.filter(|size| (1..=1 << 30).contains(size)).ok_or_else(expected)
+}
+
+/// Reads a whole number within `range`.
+pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, Expected> {
+    move |text| {
+        let read = text.parse().ok().filter(|number| range.contains(number));
+        read.ok_or_else(|| {
+            let what = match (range.start(), range.end()) {
+                (start, &u32::MAX) => format!("a whole number of at least {start}"),
+                (start, end) => format!("a whole number from {start} to {end}"),
+            };
+            Expected::choice(what, text)
+        })
+    }
+}
+
+/// Reads `true` or `false`.
+pub(super) fn boolean(text: &str) -> Result<bool, Expected> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Expected::choice("`true` or `false`", text)),
+    }
+}
+
+/// Reads any text.
+#[expect(clippy::unnecessary_wraps, reason = "stands where parsers do that can refuse")]
+pub(super) fn any(text: &str) -> Result<String, Expected> {
+    Ok(text.to_owned())
+}
+
+/// Reads one of a few words.
+pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T, Expected> {
+    move |text| {
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            let what = match words.split_last() {
+                Some((last, [])) => last.clone(),
+                Some((last, others)) => format!("{} or {last}", others.join(", ")),
+                None => String::new(),
+            };
+            Expected::choice(what, text)
+        })
+    }
+}
+
+/// Reads the name of a column: as it stands, or in brackets or quotation marks.
+pub(super) fn column(text: &str) -> Result<String, Expected> {
+    let text = text.trim();
+    if !text.starts_with(['[', '"']) {
+        return Ok(text.to_owned());
+    }
+    match first_column(text) {
+        Some((name, "")) if !name.is_empty() => Ok(name),
+        _ => Err(Expected::new("the name of a column").hint(COLUMN_QUOTES)),
+    }
+}
+
+/// What to do about a bracket or quotation mark that is out of place.
+const COLUMN_QUOTES: &str = "write `[a,b]` or `\"a,b\"`, with `]]` for `]` and `\"\"` for `\"`";
+
+/// Splits off the first of several names, and the comma behind it; `None` where a bracket or quotation
+/// mark is out of place.
+fn first_column(text: &str) -> Option<(String, &str)> {
+    let text = text.trim_start();
+    let closing = match text.chars().next() {
+        Some('[') => ']',
+        Some('"') => '"',
+        _ => {
+            let (name, behind) = text.split_at(text.find(',').unwrap_or(text.len()));
+            return Some((name.trim().to_owned(), behind));
+        }
+    };
+    let mut name = String::new();
+    let mut chars = text.char_indices().skip(1).peekable();
+    while let Some((at, c)) = chars.next() {
+        if c == closing && chars.next_if(|(_, next)| *next == closing).is_none() {
+            let behind = text.get(at + c.len_utf8()..)?.trim_start();
+            return (behind.is_empty() || behind.starts_with(',')).then_some((name, behind));
+        }
+        name.push(c);
+    }
+    None
+}
+
+/// Reads names of columns, separated by commas; none twice. One that holds a comma is in brackets or
+/// quotation marks, and any may be.
+pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
+    let mut columns = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let (name, behind) = first_column(text).ok_or_else(|| {
+            Expected::new("names of columns separated by commas").hint(COLUMN_QUOTES)
+        })?;
+        columns.push(name);
+        rest = behind.strip_prefix(',');
+    }
+    // SQL Server's default collations do not tell upper from lower case.
+    let mut folded: Vec<String> = columns.iter().map(|name| name.to_lowercase()).collect();
+    folded.sort();
+    folded.dedup();
+    let fits = folded.len() == columns.len() && folded.iter().all(|name| !name.is_empty());
+    let expected = || Expected::new("names of columns separated by commas, each once");
+    fits.then_some(columns).ok_or_else(expected)
+}
+
+/// Reads the name of another setting.
+///
+/// The likeliest slip is to put the connection string itself there, so a text that could be one is
+/// not shown.
+pub(super) fn setting_name(text: &str) -> Result<String, Expected> {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':');
+    if text.chars().all(is_name_char) && text.len() <= 128 && !is_guid(text) {
+        return Ok(text.to_owned());
+    }
+    Err(Expected::new("the name of a setting")
+        .hint("put the connection string into a setting of its own, and that setting's name here")
+        .shown(Shown::Secret))
+}
+
+/// Reads the name of an application: it becomes a folder in a blob's path.
+pub(super) fn app_name(text: &str) -> Result<String, Expected> {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let fits = text.len() <= 100
+        && text.chars().all(is_name_char)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !text.ends_with('.');
+    fits.then(|| text.to_owned()).ok_or_else(|| {
+        Expected::new(
+            "up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last",
+        )
+    })
+}
+
+/// Reads the name of a blob container.
+/// <https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata>
+pub(super) fn container_name(text: &str) -> Result<String, Expected> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let fits = (3..=63).contains(&text.len())
+        && text.chars().all(|c| is_plain(c) || c == '-')
+        && text.starts_with(is_plain)
+        && text.ends_with(is_plain)
+        && !text.contains("--");
+    fits.then(|| text.to_owned()).ok_or_else(|| {
+        Expected::new(
+            "3 to 63 lower-case letters, digits and single `-`, none of these first or last",
+        )
+    })
+}
+
+/// Reads a filter for `tracing`.
+pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
+    match text.parse::<Targets>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(Expected::new("a log filter such as `info` or `warn,highwater=debug`")
+            .hint(error.to_string())),
+    }
+}
+
+/// Whether a text can be the name of a poller: `[a-z][a-z0-9_]*`, without `__`, which separates.
+pub fn is_poller_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && !text.contains("__")
+        && !text.ends_with('_')
+        && text.len() <= 64
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits_end);
+    (number, unit.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_end_at_a_day() {
+        for (text, ms) in
+            [("0", 0), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("24h", 86_400_000)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "1.5s", "5 min", "25h", "99999999999999999999h", "1S"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert_eq!(duration("30").unwrap_err().hint.as_deref(), Some("add the unit, as in `30s`"));
+    }
+
+    #[test]
+    fn durations_are_shown_as_settings_write_them() {
+        for text in ["500ms", "1500ms", "90s", "5m", "1h"] {
+            assert_eq!(show_duration(duration(text).unwrap()), format!("`{text}`"));
+        }
+    }
+
+    #[test]
+    fn sizes_are_in_powers_of_two_or_plain() {
+        for (text, bytes) in [("4MiB", 4 << 20), ("512KiB", 512 << 10), ("1000000", 1_000_000)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "0", "4MB", "4 GiB", "-1", "1025MiB", "99999999999999MiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_columns_are_written_as_sql_writes_them() {
+        for (text, expected) in [
+            ("a, b c ,d", &["a", "b c", "d"][..]),
+            ("[a,b],\"c,d\" , e", &["a,b", "c,d", "e"]),
+            ("[a]]b],\"c\"\"d\",[e\"f]", &["a]b", "c\"d", "e\"f"]),
+            ("a[1],b\"", &["a[1]", "b\""]),
+            (" [x] ", &["x"]),
+        ] {
+            assert_eq!(columns(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "a,,b", "a,", "[]", "a,[A]", "[a", "[a]b", "\"a\"\"", "[a] b,c", "[a]]"] {
+            assert!(columns(text).is_err(), "{text}");
+        }
+        assert!(columns("[a,b").unwrap_err().hint.unwrap().contains("with `]]` for `]`"));
+        for (text, expected) in
+            [("a,b", "a,b"), ("[a,b]", "a,b"), ("\"c\"\"\"", "c\""), ("[a]]]", "a]")]
+        {
+            assert_eq!(column(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["[a", "[a],[b]", "[]", "[a]b"] {
+            assert!(column(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_string_in_place_of_a_name_is_not_shown() {
+        assert_eq!(setting_name("SQL_CONNECTION"), Ok("SQL_CONNECTION".to_owned()));
+        let expected = setting_name("Server=db;Password=secret").unwrap_err();
+        assert_eq!(expected.shown, Some(Shown::Secret));
+    }
+
+    #[test]
+    fn names_that_end_up_in_paths_hold_nothing_that_a_path_means() {
+        for name in ["local", "my-app_1.test"] {
+            assert!(app_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "..", ".a", "a/b", "a\\b", "a b", "a.", "é"] {
+            assert!(app_name(name).is_err(), "{name}");
+        }
+        for name in ["ab", "Db-state", "-ab", "ab-", "a--b", "a_b"] {
+            assert!(container_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn poller_names_leave_the_separator_alone() {
+        for name in ["orders", "a1_b"] {
+            assert!(is_poller_name(name), "{name}");
+        }
+        for name in ["", "1a", "_a", "a_", "a__b", "Orders", "a-b"] {
+            assert!(!is_poller_name(name), "{name}");
+        }
+    }
+}

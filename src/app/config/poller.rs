@@ -1,0 +1,468 @@
+//! Settings of a poller, and what must hold between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use highwater_mssql::source::{SizeLimits, SourceSettings};
+
+use super::function_segment;
+use super::mistake::{Mistake, Shown};
+use super::parse::{self, Expected, show_duration};
+use super::read::Reader;
+use super::settings::{self, Setting};
+use crate::journal::JournalMode;
+use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
+use crate::policy::{FailurePolicy, Flow};
+use crate::state::OnMissingState;
+
+use super::{
+    FUNCTION_TIMEOUT_ABOVE, FUNCTION_TIMEOUT_RESERVE, FunctionTimeout, HandlerConfig, StateConfig,
+    failure, flow, handler, source,
+};
+
+/// Prefix of all settings of pollers.
+pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
+/// Prefix of the settings that map functions to pollers.
+pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
+
+/// No names of pollers, since their functions would be those of the recovery controller and of the status
+/// page.
+const RESERVED: [&str; 2] = ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"];
+
+/// Most rows that may be set to be counted.
+const COUNT_ROWS_MAX: u32 = 1_000_000;
+/// Most rows that one batch may be set to hold.
+const BATCH_ROWS_MAX: u32 = 100_000;
+/// Shortest lease in Azure Blob Storage: two grains of the service's clock and a heartbeat must fit in.
+const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest lease elsewhere: the clocks of a machine and of a database move in milliseconds.
+const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
+
+/// One poller.
+#[derive(Clone, Debug)]
+pub struct PollerConfig {
+    /// Its name, `[a-z][a-z0-9_]*`; of one part of a poller that is divided with `__p` and its number behind.
+    pub name: String,
+    /// Where rows are read, and which part of them where the poller is divided.
+    pub source: SourceSettings,
+    /// Name of the setting that holds the source's connection string.
+    pub connection_setting: String,
+    /// How long after their delivery rows are read again; `None` for never.
+    pub audit_after: Option<Duration>,
+    /// Whether a poller that never ran waits to be started, behind what there is then.
+    pub start_now: bool,
+    /// Where batches go.
+    pub handler: HandlerConfig,
+    /// How long it may run alone.
+    pub lease: LeaseConfig,
+    /// How much one tick may do.
+    pub limits: LimitsConfig,
+    /// How batches follow each other.
+    pub flow: Flow,
+    /// Age at which the cached state document is read again.
+    pub state_refresh: Duration,
+    /// How often an idle poller writes down that it is alive; `None` for never.
+    pub status_interval: Option<Duration>,
+    /// Pause after a first failure.
+    pub retry_delay_min: Duration,
+    /// Longest pause after failures; not below the first.
+    pub retry_delay_max: Duration,
+    /// Longest pause that a target may ask for.
+    pub retry_after_max: Duration,
+    /// What becomes of rows that are not taken.
+    pub policy: FailurePolicy,
+    /// What to do when the state document of a poller that has run is gone.
+    pub on_missing_state: OnMissingState,
+    /// What ticks tell of themselves, and for how long.
+    pub journal: JournalConfig,
+}
+
+impl PollerConfig {
+    /// Returns the settings of a part of the poller, by whatever number; `None` for the whole.
+    #[must_use]
+    pub fn part(&self, partition: Option<Partition>) -> Self {
+        let whole = whole_of(&self.name);
+        let name = partition.map_or_else(|| whole.to_owned(), |partition| partition.name(whole));
+        let source = SourceSettings { poller: name.clone(), partition, ..self.source.clone() };
+        Self { name, source, ..self.clone() }
+    }
+}
+
+/// The history of a poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// How much is told.
+    pub mode: JournalMode,
+    /// How long whole days are kept; `None` for ever.
+    pub retention: Option<Duration>,
+}
+
+/// The right to run a poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseConfig {
+    /// How long it stands without renewal.
+    pub ttl: Duration,
+}
+
+/// How much one tick may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// Most rows in one batch.
+    pub batch_rows_max: usize,
+    /// Most batches in one tick; `None` for no limit.
+    pub batches_max: Option<u32>,
+    /// How long a handler that reports progress may report none; `None` for ever.
+    pub handler_stall_max: Option<Duration>,
+    /// Time after which no further batch is started; below the function's time-out.
+    pub tick_time_max: Duration,
+    /// Most rows that are counted behind the checkpoint; 0 for none.
+    pub count_rows_max: usize,
+}
+
+/// What settings of a poller are checked against.
+pub(super) struct Facts<'a> {
+    pub(super) function_timeout: Option<Duration>,
+    pub(super) state: Option<&'a StateConfig>,
+}
+
+/// Returns the names of all pollers that any setting speaks of.
+pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
+    let mut segments = BTreeSet::new();
+    for name in reader.names() {
+        let rest = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
+        segments.extend(rest.map(|(segment, _)| segment.to_owned()));
+    }
+    if segments.is_empty() {
+        reader.note(Mistake {
+            setting: settings::SOURCE_TABLE.name.to_owned(),
+            shown: Shown::Missing,
+            expected: "at least one poller".to_owned(),
+            hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
+        });
+    }
+    for reserved in RESERVED {
+        if !segments.remove(reserved) {
+            continue;
+        }
+        reader.note(Mistake {
+            setting: format!("{POLLERS}{reserved}__…"),
+            shown: Shown::Unknown,
+            expected: "another name: a function of Highwater's own has this one".to_owned(),
+            hint: None,
+        });
+    }
+    let (right, wrong): (BTreeSet<_>, BTreeSet<_>) =
+        segments.into_iter().partition(|segment| is_segment(segment));
+    for segment in wrong {
+        let upper = function_segment(&segment);
+        let setting = format!("{POLLERS}{segment}__…");
+        let expected =
+            "the poller's name in upper case: letters, digits and single `_`, a letter first";
+        let hint = is_segment(&upper).then(|| format!("write `{POLLERS}{upper}__…`"));
+        reader.note(Mistake {
+            setting,
+            shown: Shown::Unknown,
+            expected: expected.to_owned(),
+            hint,
+        });
+    }
+    right.into_iter().map(|segment| segment.to_ascii_lowercase()).collect()
+}
+
+/// Whether a part of a setting's name can stand for a poller.
+pub(super) fn is_segment(segment: &str) -> bool {
+    let name = segment.to_ascii_lowercase();
+    parse::is_poller_name(&name) && name.to_ascii_uppercase() == segment
+}
+
+/// Reads a poller: one that is whole, or all the parts that share its keys.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    name: &str,
+    facts: &Facts<'_>,
+) -> Option<Vec<PollerConfig>> {
+    let max = u32::from(PARTITIONS_MAX);
+    let segment = name.to_ascii_uppercase();
+    let count = reader.read(&settings::PARTITIONS, Some(&segment), parse::number(1..=max));
+    let poller = read_whole(reader, name, facts)?;
+    let parts = Partition::all(u16::try_from(count?).unwrap_or(PARTITIONS_MAX));
+    Some(parts.into_iter().map(|partition| poller.part(partition)).collect())
+}
+
+fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
+    let segment = name.to_ascii_uppercase();
+    let at = Some(segment.as_str());
+    let sizes = read_size_limits(reader, &segment);
+    let source = source::read(reader, &segment, name, sizes);
+    let handler = handler::read(reader, &segment);
+    handler::check_timeout(reader, &segment, facts.function_timeout);
+    let lease = read_lease(reader, &segment, facts.state);
+    let limits = read_limits(reader, &segment, facts.function_timeout);
+    // What is wrong with the most rows is said once.
+    let rows_max = limits.map(|limits| u32::try_from(limits.batch_rows_max).unwrap_or(u32::MAX));
+    let rows_max = rows_max.unwrap_or(BATCH_ROWS_MAX);
+    let flow = flow::read(reader, &segment, rows_max);
+    let state_refresh = reader.read(&settings::STATE_REFRESH, at, parse::duration);
+    let status_interval = reader.read(&settings::STATUS_INTERVAL, at, parse::duration);
+    let retry_delays = read_retry_delays(reader, &segment);
+    let retry_after_max = reader.read(&settings::RETRY_AFTER_MAX, at, parse::duration);
+    let policy = failure::read(reader, &segment);
+    let answers = [("stop", OnMissingState::Stop), ("recreate", OnMissingState::Recreate)];
+    let on_missing_state = reader.read(&settings::ON_MISSING_STATE, at, parse::one_of(&answers));
+    let journal = read_journal(reader, &segment);
+    let (retry_delay_min, retry_delay_max) = retry_delays?;
+    let (source, handler, flow, policy) = (source?, handler?, flow?, policy?);
+    if flow.overlap_commit {
+        flow::check_overlap(reader, &segment, (source.audit_after, &handler, &policy))?;
+    }
+    Some(PollerConfig {
+        name: name.to_owned(),
+        source: source.settings,
+        connection_setting: source.connection_setting,
+        audit_after: source.audit_after,
+        start_now: source.start_now,
+        handler,
+        lease: lease?,
+        limits: limits?,
+        flow,
+        state_refresh: state_refresh?,
+        status_interval: status_interval
+            .map(|interval| (!interval.is_zero()).then_some(interval))?,
+        retry_delay_min,
+        retry_delay_max,
+        retry_after_max: retry_after_max?,
+        policy,
+        on_missing_state: on_missing_state?,
+        journal: journal?,
+    })
+}
+
+pub(super) fn read_function_timeout(reader: &mut Reader<'_>) -> Option<Duration> {
+    reader.read(&settings::FUNCTION_TIMEOUT, None, |text| match parse::duration(text)? {
+        read if read > FUNCTION_TIMEOUT_ABOVE => Ok(read),
+        _ => Err(above(FUNCTION_TIMEOUT_ABOVE)),
+    })
+}
+
+/// Checks that a tick fits into the limit of the host, and returns that limit.
+pub(super) fn check_host_timeout(
+    reader: &mut Reader<'_>,
+    host: Option<&FunctionTimeout>,
+) -> Option<Duration> {
+    let FunctionTimeout { limit, set_by, text } = host?;
+    let limit = (*limit)?;
+    if limit > FUNCTION_TIMEOUT_ABOVE {
+        return Some(limit);
+    }
+    reader.note(Mistake {
+        setting: set_by.clone(),
+        shown: Shown::Value(text.clone().unwrap_or_default()),
+        expected: format!(
+            "more than {}, such as `00:05:00`: a tick ends {} seconds before the host's limit",
+            show_duration(FUNCTION_TIMEOUT_ABOVE),
+            FUNCTION_TIMEOUT_RESERVE.as_secs()
+        ),
+        hint: None,
+    });
+    None
+}
+
+/// Returns how long after its start a tick may still begin a batch, within a limit on function calls.
+pub(super) fn tick_time_within(function_timeout: Duration) -> Duration {
+    function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE + Duration::from_secs(1))
+}
+
+/// Returns which function segments run which of the pollers `names`.
+pub(super) fn read_functions(
+    reader: &mut Reader<'_>,
+    names: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
+    let mut functions = BTreeMap::new();
+    for name in reader.names() {
+        let Some(segment) = function_of(&name) else { continue };
+        let poller = reader.read(&settings::FUNCTION_POLLER, Some(segment), |text| {
+            let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let what = || format!("the name of a poller that is set up: {}", known.join(", "));
+            names.get(text).cloned().ok_or_else(|| Expected::new(what()))
+        });
+        functions.extend(poller.map(|poller| (segment.to_owned(), poller)));
+    }
+    functions
+}
+
+/// Reads which functions run several pollers, where `functions` run one each.
+pub(super) fn read_groups(
+    reader: &mut Reader<'_>,
+    names: &BTreeSet<String>,
+    functions: &BTreeMap<String, String>,
+) -> BTreeMap<String, GroupConfig> {
+    let mut groups = BTreeMap::new();
+    for name in reader.names() {
+        let Some(segment) = group_of(&name) else { continue };
+        let group = reader.read(&settings::FUNCTION_POLLERS, Some(segment), |text| {
+            let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let what = || {
+                let known = known.join(", ");
+                format!("`all`, or names of pollers separated by commas: {known}")
+            };
+            if functions.contains_key(segment) {
+                let one = settings::FUNCTION_POLLER.name_for(Some(segment));
+                return Err(Expected::new(format!("nothing, since `{one}` is set: remove one")));
+            }
+            if text == "all" {
+                return Ok(GroupConfig { pollers: BTreeSet::new(), is_all: true });
+            }
+            let mut pollers = BTreeSet::new();
+            for part in text.split(',').map(str::trim) {
+                // A poller that is divided stands for its partitions.
+                let meant = names.iter().filter(|name| *name == part || whole_of(name) == part);
+                let before = pollers.len();
+                pollers.extend(meant.cloned());
+                if pollers.len() == before && !pollers.contains(part) {
+                    return Err(Expected::new(what()));
+                }
+            }
+            Ok(GroupConfig { pollers, is_all: false })
+        });
+        groups.extend(group.map(|group| (segment.to_owned(), group)));
+    }
+    // A function that runs all pollers leaves out those that another one is set to run.
+    let taken = groups.values().filter(|group| !group.is_all).flat_map(|group| &group.pollers);
+    let taken: BTreeSet<String> = taken.chain(functions.values()).cloned().collect();
+    for group in groups.values_mut().filter(|group| group.is_all) {
+        group.pollers = names.difference(&taken).cloned().collect();
+    }
+    groups
+}
+
+/// Pollers that one function runs in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Their names.
+    pub pollers: BTreeSet<String>,
+    /// Whether they are all that no other function runs.
+    pub is_all: bool,
+}
+
+/// Returns the function that a setting's name speaks of, if it maps one to a poller.
+pub(super) fn function_of(name: &str) -> Option<&str> {
+    function_before(name, "__POLLER")
+}
+
+/// The same for a setting that maps a function to several pollers.
+pub(super) fn group_of(name: &str) -> Option<&str> {
+    function_before(name, "__POLLERS")
+}
+
+fn function_before<'a>(name: &'a str, end: &str) -> Option<&'a str> {
+    let segment = name.strip_prefix(FUNCTIONS)?.strip_suffix(end)?;
+    (!segment.is_empty() && function_segment(segment) == segment).then_some(segment)
+}
+
+fn read_lease(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    state: Option<&StateConfig>,
+) -> Option<LeaseConfig> {
+    let ttl_min = match state {
+        Some(StateConfig::Blob { access, .. }) if !access.is_development() => BLOB_LEASE_TTL_MIN,
+        Some(StateConfig::Blob { .. } | StateConfig::File { .. } | StateConfig::Sql { .. })
+        | None => LEASE_TTL_MIN,
+    };
+    let at = Some(segment);
+    let ttl = reader.read(&settings::LEASE_TTL, at, parse::duration_from(ttl_min));
+    Some(LeaseConfig { ttl: ttl? })
+}
+
+fn read_journal(reader: &mut Reader<'_>, segment: &str) -> Option<JournalConfig> {
+    let at = Some(segment);
+    let modes =
+        [("off", JournalMode::Off), ("commits", JournalMode::Commits), ("full", JournalMode::Full)];
+    let mode = reader.read(&settings::JOURNAL, at, parse::one_of(&modes));
+    let retention = reader.read(&settings::JOURNAL_RETENTION, at, |text| {
+        let days = text.strip_suffix('d').unwrap_or(if text == "0" { text } else { "" });
+        match days.parse::<u16>() {
+            Ok(0) => Ok(None),
+            Ok(days) => Ok(Some(DAY * u32::from(days))),
+            Err(_) => Err(Expected::new("a number of days such as `30d`, or `0`")),
+        }
+    });
+    Some(JournalConfig { mode: mode?, retention: retention? })
+}
+
+/// Reads how much is read at once.
+fn read_size_limits(reader: &mut Reader<'_>, segment: &str) -> Option<SizeLimits> {
+    let at = Some(segment);
+    let batch_bytes_max = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
+    let value_bytes_max = reader.read(&settings::VALUE_BYTES_MAX, at, parse::size);
+    Some(SizeLimits { batch_bytes_max: batch_bytes_max?, value_bytes_max: value_bytes_max? })
+}
+
+fn read_limits(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) -> Option<LimitsConfig> {
+    let at = Some(segment);
+    let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
+    let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
+    let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
+    let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
+    let counted = reader.read(&settings::COUNT_ROWS_MAX, at, parse::number(0..=COUNT_ROWS_MAX));
+    Some(LimitsConfig {
+        batch_rows_max: usize::try_from(rows?).unwrap_or(usize::MAX),
+        batches_max,
+        handler_stall_max: stall_max.map(|limit| (!limit.is_zero()).then_some(limit))?,
+        tick_time_max: tick_time_max?,
+        count_rows_max: usize::try_from(counted?).unwrap_or(usize::MAX),
+    })
+}
+
+fn read_tick_time_max(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    function_timeout: Option<Duration>,
+) -> Option<Duration> {
+    let setting = &settings::TICK_TIME_MAX;
+    let is_set = reader.text(&setting.name_for(Some(segment))).is_some();
+    let below = function_timeout
+        .map_or(Duration::MAX, |limit| limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE));
+    reader.read(setting, Some(segment), |text| {
+        let read = parse::duration_from(Duration::from_millis(1))(text)?;
+        match (read < below, is_set) {
+            (true, _) => Ok(read),
+            (false, false) => Ok(function_timeout.map_or(read, tick_time_within)),
+            (false, true) => Err(Expected::new(format!(
+                "a duration below {}, which is `{}` less 15 seconds",
+                show_duration(below),
+                settings::FUNCTION_TIMEOUT.name
+            ))),
+        }
+    })
+}
+
+fn read_retry_delays(reader: &mut Reader<'_>, segment: &str) -> Option<(Duration, Duration)> {
+    let at = Some(segment);
+    let delay_min = Duration::from_millis(1);
+    let mut read = |setting: &Setting| reader.read(setting, at, parse::duration_from(delay_min));
+    let (min, max) = (read(&settings::RETRY_DELAY_MIN), read(&settings::RETRY_DELAY_MAX));
+    let (min, max) = (min?, max?);
+    if min > max {
+        // One of them is set, as the defaults are in order; that one is named.
+        let (min_name, max_name) =
+            (settings::RETRY_DELAY_MIN.name_for(at), settings::RETRY_DELAY_MAX.name_for(at));
+        let (name, expected) = match reader.text(&max_name) {
+            Some(_) => (max_name, format!("at least {}, as `{min_name}` says", show_duration(min))),
+            None => (min_name, format!("at most {}, as `{max_name}` says", show_duration(max))),
+        };
+        let text = reader.text(&name).unwrap_or_default();
+        reader.wrong(&name, &text, Expected::new(expected));
+        return None;
+    }
+    Some((min, max))
+}
+
+fn above(limit: Duration) -> Expected {
+    Expected::new(format!("a duration of more than {}", show_duration(limit)))
+}

@@ -1,0 +1,393 @@
+//! Settings of a poller's source.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use highwater_mssql::source::{OnSchemaChange, Relation, SizeLimits, SourceClock, SourceSettings};
+use highwater_mssql::{Filter, FilterProblem, SqlConnection, check_database, check_query};
+
+use super::mistake::{Mistake, Shown};
+use super::parse::{self, Expected};
+use super::read::Reader;
+use super::settings;
+use crate::cursor::CursorMode;
+
+/// Tenant of a service principal, by the name that the Azure libraries know.
+/// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
+const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
+
+/// Rows that are read again at once have had no time to be joined by late ones.
+const AUDIT_AFTER_MIN: Duration = Duration::from_secs(1);
+
+/// Largest offset from UTC that SQL Server knows.
+/// <https://learn.microsoft.com/sql/t-sql/data-types/datetimeoffset-transact-sql>
+const OFFSET_MAX_MINUTES: i16 = 14 * 60;
+
+/// What the settings of a source say, and what they say of its poller.
+pub(super) struct Read {
+    pub(super) settings: SourceSettings,
+    pub(super) connection_setting: String,
+    pub(super) audit_after: Option<Duration>,
+    pub(super) start_now: bool,
+}
+
+/// Reads the source of `poller`, which reads as much at once as `limits` allow.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    poller: &str,
+    limits: Option<SizeLimits>,
+) -> Option<Read> {
+    let at = Some(segment);
+    let connection = read_connection(reader, segment);
+    let relation = read_relation(reader, segment);
+    let is_query = matches!(relation, Some(Relation::Query(_)));
+    let mode = reader.read(&settings::SOURCE_MODE, at, |text| read_mode(text, is_query));
+    if let (Some(Relation::Query(text)), Some(mode), Some((_, connection))) =
+        (&relation, mode, &connection)
+    {
+        check_reach(reader, segment, text, mode, connection);
+    }
+    let cursor = match mode {
+        Some(Some(CursorMode::ChangeTracking)) => {
+            reader.read_if_set(&settings::SOURCE_CURSOR, at, |_| no_cursor());
+            Some(None)
+        }
+        Some(None) if !is_query => {
+            Some(reader.read_if_set(&settings::SOURCE_CURSOR, at, parse::column))
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_CURSOR, at, parse::column).map(Some),
+    };
+    let key = reader.read(&settings::SOURCE_KEY, at, parse::columns);
+    let columns = reader.read_if_set(&settings::SOURCE_COLUMNS, at, parse::columns);
+    let kept: Vec<&str> =
+        key.iter().flatten().chain(cursor.iter().flatten()).map(String::as_str).collect();
+    let columns_excluded = reader.read_if_set(&settings::SOURCE_COLUMNS_EXCLUDED, at, |text| {
+        read_columns_excluded(text, columns.is_some(), &kept)
+    });
+    let filter_params = read_filter_params(reader, segment);
+    let filter = reader.read_if_set(&settings::SOURCE_FILTER, at, parse::any);
+    check_filter(reader, segment, filter.as_deref(), &filter_params);
+    let soft_delete = reader.read_if_set(&settings::SOURCE_SOFT_DELETE, at, |text| match mode {
+        Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
+        Some(_) | None => parse::column(text),
+    });
+    let settle = read_settle(reader, segment, mode.flatten());
+    let clock = read_clock(reader, segment, mode.flatten());
+    let audit_after = match mode {
+        Some(Some(mode)) if !mode.goes_by_time() => {
+            reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, |_| no_settle(mode))
+        }
+        Some(_) | None => {
+            let read = parse::duration_from(AUDIT_AFTER_MIN);
+            reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, read)
+        }
+    };
+    let answers = [("follow", OnSchemaChange::Follow), ("stop", OnSchemaChange::Stop)];
+    let on_schema_change =
+        reader.read(&settings::SOURCE_ON_SCHEMA_CHANGE, at, parse::one_of(&answers));
+    let starts = [("beginning", false), ("now", true)];
+    let start_now = reader.read(&settings::SOURCE_START, at, parse::one_of(&starts));
+    let (connection_setting, connection) = connection?;
+    let settings = SourceSettings {
+        poller: poller.to_owned(),
+        connection,
+        relation: relation?,
+        mode: mode?,
+        cursor_column: cursor?,
+        key: key?,
+        columns,
+        columns_excluded: columns_excluded.unwrap_or_default(),
+        filter,
+        filter_params,
+        soft_delete,
+        settle: settle?,
+        clock: clock?,
+        limits: limits?,
+        on_schema_change: on_schema_change?,
+        partition: None,
+    };
+    Some(Read { settings, connection_setting, audit_after, start_now: start_now? })
+}
+
+fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
+    let at = Some(segment);
+    let query = &settings::SOURCE_QUERY;
+    let is_table = reader.text(&settings::SOURCE_TABLE.name_for(at)).is_some();
+    if reader.text(&query.name_for(at)).is_none() {
+        return reader.read(&settings::SOURCE_TABLE, at, parse::any).map(Relation::Table);
+    }
+    let read = reader.read(query, at, |text| {
+        if is_table {
+            return Err(Expected::new("nothing, as `SOURCE__TABLE` is set")
+                .hint("remove one of them: a poller reads a table or a query"));
+        }
+        check_query(text).map_err(|reason| Expected::new("one `SELECT`").hint(reason))?;
+        Ok(text.to_owned())
+    });
+    read.map(Relation::Query)
+}
+
+/// Notes a query that reads another database than the connection's, where the mode may be one that is
+/// bounded in that database only.
+fn check_reach(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    text: &str,
+    mode: Option<CursorMode>,
+    connection: &SqlConnection,
+) {
+    if mode.is_some_and(CursorMode::goes_by_time) {
+        return;
+    }
+    if let Err(reason) = check_database(text, connection.database.as_deref()) {
+        let setting = settings::SOURCE_QUERY.name_for(Some(segment));
+        let expected = Expected::new("a query that stays in the connection's database");
+        reader.wrong(&setting, text, expected.hint(reason));
+    }
+}
+
+fn read_mode(text: &str, is_query: bool) -> Result<Option<CursorMode>, Expected> {
+    let mode = parse::one_of(&MODES)(text)?;
+    if is_query && mode == Some(CursorMode::ChangeTracking) {
+        return Err(Expected::new("a mode with a cursor column, as `SOURCE__QUERY` is set")
+            .hint("only a table has tracked changes: read it as `SOURCE__TABLE`"));
+    }
+    Ok(mode)
+}
+
+fn read_columns_excluded(
+    text: &str,
+    is_listed: bool,
+    kept: &[&str],
+) -> Result<Vec<String>, Expected> {
+    if is_listed {
+        return Err(Expected::new("nothing, as `SOURCE__COLUMNS` is set")
+            .hint("remove one of them: a list names what is delivered, or what is not"));
+    }
+    let columns = parse::columns(text)?;
+    let is_kept =
+        |name: &&String| kept.iter().any(|kept| kept.to_lowercase() == name.to_lowercase());
+    match columns.iter().find(is_kept) {
+        Some(name) => Err(Expected::new("columns that are neither key nor cursor")
+            .hint(format!("take `{name}` off the list"))),
+        None => Ok(columns),
+    }
+}
+
+/// Returns the name of the parameter that a poller's setting gives a value to, if it is one.
+pub(super) fn filter_param(tail: &str) -> Option<&str> {
+    let name = tail.strip_prefix("SOURCE__FILTER_PARAMS__")?;
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!name.is_empty() && name.chars().all(is_name_char)).then_some(name)
+}
+
+fn read_filter_params(reader: &mut Reader<'_>, segment: &str) -> BTreeMap<String, String> {
+    let prefix = settings::SOURCE_FILTER_PARAMS.name_for(Some(segment)).replace("<PARAM>", "");
+    let mut params: BTreeMap<String, String> = BTreeMap::new();
+    for setting in reader.names() {
+        let Some(name) = setting.strip_prefix(&prefix).filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        let text = reader.text(&setting).unwrap_or_default();
+        if let Some(other) = params.keys().find(|other| other.eq_ignore_ascii_case(name)) {
+            let what = format!("a name of its own: `{prefix}{other}` is the same parameter");
+            reader.wrong(&setting, "", Expected::new(what).shown(Shown::Secret));
+            continue;
+        }
+        params.insert(name.to_owned(), text);
+    }
+    params
+}
+
+fn check_filter(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    filter: Option<&str>,
+    params: &BTreeMap<String, String>,
+) {
+    let setting = settings::SOURCE_FILTER.name_for(Some(segment));
+    let param = |name: &str| {
+        settings::SOURCE_FILTER_PARAMS.name_for(Some(segment)).replace("<PARAM>", name)
+    };
+    let text = filter.unwrap_or_default();
+    for problem in Filter::parse(text, params).err().unwrap_or_default() {
+        match problem {
+            FilterProblem::Text(reason) => {
+                let expected = Expected::new("a condition that can stand between parentheses");
+                reader.wrong(&setting, text, expected.hint(reason));
+            }
+            FilterProblem::Missing(name) => reader.note(Mistake {
+                setting: param(&name.to_ascii_uppercase()),
+                shown: Shown::Missing,
+                expected: format!("the value of `@{name}`"),
+                hint: Some(format!("`{setting}` names it")),
+            }),
+            FilterProblem::Unused(name) => reader.note(Mistake {
+                setting: param(&name),
+                shown: Shown::Unknown,
+                expected: format!("a parameter that `{setting}` names"),
+                hint: Some(format!("write `@{}` there, or remove this", name.to_ascii_lowercase())),
+            }),
+            FilterProblem::Value(name, reason) => {
+                let expected = Expected::new("a value, with its type in front or without one");
+                // What it filters by can be as private as the rows.
+                reader.wrong(&param(&name), "", expected.hint(reason).shown(Shown::Secret));
+            }
+        }
+    }
+}
+
+fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, SqlConnection)> {
+    let setting = &settings::SOURCE_CONNECTION;
+    let name = reader.read(setting, Some(segment), parse::setting_name)?;
+    let connection = read_sql_connection(reader, &name, &setting.name_for(Some(segment)))?;
+    Some((name, connection))
+}
+
+/// What the portal puts before the name of a connection string, by the type that is chosen there.
+pub(super) const PORTAL_PREFIXES: [&str; 3] = ["SQLAZURECONNSTR_", "SQLCONNSTR_", "CUSTOMCONNSTR_"];
+
+/// Reads the connection string in the setting `name`, which another setting, `named_by`, names. The plain name wins
+/// over those that the portal makes of it.
+pub(super) fn read_sql_connection(
+    reader: &mut Reader<'_>,
+    name: &str,
+    named_by: &str,
+) -> Option<SqlConnection> {
+    let of_portal = PORTAL_PREFIXES.map(|prefix| format!("{prefix}{name}"));
+    let mut names = [name].into_iter().chain(of_portal.iter().map(String::as_str));
+    let Some((name, text)) = names.find_map(|name| Some((name, reader.text(name)?))) else {
+        reader.note(Mistake {
+            setting: name.to_owned(),
+            shown: Shown::Missing,
+            expected: "an ADO.NET connection string".to_owned(),
+            hint: Some(format!("`{named_by}` names this setting")),
+        });
+        return None;
+    };
+    let tenant = reader.text(AZURE_TENANT_ID);
+    match SqlConnection::parse_for_tenant(&text, tenant.as_deref()) {
+        Ok(connection) => Some(connection),
+        Err(problems) => {
+            for problem in problems {
+                reader.wrong(name, "", connection_string(&problem));
+            }
+            None
+        }
+    }
+}
+
+pub(super) fn connection_string(problem: &str) -> Expected {
+    Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
+}
+
+/// Modes by the names that settings have for them.
+const MODES: [(&str, Option<CursorMode>); 5] = [
+    ("auto", None),
+    ("rowversion", Some(CursorMode::RowVersion)),
+    ("change_tracking", Some(CursorMode::ChangeTracking)),
+    ("timestamp+pk", Some(CursorMode::TimestampPk)),
+    ("integer+pk", Some(CursorMode::IntegerPk)),
+];
+
+fn no_cursor() -> Result<String, Expected> {
+    Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
+        .hint("remove it, or set the mode to `auto`"))
+}
+
+fn no_soft_delete() -> Expected {
+    Expected::new("nothing, as mode `integer+pk` sees inserted rows only")
+        .hint("remove it, or set the mode to one that sees updates")
+}
+
+fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
+    Err(Expected::new(format!("nothing, as mode `{mode}` waits for no time to pass"))
+        .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
+}
+
+fn read_settle(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    mode: Option<CursorMode>,
+) -> Option<Duration> {
+    match mode {
+        Some(mode) if !mode.goes_by_time() => {
+            reader.read_if_set(&settings::SOURCE_SETTLE, Some(segment), |_| no_settle(mode));
+            Some(Duration::ZERO)
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_SETTLE, Some(segment), parse::duration),
+    }
+}
+
+fn read_clock(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    mode: Option<CursorMode>,
+) -> Option<SourceClock> {
+    match mode {
+        Some(mode) if mode != CursorMode::TimestampPk => {
+            reader.read_if_set(&settings::SOURCE_CLOCK, Some(segment), |_| no_clock(mode));
+            Some(SourceClock::Utc)
+        }
+        Some(_) | None => reader.read(&settings::SOURCE_CLOCK, Some(segment), clock),
+    }
+}
+
+fn no_clock(mode: CursorMode) -> Result<SourceClock, Expected> {
+    Err(Expected::new(format!("nothing, as mode `{mode}` goes by no time column"))
+        .hint("remove it, or set the mode to `timestamp+pk`"))
+}
+
+/// Reads `utc`, `local` or `+hh:mm`, which no zone exceeds by more than SQL Server's own 14 hours.
+fn clock(text: &str) -> Result<SourceClock, Expected> {
+    let offset = || {
+        let (sign, rest) = match text.split_at_checked(1)? {
+            ("+", rest) => (1, rest),
+            ("-", rest) => (-1, rest),
+            _ => return None,
+        };
+        let (hours, minutes) = rest.split_once(':')?;
+        let two_digits =
+            |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        if !two_digits(hours) || !two_digits(minutes) {
+            return None;
+        }
+        let (hours, minutes): (i16, i16) = (hours.parse().ok()?, minutes.parse().ok()?);
+        let all = hours * 60 + minutes;
+        (minutes < 60 && all <= OFFSET_MAX_MINUTES).then_some(SourceClock::Offset(sign * all))
+    };
+    match text {
+        "utc" => Ok(SourceClock::Utc),
+        "local" => Ok(SourceClock::Local),
+        _ => offset().ok_or_else(|| {
+            Expected::new("`utc`, `local`, or an offset from UTC like `+01:00`, up to 14 hours")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_utc_local_or_an_offset_that_there_is() {
+        for (text, expected) in [
+            ("utc", Some(SourceClock::Utc)),
+            ("local", Some(SourceClock::Local)),
+            ("+01:00", Some(SourceClock::Offset(60))),
+            ("-03:30", Some(SourceClock::Offset(-210))),
+            ("+14:00", Some(SourceClock::Offset(840))),
+            ("+14:01", None),
+            ("+1:00", None),
+            ("+01:60", None),
+            ("+0100", None),
+            ("++1:00", None),
+            ("01:00", None),
+            ("Europe/Berlin", None),
+            ("", None),
+        ] {
+            assert_eq!(clock(text).ok(), expected, "{text}");
+        }
+    }
+}

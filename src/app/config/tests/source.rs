@@ -1,0 +1,140 @@
+//! Settings of sources.
+
+use super::*;
+
+const PREFIX: &str = "HIGHWATER__POLLERS__ORDERS__SOURCE__";
+
+/// The minimal settings with these of the source in their place; blank ones are as not set.
+fn source(settings: &[(&str, &str)]) -> Result<SourceSettings, String> {
+    let mut vars = vars(&[MINIMAL]);
+    for (name, value) in settings {
+        vars.insert(format!("{PREFIX}{name}"), (*value).to_owned());
+    }
+    let config = Config::from_vars(&vars).map_err(|errors| errors.to_string());
+    config.map(|mut config| config.pollers.remove("orders").unwrap().source)
+}
+
+#[test]
+fn a_query_stands_in_the_place_of_a_table() {
+    let text = "SELECT id, version FROM dbo.orders";
+    let read = source(&[("TABLE", ""), ("QUERY", text)]).unwrap();
+    assert_eq!(read.relation, Relation::Query(text.to_owned()));
+    let auto = source(&[("TABLE", ""), ("QUERY", text), ("MODE", "auto")]).unwrap();
+    assert_eq!((auto.mode, auto.cursor_column.as_deref()), (None, Some("version")));
+    for (settings, expected) in [
+        (
+            &[("QUERY", text)][..],
+            "SOURCE__QUERY` is `SELECT id, version FROM dbo.orders`, expected nothing, as `SOURCE__TABLE` is set",
+        ),
+        (&[("TABLE", "")], "SOURCE__TABLE` is not set, expected table or view"),
+        (&[("TABLE", ""), ("QUERY", "SELECT 1; SELECT 2")], "hint: it is more than one statement"),
+        (&[("TABLE", ""), ("QUERY", "SELECT a FROM t ORDER BY a")], "hint: there is an `ORDER BY`"),
+        (
+            &[("TABLE", ""), ("QUERY", text), ("MODE", "change_tracking")],
+            "hint: only a table has tracked changes",
+        ),
+        (
+            &[("TABLE", ""), ("QUERY", text), ("MODE", "auto"), ("CURSOR", "")],
+            "SOURCE__CURSOR` is not set",
+        ),
+    ] {
+        let errors = source(settings).unwrap_err();
+        assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
+    }
+}
+
+#[test]
+fn a_query_of_another_database_has_a_mode_that_goes_by_time() {
+    let text = "SELECT id, version FROM elsewhere.dbo.orders";
+    let read = |mode| source(&[("TABLE", ""), ("QUERY", text), ("MODE", mode)]);
+    for mode in ["rowversion", "auto"] {
+        let errors = read(mode).unwrap_err();
+        assert!(errors.contains("hint: it reads `elsewhere.dbo.orders`"), "{errors}");
+        assert!(errors.starts_with("1 mistake"), "{errors}");
+    }
+    for mode in ["timestamp+pk", "integer+pk"] {
+        assert!(read(mode).is_ok(), "{mode}");
+    }
+}
+
+#[test]
+fn columns_are_listed_or_left_out() {
+    let read = source(&[("COLUMNS_EXCLUDED", "note, [odd, name]")]).unwrap();
+    assert_eq!(read.columns_excluded, ["note", "odd, name"]);
+    for (settings, expected) in [
+        (&[("COLUMNS", "a"), ("COLUMNS_EXCLUDED", "b")][..], "as `SOURCE__COLUMNS` is set"),
+        (&[("COLUMNS_EXCLUDED", "a,,b")], "each once"),
+        (&[("COLUMNS_EXCLUDED", "a,Version")], "hint: take `Version` off the list"),
+        (&[("COLUMNS_EXCLUDED", "ID")], "hint: take `ID` off the list"),
+    ] {
+        let errors = source(settings).unwrap_err();
+        assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
+    }
+}
+
+#[test]
+fn a_column_of_any_name_can_be_named() {
+    let read = source(&[
+        ("KEY", "id, [a,b], \"c,\"\"d\""),
+        ("CURSOR", "[row,version]"),
+        ("COLUMNS", "[a,b],[e]]f]"),
+        ("SOFT_DELETE", "\"gone, or not\""),
+    ])
+    .unwrap();
+    assert_eq!(read.key, ["id", "a,b", "c,\"d"]);
+    assert_eq!(read.cursor_column.as_deref(), Some("row,version"));
+    assert_eq!(read.columns.unwrap(), ["a,b", "e]f"]);
+    assert_eq!(read.soft_delete.as_deref(), Some("gone, or not"));
+    for name in ["KEY", "CURSOR", "COLUMNS", "COLUMNS_EXCLUDED", "SOFT_DELETE"] {
+        let errors = source(&[(name, "[a,b")]).unwrap_err();
+        assert!(errors.contains(&format!("SOURCE__{name}` is `[a,b`, expected")), "{errors}");
+        assert!(errors.contains("hint: write `[a,b]` or"), "{errors}");
+    }
+}
+
+#[test]
+fn a_mode_that_sees_no_updates_has_no_soft_deletes() {
+    assert_eq!(source(&[("SOFT_DELETE", "gone")]).unwrap().soft_delete.as_deref(), Some("gone"));
+    let errors = source(&[("MODE", "integer+pk"), ("SOFT_DELETE", "gone")]).unwrap_err();
+    assert!(errors.contains("as mode `integer+pk` sees inserted rows only"), "{errors}");
+}
+
+#[test]
+fn a_filter_and_its_values_fit_each_other() {
+    let read = source(&[("FILTER", "region = @region"), ("FILTER_PARAMS__REGION", "EU")]).unwrap();
+    assert_eq!(read.filter_params["REGION"], "EU");
+    let check = |settings: &[(&str, &str)], expected: &Expect| {
+        expected.assert_eq(&source(settings).unwrap_err());
+    };
+    check(
+        &[("FILTER", "region = @region"), ("FILTER_PARAMS__REGOIN", "EU")],
+        &expect![[r#"
+        2 mistakes in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is not set, expected the value of `@region`
+          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names it
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGOIN` is unknown, expected a parameter that `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names
+          hint: write `@regoin` there, or remove this"#]],
+    );
+    check(
+        &[("FILTER_PARAMS__REGION", "EU")],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is unknown, expected a parameter that `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names
+          hint: write `@region` there, or remove this"#]],
+    );
+    check(
+        &[("FILTER", "a = @a"), ("FILTER_PARAMS__A", "int(5):secret"), ("FILTER_PARAMS__a", "1")],
+        &expect![[r#"
+            2 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, with its type in front or without one
+              hint: `int(5)` is no type, write `int`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a name of its own: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
+    );
+    check(
+        &[("FILTER", "a = 1) OR (1 = 1")],
+        &expect![[r#"
+        1 mistake in the settings
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that can stand between parentheses
+          hint: a parenthesis is closed that was not opened"#]],
+    );
+}

@@ -1,0 +1,155 @@
+//! Settings under our prefix that nothing reads: a slip of the pen must not pass for a default.
+
+use highwater_mssql::closest;
+
+use super::handler::setting_of_step;
+use super::mistake::{Mistake, Shown};
+use super::poller::{FUNCTIONS, POLLERS, function_of, group_of, is_segment};
+use super::read::Reader;
+use super::settings::SETTINGS;
+use super::source;
+
+const PREFIX: &str = "HIGHWATER__";
+
+/// Settings that earlier builds read, without the prefix or that of a poller, and what holds now.
+const REMOVED: [(&str, &str); 3] = [
+    ("HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
+    ("METRICS__AZFDB", "docs/reference/telemetry.md lists the names of metrics"),
+    ("LEASE__FIRST", "ticks now acquire the lease only after they found rows"),
+];
+
+/// Notes every setting that carries our prefix, in any case, and is none of ours.
+pub(super) fn report(reader: &mut Reader<'_>) {
+    for name in reader.names() {
+        let plain = name.to_ascii_uppercase().replace(':', "__");
+        if !plain.starts_with(PREFIX) || is_known(&name) {
+            continue;
+        }
+        let (shown, hint) = match (removed(&plain), suggest(&plain)) {
+            (Some(now), _) => (Shown::Removed, format!("{now}; remove this setting")),
+            (None, Some(known)) => {
+                (Shown::Unknown, format!("did you mean `{known}`? Write that, or remove this"))
+            }
+            (None, None) => (Shown::Unknown, "remove it".to_owned()),
+        };
+        reader.note(Mistake { setting: name, shown, expected: String::new(), hint: Some(hint) });
+    }
+}
+
+/// Returns what holds now, if earlier builds read the setting.
+fn removed(name: &str) -> Option<&'static str> {
+    let of_poller = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
+    let tail = of_poller.map_or_else(|| name.strip_prefix(PREFIX), |(_, tail)| Some(tail))?;
+    let of_step = setting_of_step(tail);
+    let tail = of_step.as_deref().unwrap_or(tail);
+    REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, now)| *now)
+}
+
+fn is_known(name: &str) -> bool {
+    if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
+    {
+        // A bad segment is a mistake of its own, noted once for all its settings.
+        return !is_segment(segment)
+            || source::filter_param(rest).is_some()
+            || poller_tails().any(|tail| tail == rest)
+            || setting_of_step(rest).is_some_and(|of| poller_tails().any(|tail| tail == of));
+    }
+    function_of(name).is_some()
+        || group_of(name).is_some()
+        || SETTINGS.iter().any(|setting| setting.name == name)
+}
+
+/// Returns the names of a poller's settings, without prefix and poller.
+fn poller_tails() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix("HIGHWATER__POLLERS__<NAME>__"))
+}
+
+/// Returns the setting that was most likely meant.
+fn suggest(name: &str) -> Option<String> {
+    if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
+    {
+        return suggest_tail(rest).map(|tail| format!("{POLLERS}{segment}__{tail}"));
+    }
+    if let Some((segment, _)) = name.strip_prefix(FUNCTIONS).and_then(|rest| rest.split_once("__"))
+    {
+        let segment = super::function_segment(segment);
+        return Some(format!("{FUNCTIONS}{segment}__POLLER"));
+    }
+    let tails = SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix(PREFIX));
+    let globals = tails.filter(|tail| !tail.contains('<'));
+    let global = closest(name.strip_prefix(PREFIX)?, globals);
+    global.map(|tail| format!("{PREFIX}{tail}")).or_else(|| suggest_group(name))
+}
+
+/// Returns the setting that was meant where the slip is in `POLLERS` or `FUNCTIONS`.
+fn suggest_group(name: &str) -> Option<String> {
+    let (group, rest) = name.strip_prefix(PREFIX)?.split_once("__")?;
+    let meant = closest(group, ["POLLERS", "FUNCTIONS"].into_iter())?;
+    let whole = format!("{PREFIX}{meant}__{rest}");
+    if is_known(&whole) { Some(whole) } else { suggest(&whole).filter(|_| meant != group) }
+}
+
+/// Returns the setting of a poller that was most likely meant, for a step the same one of that step.
+fn suggest_tail(tail: &str) -> Option<String> {
+    let Some(of_handler) = setting_of_step(tail) else {
+        return closest(tail, poller_tails()).map(str::to_owned);
+    };
+    let known = poller_tails().filter(|known| {
+        known.starts_with("HANDLER__") && !known.contains("__STEP") && !known.contains("STALL_MAX")
+    });
+    let meant = closest(&of_handler, known)?.strip_prefix("HANDLER__")?;
+    let prefix = tail.strip_suffix(of_handler.strip_prefix("HANDLER__")?)?;
+    Some(format!("{prefix}{meant}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_setting_that_was_removed_says_what_to_do_instead() {
+        for (name, now) in [
+            ("Highwater__Metrics__Azfdb", "docs/reference/telemetry.md lists the names of metrics"),
+            ("HIGHWATER__POLLERS__A__HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__STEP__B__LANES",
+                "`HANDLER__CONCURRENCY` is its name now",
+            ),
+        ] {
+            let vars = BTreeMap::from([(name.to_owned(), "2".to_owned())]);
+            let error = Config::from_vars(&vars).unwrap_err().to_string();
+            assert!(error.contains(&format!("{now}; remove this setting")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_slip_gets_a_suggestion_and_nonsense_gets_none() {
+        for (name, meant) in [
+            ("HIGHWATER__STATE__CONTANER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__STATE_CONTAINER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__CONTAINER", Some("HIGHWATER__STATE__CONTAINER")),
+            ("HIGHWATER__FOO", None),
+            ("HIGHWATER__POLLERS__A__TABLE", Some("HIGHWATER__POLLERS__A__SOURCE__TABLE")),
+            ("HIGHWATER__POLLERS__A__BATCH_ROW_MAX", Some("HIGHWATER__POLLERS__A__BATCH_ROWS_MAX")),
+            ("HIGHWATER__POLLERS__A__WHATEVER", None),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__STEP__B__TIME_OUT",
+                Some("HIGHWATER__POLLERS__A__HANDLER__STEP__B__TIMEOUT"),
+            ),
+            ("HIGHWATER__POLLERS__A__HANDLER__STEP", Some("HIGHWATER__POLLERS__A__HANDLER__STEPS")),
+            (
+                "HIGHWATER__POLLER__ORDERS__SOURCE__TABLE",
+                Some("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE"),
+            ),
+            ("HIGHWATER__POLERS__A__SOURCE__TABEL", Some("HIGHWATER__POLLERS__A__SOURCE__TABLE")),
+            ("HIGHWATER__FUNCTION__F__POLLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
+            ("HIGHWATER__OTHER__A__SOURCE__TABLE", None),
+            ("HIGHWATER__FUNCTIONS__F__POLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
+        ] {
+            assert_eq!(suggest(name).as_deref(), meant, "{name}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Handlers; [`highwater_engine::handler`] has the port.
+
+pub mod durable;
+mod envelope;
+pub mod exec;
+pub mod http;
+pub mod stdout;
+
+pub use highwater_azure::handler::{blob, queue};
+pub use highwater_engine::handler::*;
+pub use highwater_mssql::handler as sql;

@@ -1,0 +1,231 @@
+//! The handler against real sockets on this machine.
+
+mod auth;
+mod bad_input;
+mod concurrency;
+mod tls;
+
+use std::collections::VecDeque;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::serve::ListenerExt as _;
+use time::macros::datetime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::handler::testing::Sample;
+
+/// Replies in order, the last one for ever, and what came in.
+#[derive(Default)]
+struct Receiver {
+    replies: Mutex<VecDeque<Reply>>,
+    requests: Mutex<Vec<(HeaderMap, Bytes)>>,
+    connections: AtomicUsize,
+}
+
+/// Status, headers, body.
+#[derive(Clone)]
+struct Reply(u16, &'static [(&'static str, &'static str)], String);
+
+fn status(status: u16) -> Reply {
+    Reply(status, &[], String::new())
+}
+
+impl Receiver {
+    /// Starts a receiver and returns it with its URL, which holds a secret.
+    async fn start(replies: &[Reply]) -> (Arc<Self>, String) {
+        let replies = Mutex::new(replies.iter().cloned().collect());
+        let receiver = Arc::new(Self { replies, ..Self::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
+        let counting = Arc::clone(&receiver);
+        let listener = listener.tap_io(move |_| {
+            counting.connections.fetch_add(1, Ordering::Relaxed);
+        });
+        let router = Router::new().fallback(take).with_state(Arc::clone(&receiver));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (receiver, url)
+    }
+
+    fn requests(&self) -> Vec<(HeaderMap, Bytes)> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn take(State(receiver): State<Arc<Receiver>>, headers: HeaderMap, body: Bytes) -> Response {
+    receiver.requests.lock().unwrap().push((headers, body));
+    let reply = {
+        let mut replies = receiver.replies.lock().unwrap();
+        if replies.len() > 1 { replies.pop_front() } else { replies.front().cloned() }
+    };
+    let Reply(status, headers, body) = reply.unwrap();
+    let mut response = body.into_response();
+    *response.status_mut() = status.try_into().unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    response
+}
+
+#[derive(Debug)]
+struct StoppedClock;
+
+impl Clock for StoppedClock {
+    fn now(&self) -> time::OffsetDateTime {
+        datetime!(2026-11-20 12:00:00 UTC)
+    }
+}
+
+fn handler(url: &str, tries_max: u32) -> Http {
+    handler_of(&config(url, tries_max))
+}
+
+fn plain_body(sample: &Sample) -> Vec<u8> {
+    body::encode(BodyForm::Highwater, &super::concurrency::whole(sample.delivery()))
+        .unwrap()
+        .into_bytes()
+}
+
+fn config(url: &str, tries_max: u32) -> HttpConfig {
+    let timeout = Duration::from_millis(if url.contains("slow") { 50 } else { 10_000 });
+    HttpConfig { timeout, tries_max, ..HttpConfig::new(url.parse().unwrap()) }
+}
+
+fn handler_of(config: &HttpConfig) -> Http {
+    let clock = Arc::new(StoppedClock);
+    let pause = Duration::from_millis(1);
+    let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
+    Http::with_pacing(Client::new().unwrap(), config, clock, pacing)
+}
+
+async fn deliver(url: &str, tries_max: u32) -> Result<(), HandlerError> {
+    let result = handler(url, tries_max).handle(Sample::new(3).delivery()).await;
+    if let Err(error) = &result {
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+    }
+    result
+}
+
+#[tokio::test]
+async fn a_request_is_as_the_contract_says() {
+    let (receiver, url) = Receiver::start(&[status(204)]).await;
+    let sample = Sample::new(3);
+    handler(&url, 1).handle(sample.delivery()).await.unwrap();
+    let (headers, body) = receiver.requests().pop().unwrap();
+    assert_eq!(body, plain_body(&sample));
+    let mut lines: Vec<String> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
+        .filter(|line| !line.starts_with("host:") && !line.starts_with("content-length:"))
+        .collect();
+    lines.sort();
+    let text = lines.concat().replace(sample.batch_id.as_str(), "<batch id>");
+    expect_test::expect![[r"
+        accept: */*
+        content-type: application/json
+        idempotency-key: <batch id>
+        traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+        tracestate: vendor=7,other=x
+        user-agent: highwater/<version>
+        webhook-id: <batch id>
+        webhook-timestamp: 1795176000
+        x-highwater-attempt: 2
+        x-highwater-fencing-token: 42
+        x-highwater-generation: 7
+        x-highwater-poller: orders
+        x-highwater-started-at: 1970-01-01T00:00:01.5Z
+    "]]
+    .assert_eq(&text.replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[tokio::test]
+async fn a_compressed_body_says_so_and_unpacks_to_the_plain_one() {
+    let (receiver, url) = Receiver::start(&[status(204)]).await;
+    let sample = Sample::new(100);
+    let handler = handler_of(&HttpConfig { gzip: true, ..config(&url, 1) });
+    handler.handle(sample.delivery()).await.unwrap();
+    let (headers, body) = receiver.requests().pop().unwrap();
+    assert_eq!(headers["content-encoding"], "gzip");
+    let plain = plain_body(&sample);
+    assert!(body.len() < plain.len() / 3);
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&*body).read_to_end(&mut unpacked).unwrap();
+    assert_eq!(unpacked, plain);
+}
+
+#[tokio::test]
+async fn deliveries_share_one_connection() {
+    let (receiver, url) = Receiver::start(&[status(503), status(200)]).await;
+    let handler = handler(&url, 2);
+    for _ in 0..5 {
+        handler.handle(Sample::new(3).delivery()).await.unwrap();
+    }
+    assert_eq!(receiver.requests().len(), 6);
+    assert_eq!(receiver.connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn tries_are_byte_for_byte_the_same_and_bounded() {
+    let (receiver, url) = Receiver::start(&[status(500)]).await;
+    let error = deliver(&url, 3).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
+    assert!(error.to_string().ends_with("/hook answered 500 (after 3 tries)"), "{error}");
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 3);
+    assert!(requests.iter().all(|request| *request == requests[0]));
+}
+
+#[tokio::test]
+async fn only_what_is_worth_it_is_tried_again() {
+    for (reply, requests) in [
+        (status(200), 1),
+        (status(400), 1),
+        (status(401), 1),
+        (status(410), 1),
+        (status(413), 1),
+        (status(429), 1),
+        (status(502), 3),
+        (Reply(429, &[("retry-after", "0")], String::new()), 3),
+        (Reply(503, &[("retry-after", "3")], String::new()), 1),
+    ] {
+        let (receiver, url) = Receiver::start(std::slice::from_ref(&reply)).await;
+        let ok = deliver(&url, 3).await.is_ok();
+        assert_eq!(ok, matches!(reply, Reply(200, ..)));
+        assert_eq!(receiver.requests().len(), requests);
+    }
+}
+
+#[tokio::test]
+async fn a_later_try_can_succeed() {
+    let (receiver, url) = Receiver::start(&[status(500), status(408), status(200)]).await;
+    deliver(&url, 3).await.unwrap();
+    assert_eq!(receiver.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_part_of_a_batch_can_be_taken() {
+    let id = Sample::new(3).events[1].id.to_string();
+    let body = format!(r#"{{"batchItemFailures":[{{"itemIdentifier":"{id}"}}]}}"#);
+    let (receiver, url) = Receiver::start(&[Reply(207, &[], body)]).await;
+    let error = deliver(&url, 3).await.unwrap_err();
+    assert!(matches!(error, HandlerError::Partial { accepted: 1, .. }), "{error:?}");
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[test]
+fn pauses_double_up_to_a_limit() {
+    let config = HttpConfig::new("https://example.org".parse().unwrap());
+    let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
+    let error = HandlerError::Retryable(String::new());
+    let pauses: Vec<u128> =
+        (1..=8).map(|tries| handler.pause(tries, &error).unwrap().as_millis()).collect();
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    assert_eq!(handler.pause(u32::MAX, &error), Some(Duration::from_secs(5)));
+}

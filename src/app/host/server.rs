@@ -1,0 +1,586 @@
+//! The HTTP server that the Functions host talks to.
+//!
+//! `GET /` answers at once, whatever runs. `POST /{function}` runs one tick in a task of its own: a
+//! closed connection asks it to stop after the batch in hand and never cuts it in the middle, nor does
+//! the end of the server; a panic in it is a failed invocation, not a dead process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::routing::{get, post};
+use hyper::ext::ReasonPhrase;
+use serde::Serialize;
+use time::format_description::well_known::Rfc3339;
+use tokio::net::TcpListener;
+use tokio::sync::RwLock;
+use tokio::task::JoinHandle;
+use tracing::{Instrument as _, Level, error, error_span, info, warn};
+use uuid::Uuid;
+
+use super::group::PollerGroup;
+use super::reason::reason_phrase;
+use super::traced::{Invoked, note, note_recovery};
+use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
+use crate::clock::{Clock as _, SystemClock};
+use crate::error::chain;
+use crate::metrics::{Invocations, Trigger};
+use crate::page;
+use crate::poller::{Poller, StopSignal, TickOutcome, outcome_row};
+use crate::recovery::Controller;
+use crate::redaction::{redact, redact_json};
+use crate::repeats::Repeats;
+use crate::status::Board;
+use crate::telemetry::{LineForm, Telemetry};
+use crate::tick::{TickLine, TickReport, TickRequest};
+use crate::trace::TraceContext;
+
+/// What the functions of this process do.
+#[derive(Debug)]
+pub enum Functions {
+    /// Each does one thing.
+    Ready(BTreeMap<String, Function>),
+    /// The settings are wrong: each fails with this text.
+    ///
+    /// The process stays up all the same, since a handler that exits three times takes the whole
+    /// host down, and its log with it.
+    Broken(String),
+}
+
+/// What one function does.
+#[derive(Clone, Debug)]
+pub enum Function {
+    /// It runs the tick of a poller.
+    Tick(Arc<Poller>),
+    /// It runs the ticks of several pollers in turn.
+    Group(Arc<PollerGroup>),
+    /// It looks for pollers that cannot go on.
+    Recovery(Arc<Controller>),
+    /// It shows how the pollers stand.
+    Status(Arc<Board>),
+}
+
+/// Largest body of an invocation: a retry carries an exception dump of any length.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// What the server serves, and what it serves it with.
+#[derive(Debug)]
+pub struct Service {
+    /// The functions.
+    pub functions: Functions,
+    /// Once it is set, ticks end early.
+    pub stop: StopSignal,
+    /// Where a tick's telemetry goes before it is answered.
+    pub telemetry: Telemetry,
+}
+
+/// How often ticks that find nothing new answer with a line. Alerts on silence need several in their window of 15 minutes
+/// or more; each line is a kilobyte of Application Insights.
+const IDLE_LINE_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
+struct Shared {
+    service: Service,
+    ticks: Ticks,
+    /// Whether no invocation has come yet.
+    is_cold: AtomicBool,
+    invocations: Invocations,
+    /// Functions without a poller that were told of.
+    told: Repeats,
+    /// Functions whose last tick found nothing new.
+    idle: Repeats,
+}
+
+impl Shared {
+    fn new(service: Service, ticks: Ticks) -> Self {
+        let is_cold = AtomicBool::new(true);
+        let (invocations, told) = (Invocations::default(), Repeats::default());
+        let idle = Repeats::each(IDLE_LINE_INTERVAL);
+        Self { service, ticks, is_cold, invocations, told, idle }
+    }
+
+    /// Whether this is the first invocation; asked once by each.
+    fn is_first(&self) -> bool {
+        self.is_cold.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Each running tick holds it for reading.
+type Ticks = Arc<RwLock<()>>;
+
+/// Returns the routes of `functions`; ticks end early once `stop` is set.
+pub fn router(functions: Functions, stop: StopSignal) -> Router {
+    routes(Service { functions, stop, telemetry: Telemetry::default() }, Ticks::default())
+}
+
+fn routes(service: Service, ticks: Ticks) -> Router {
+    Router::new()
+        .route("/", get(ready))
+        .route("/{function}", post(invoke))
+        .fallback(unknown)
+        .method_not_allowed_fallback(unknown)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Arc::new(Shared::new(service, ticks)))
+}
+
+/// Serves the routes of [`router`] until `shutdown` completes, then until running invocations have
+/// been answered and the ticks whose caller is gone have ended.
+///
+/// # Errors
+///
+/// [`std::io::Error`] if the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    service: Service,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let ticks = Ticks::default();
+    let router = routes(service, Arc::clone(&ticks));
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
+    drop(ticks.write().await);
+    served
+}
+
+async fn ready() -> Response<Body> {
+    reply(StatusCode::OK, "ready")
+}
+
+async fn unknown() -> Response<Body> {
+    reply(StatusCode::NOT_FOUND, "no such function")
+}
+
+async fn invoke(
+    State(shared): State<Arc<Shared>>,
+    function: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response<Body> {
+    // A name that is no text is none of ours; axum's own answer would not be JSON.
+    let Ok(Path(function)) = function else { return unknown().await };
+    // Without one, lines of one invocation could not be told from those of another.
+    let id = text(&headers, INVOCATION_ID_HEADER).filter(|id| !id.trim().is_empty());
+    let id = id.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned);
+    // The host stores lines of a handler without the id of the operation.
+    let operation_id = text(&headers, "traceparent").and_then(operation_id);
+    let span = error_span!("invocation", invocation_id = id, operation_id);
+    dispatch(&shared, function, &id, &headers, body).instrument(span).await
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Returns the id by which Application Insights knows all of an invocation: that of its trace.
+fn operation_id(traceparent: &str) -> Option<String> {
+    TraceContext::parse(traceparent).map(|context| context.trace_id_text())
+}
+
+async fn dispatch(
+    shared: &Shared,
+    function: String,
+    id: &str,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response<Body> {
+    let functions = match &shared.service.functions {
+        Functions::Ready(functions) => functions,
+        Functions::Broken(reason) => {
+            shared.invocations.begin(Trigger::Other, None, shared.is_first()).end(true);
+            error!(
+                event = "configuration_invalid",
+                invocation_id = id,
+                function,
+                error = reason,
+                "Settings are wrong: function `{function}` cannot run"
+            );
+            // Whoever opens the page reads them there; a failed call would show nothing.
+            if function == page::FUNCTION {
+                let text = format!("ConfigurationError: {reason}");
+                let outputs = call::status(Err(&text), &body.unwrap_or_default()).await;
+                return respond(
+                    StatusCode::OK,
+                    "",
+                    &InvocationResponse::new("status").with_outputs(outputs),
+                );
+            }
+            return reply(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("ConfigurationError: {reason}"),
+            );
+        }
+    };
+    let Some(asked) = functions.get(&function) else {
+        if shared.told.are_due(&function, "") {
+            warn!(
+                event = "unknown_function",
+                invocation_id = id,
+                function,
+                "No poller is configured for function `{function}`"
+            );
+        }
+        return reply(StatusCode::NOT_FOUND, &format!("no function `{function}` is configured"));
+    };
+    let refuse = |status, reason: String| {
+        warn!(event = "bad_request", invocation_id = id, function, error = reason, "{reason}");
+        reply(status, &reason)
+    };
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
+    };
+    let read = Invocation::read(id, &body);
+    match read.map(|it| it.traced(text(headers, "traceparent"), tracestate(headers))) {
+        Ok(invocation) => match asked {
+            Function::Tick(poller) => run(shared, &function, Arc::clone(poller), invocation).await,
+            Function::Group(group) => tick_all(shared, &function, group, &invocation).await,
+            Function::Recovery(controller) => {
+                recover(shared, &function, Arc::clone(controller), invocation).await
+            }
+            Function::Status(board) => show(shared, &function, board, &invocation, &body).await,
+        },
+        Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
+    }
+}
+
+/// Returns the lists of all `tracestate` headers as one, as the specification has them combined.
+fn tracestate(headers: &HeaderMap) -> Option<String> {
+    let lists = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok());
+    let list = lists.filter(|list| !list.trim().is_empty()).collect::<Vec<_>>().join(",");
+    (!list.is_empty()).then_some(list)
+}
+
+/// Sets its signal when dropped: axum drops an invocation whose connection was closed.
+struct StopWhenDropped(StopSignal);
+
+impl Drop for StopWhenDropped {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+async fn run(
+    shared: &Shared,
+    function: &str,
+    poller: Arc<Poller>,
+    invocation: Invocation,
+) -> Response<Body> {
+    log_invocation(&poller, &invocation);
+    let stop = shared.service.stop.child();
+    let is_retried = invocation.has_retry_policy;
+    let name = poller.name().to_owned();
+    let (invocation, closed) = (&invocation, &stop);
+    let call = Call { function, invocation, closed, is_first: shared.is_first() };
+    let tick = begin(shared, call, poller, stop.clone()).await;
+    let closed_early = StopWhenDropped(stop);
+    let ended = tick.await;
+    drop(closed_early);
+    match ended {
+        // The host ends its retries at a success.
+        Ok(report) if is_retried && matches!(report.result, Ok(TickOutcome::BackingOff { .. })) => {
+            reply(StatusCode::SERVICE_UNAVAILABLE, &report.summary)
+        }
+        Ok(report) => match line(shared, function, &report) {
+            Some(line) => answer(&report, &line),
+            None => respond(StatusCode::OK, "", &InvocationResponse::silent()),
+        },
+        Err(failure) => reply(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &log_panic(&name, &invocation.id, &failure.to_string()),
+        ),
+    }
+}
+
+/// Runs a tick of each poller of a group, and the recovery controller when it is due.
+///
+/// The host drops all lines of a call that fails, so it fails only where every tick has failed; alerts read the lines of
+/// each.
+async fn tick_all(
+    shared: &Shared,
+    function: &str,
+    group: &PollerGroup,
+    invocation: &Invocation,
+) -> Response<Body> {
+    if let Some(why) = invocation.why() {
+        info!(
+            event = "invocation",
+            invocation_id = invocation.id,
+            "Invocation of `{function}` {why}"
+        );
+    }
+    let closed = shared.service.stop.child();
+    let closed_early = StopWhenDropped(closed.clone());
+    // Also set when the turn of the group is over, while the host still waits for the answer.
+    let stop = closed.child();
+    let is_first = shared.is_first();
+    let recovery = async {
+        let controller = Arc::clone(group.recovery_due()?);
+        Some(run_recovery(shared, function, controller, invocation, is_first).await)
+    };
+    // A host's own retries would call all pollers again for one that backs off.
+    let invocation = Invocation { has_retry_policy: false, ..invocation.clone() };
+    let tick = |poller: Arc<Poller>| {
+        let call = Call { function, invocation: &invocation, closed: &closed, is_first };
+        let stop = stop.clone();
+        Box::pin(async move {
+            let name = poller.name().to_owned();
+            let tick = begin(shared, call, poller, stop).await;
+            (name, tick.await)
+        })
+    };
+    let (ended, recovered) = tokio::join!(Box::pin(group.tick_all(&stop, tick)), recovery);
+    drop(closed_early);
+    let (mut lines, mut failed) = (Vec::new(), 0);
+    let count = ended.len();
+    for (name, ended) in ended {
+        match ended {
+            Ok(report) => {
+                failed += usize::from(report.result.is_err());
+                lines.extend(line(shared, &name, &report));
+            }
+            Err(failure) => {
+                failed += 1;
+                lines.push(log_panic(&name, &invocation.id, &failure.to_string()));
+            }
+        }
+    }
+    if count > 0 && failed == count {
+        return reply(StatusCode::INTERNAL_SERVER_ERROR, &lines.join("; "));
+    }
+    lines.extend(recovered.map(|ended| ended.unwrap_or_else(|reason| reason)));
+    respond(StatusCode::OK, "", &InvocationResponse::of_lines(lines))
+}
+
+/// A call of a function that runs ticks.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    function: &'a str,
+    invocation: &'a Invocation,
+    /// Set once the host has hung up, or the process stops.
+    closed: &'a StopSignal,
+    /// Whether it is the first of this process.
+    is_first: bool,
+}
+
+/// Starts a tick in a task of its own, which a closed connection does not end.
+async fn begin(
+    shared: &Shared,
+    Call { function, invocation, closed, is_first }: Call<'_>,
+    poller: Arc<Poller>,
+    stop: StopSignal,
+) -> JoinHandle<TickReport> {
+    let closed = closed.clone();
+    let request = TickRequest {
+        invocation_id: invocation.id.clone(),
+        traceparent: invocation.traceparent.clone(),
+        tracestate: invocation.tracestate.clone(),
+        stop,
+        is_retried: invocation.has_retry_policy,
+    };
+    let (invocation_id, name) = (request.invocation_id.clone(), poller.name().to_owned());
+    // Of the highest level, so that no filter leaves lines of modules that know no id without it.
+    let operation_id = request.traceparent.as_deref().and_then(operation_id);
+    let span = error_span!("tick", poller.name = name, invocation_id, operation_id);
+    let running = Arc::clone(&shared.ticks).read_owned().await;
+    let telemetry = shared.service.telemetry.clone();
+    let measured = shared.invocations.begin(Trigger::Timer, Some(&name), is_first);
+    let exported = Invoked::of(function, &request, is_first).span(&telemetry);
+    let tick = async move {
+        let report = poller.tick(&request).instrument(exported.clone()).await;
+        note(exported, &poller, &report);
+        measured.end(report.result.is_err());
+        // The host may have hung up, and the reply carries the line.
+        if closed.is_set() && report.level == Level::INFO {
+            info!(event = "tick_unanswered", "{}", report.summary);
+        }
+        telemetry.flush().await;
+        drop(running);
+        report
+    };
+    tokio::spawn(tick.instrument(span))
+}
+
+/// Logs that a tick panicked, and returns the text of the answer.
+fn log_panic(poller: &str, invocation_id: &str, error: &str) -> String {
+    error!(
+        event = "tick_panicked",
+        poller.name = poller,
+        invocation_id,
+        error,
+        "Tick of poller `{poller}` panicked: please report this"
+    );
+    format!("poller `{poller}` panicked")
+}
+
+/// Answers a request for the status page.
+async fn show(
+    shared: &Shared,
+    function: &str,
+    board: &Board,
+    invocation: &Invocation,
+    body: &[u8],
+) -> Response<Body> {
+    let telemetry = &shared.service.telemetry;
+    let is_first = shared.is_first();
+    let measured = shared.invocations.begin(Trigger::Http, None, is_first);
+    let invoked = Invoked {
+        function,
+        id: &invocation.id,
+        schedule: None,
+        traceparent: invocation.traceparent.as_deref(),
+        tracestate: invocation.tracestate.as_deref(),
+        trigger: Trigger::Http,
+        is_first,
+    };
+    let outputs = call::status(Ok(board), body).instrument(invoked.span(telemetry)).await;
+    measured.end(false);
+    telemetry.flush().await;
+    respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))
+}
+
+/// Runs the controller in a task of its own, as a tick.
+async fn recover(
+    shared: &Shared,
+    function: &str,
+    controller: Arc<Controller>,
+    invocation: Invocation,
+) -> Response<Body> {
+    let is_first = shared.is_first();
+    match run_recovery(shared, function, controller, &invocation, is_first).await {
+        Ok(summary) => reply(StatusCode::OK, &summary),
+        Err(reason) => reply(StatusCode::INTERNAL_SERVER_ERROR, &reason),
+    }
+}
+
+/// Runs the controller, and returns what it found, or why it came to no end.
+async fn run_recovery(
+    shared: &Shared,
+    function: &str,
+    controller: Arc<Controller>,
+    invocation: &Invocation,
+    is_first: bool,
+) -> Result<String, String> {
+    let invocation_id = invocation.id.clone();
+    let operation_id = invocation.traceparent.as_deref().and_then(operation_id);
+    let span = error_span!("recovery", invocation_id, operation_id);
+    let running = Arc::clone(&shared.ticks).read_owned().await;
+    let telemetry = shared.service.telemetry.clone();
+    let measured = shared.invocations.begin(Trigger::Timer, None, is_first);
+    let invoked = Invoked {
+        function,
+        id: &invocation_id,
+        schedule: None,
+        traceparent: invocation.traceparent.as_deref(),
+        tracestate: invocation.tracestate.as_deref(),
+        trigger: Trigger::Timer,
+        is_first,
+    };
+    let exported = invoked.span(&telemetry);
+    let run = async move {
+        let ended = controller.invoke().instrument(exported.clone()).await;
+        note_recovery(exported, &ended);
+        measured.end(ended.is_err());
+        telemetry.flush().await;
+        drop(running);
+        ended
+    };
+    let reason = match tokio::spawn(run.instrument(span)).await {
+        Ok(Ok(report)) => return Ok(report.summary()),
+        Ok(Err(error)) => chain(&error),
+        Err(failure) => failure.to_string(),
+    };
+    error!(
+        event = "recovery_failed",
+        invocation_id,
+        error = reason,
+        "The recovery controller came to no end: {reason}"
+    );
+    Err(format!("RecoveryError: {reason}"))
+}
+
+/// Only what is out of the ordinary: an ordinary tick has its own line.
+fn log_invocation(poller: &Poller, invocation: &Invocation) {
+    if let Some(why) = invocation.why() {
+        info!(
+            event = "invocation",
+            poller.name = poller.name(),
+            invocation_id = invocation.id,
+            is_past_due = invocation.is_past_due,
+            is_manual = invocation.is_manual,
+            retry_count = invocation.retry_count,
+            missed = invocation.missed,
+            "Invocation of poller `{}` {why}",
+            poller.name()
+        );
+    }
+}
+
+/// The line with which a tick ends, as the streams have lines.
+#[derive(Serialize)]
+struct AnsweredLine<'a> {
+    timestamp: Option<String>,
+    level: &'static str,
+    message: &'a str,
+    #[serde(flatten)]
+    line: &'a TickLine,
+}
+
+/// Returns the line with which an invocation answers for a tick; `None` where it need not say again that nothing is new.
+fn line(shared: &Shared, subject: &str, report: &TickReport) -> Option<String> {
+    let form = shared.service.telemetry.form();
+    if !matches!(report.result, Ok(TickOutcome::Idle)) {
+        shared.idle.forget(subject);
+    } else if form == LineForm::Json && !shared.idle.are_due(subject, "") {
+        return None;
+    }
+    let row = outcome_row(&report.result);
+    if let Some(error) = row.error.filter(|_| report.result.is_err()) {
+        return Some(redact(&format!("{error}: {}", report.summary)).into_owned());
+    }
+    // Of each tick the host shows one line. This one no stream has.
+    if form == LineForm::Json && report.level == Level::INFO {
+        let line = AnsweredLine {
+            timestamp: SystemClock.now().format(&Rfc3339).ok(),
+            level: report.level.as_str(),
+            message: &report.summary,
+            line: &report.line,
+        };
+        let line = serde_json::to_string(&line).expect("a line has only string keys");
+        return Some(redact_json(&line).into_owned());
+    }
+    Some(redact(&report.summary).into_owned())
+}
+
+/// Answers with the line of a tick; on failure it is the reason phrase too.
+fn answer(report: &TickReport, line: &str) -> Response<Body> {
+    let status = outcome_row(&report.result).status;
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, line, &InvocationResponse::new(line))
+}
+
+/// Builds a reply that the host can judge; on failure the text is the reason phrase too.
+fn reply(status: StatusCode, text: &str) -> Response<Body> {
+    let text = redact(text);
+    respond(status, &text, &InvocationResponse::new(text.as_ref()))
+}
+
+fn respond(status: StatusCode, text: &str, response: &InvocationResponse) -> Response<Body> {
+    let body = response.to_json();
+    let mut response = Response::new(Body::from(redact_json(&body).into_owned()));
+    *response.status_mut() = status;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    if !status.is_success()
+        && let Ok(reason) = ReasonPhrase::try_from(reason_phrase(text))
+    {
+        response.extensions_mut().insert(reason);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

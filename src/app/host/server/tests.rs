@@ -1,0 +1,288 @@
+use super::*;
+use crate::lease::{Instance, LeaseTerms};
+use crate::metrics::Metrics;
+use crate::poller::{Limits, PollerParts};
+use crate::recovery::{ControllerParts, Mode, Thresholds};
+use crate::state::{MemoryStore, StateKey, StateStore as _, decode};
+use crate::testing::{RecordingHandler, TableSource, limits};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server with one such poller.
+struct World {
+    store: Arc<MemoryStore>,
+    handler: Arc<RecordingHandler>,
+    source: Arc<TableSource>,
+    poller: Arc<Poller>,
+    shared: Arc<Shared>,
+}
+
+/// A poller whose every batch takes ten seconds, and has one row.
+struct Member {
+    store: Arc<MemoryStore>,
+    handler: Arc<RecordingHandler>,
+    source: Arc<TableSource>,
+    poller: Arc<Poller>,
+}
+
+impl Member {
+    fn new(name: &str, rows: u32) -> Self {
+        let store = Arc::new(MemoryStore::default());
+        let handler = Arc::new(RecordingHandler::default());
+        let source = Arc::new(TableSource::new(name));
+        source.fill(i64::from(rows));
+        for _ in 0..rows {
+            handler.then_take(10 * SECOND);
+        }
+        let poller = Arc::new(Poller::new(PollerParts {
+            name: name.to_owned(),
+            source: source.clone(),
+            handler: handler.clone(),
+            store: store.clone(),
+            instance: Arc::new(Instance::new("a")),
+            terms: LeaseTerms::of(30 * SECOND),
+            limits: Limits {
+                batch_rows_max: 1,
+                retry_delay_max: SECOND,
+                retry_after_max: SECOND,
+                ..limits()
+            },
+            policy: crate::policy::FailurePolicy::default(),
+            metrics: Arc::new(Metrics::default()),
+        }));
+        Self { store, handler, source, poller }
+    }
+}
+
+impl World {
+    fn with_rows(rows: u32) -> Self {
+        let Member { store, handler, source, poller } = Member::new("orders", rows);
+        let shared = Self::shared(Function::Tick(poller.clone()));
+        Self { store, handler, source, poller, shared }
+    }
+
+    /// What serves one function, `orders`.
+    fn shared(function: Function) -> Arc<Shared> {
+        let functions = BTreeMap::from([("orders".to_owned(), function)]);
+        let service = Service {
+            functions: Functions::Ready(functions),
+            stop: StopSignal::new(),
+            telemetry: Telemetry::default(),
+        };
+        Arc::new(Shared::new(service, Ticks::default()))
+    }
+
+    async fn invoke(&self) -> Response<Body> {
+        let body = br#"{"Data":{},"Metadata":{}}"#;
+        let invocation = Invocation::read("i", body).unwrap();
+        run(&self.shared, "orders", Arc::clone(&self.poller), invocation).await
+    }
+
+    async fn document(&self) -> crate::state::StateDocument {
+        let loaded = self.store.load(&StateKey::Document("orders".to_owned())).await.unwrap();
+        decode("orders", &loaded.stored.unwrap().bytes).unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_connection_does_not_cancel_a_tick_but_ends_it_after_the_batch_in_hand() {
+    let world = World::with_rows(5);
+    // The server drops the future of a request whose connection was closed.
+    let closed = tokio::time::timeout(15 * SECOND, world.invoke()).await;
+    assert!(closed.is_err());
+    assert_eq!(world.handler.received().len(), 2, "the second batch is in hand");
+    // What waits for running ticks at the end of the server waits for this one.
+    drop(world.shared.ticks.write().await);
+    assert_eq!((world.handler.finished(), world.handler.received().len()), (2, 2));
+    let document = world.document().await;
+    assert!(document.lease.released_at.is_some(), "its commit gave the lease up");
+    assert_eq!(document.in_flight, None);
+    // The next invocation goes on from there.
+    assert_eq!(world.invoke().await.status(), StatusCode::OK);
+    assert_eq!(world.handler.ids(), [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_invocation_while_one_runs_is_answered_at_once() {
+    let world = World::with_rows(1);
+    let (first, second) = tokio::join!(world.invoke(), async {
+        tokio::time::sleep(SECOND).await;
+        tokio::time::timeout(SECOND, world.invoke()).await.unwrap()
+    });
+    assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
+    let body = axum::body::to_bytes(second.into_body(), 1 << 16).await.unwrap();
+    let text = String::from_utf8_lossy(&body);
+    assert!(text.contains("skipped: already running"), "{text}");
+    assert_eq!(world.handler.ids(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
+    let world = World::with_rows(5);
+    let (response, ()) = tokio::join!(world.invoke(), async {
+        tokio::time::sleep(15 * SECOND).await;
+        world.shared.service.stop.set();
+    });
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(world.handler.ids(), [1, 2]);
+    assert!(world.document().await.lease.released_at.is_some());
+}
+
+/// Returns what the host logs of an answer.
+async fn logs(response: Response<Body>) -> Vec<String> {
+    assert_eq!(response.status(), StatusCode::OK);
+    let body = axum::body::to_bytes(response.into_body(), 1 << 16).await.unwrap();
+    let reply: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let logs = reply["Logs"].as_array().unwrap().iter();
+    logs.map(|line| line.as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_hour_is_a_line_each_five_minutes_and_every_change_is_a_line() {
+    let world = World::with_rows(1);
+    assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
+    let mut told = 0;
+    for _ in 0..720 {
+        told += logs(world.invoke().await).await.len();
+        tokio::time::advance(5 * SECOND).await;
+    }
+    assert_eq!(told, 12);
+    world.source.fill(1);
+    world.handler.then_take(SECOND);
+    assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
+    assert!(logs(world.invoke().await).await[0].contains("nothing new"));
+    assert!(logs(world.invoke().await).await.is_empty());
+}
+
+#[test]
+fn a_reason_phrase_is_redacted_before_it_is_cut() {
+    let secret = "reason-5ecret-of-this-test";
+    crate::redaction::hold([secret]);
+    let padding = "x".repeat(1985);
+    let response = reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("{padding} {secret} tail"));
+    let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+    let phrase = String::from_utf8_lossy(phrase.as_bytes()).into_owned();
+    assert!(phrase.len() <= 2000 && !phrase.contains("5ec"), "{phrase}");
+    let response = reply(StatusCode::INTERNAL_SERVER_ERROR, &format!("{secret} is bad"));
+    let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+    assert_eq!(phrase.as_bytes(), b"[redacted] is bad");
+}
+
+/// Returns what the host would log of a call of a function that runs `members`, and how long the call took.
+async fn call_group(shared: &Shared, group: &PollerGroup) -> (Response<Body>, Duration) {
+    let invocation = Invocation::read("i", br#"{"Data":{},"Metadata":{}}"#).unwrap();
+    let began_at = tokio::time::Instant::now();
+    let response = tick_all(shared, "poll", group, &invocation).await;
+    (response, began_at.elapsed())
+}
+
+fn group(members: &[Member]) -> (Arc<Shared>, Arc<PollerGroup>) {
+    let pollers = members.iter().map(|member| member.poller.clone()).collect();
+    let group = Arc::new(PollerGroup::new(pollers, None));
+    (World::shared(Function::Group(group.clone())), group)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pollers_of_a_group_tick_at_the_same_time_and_each_answers_with_a_line() {
+    let members = [Member::new("a", 1), Member::new("b", 1), Member::new("c", 0)];
+    let (shared, group) = group(&members);
+    let (response, took) = call_group(&shared, &group).await;
+    assert!(took < 11 * SECOND, "{took:?}");
+    let lines = logs(response).await;
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (name, end) in [("a", "committed 1 row"), ("b", "committed 1 row"), ("c", "nothing new")] {
+        let said = format!("poller `{name}`: {end}");
+        assert!(lines.iter().any(|line| line.contains(&said)), "{said}: {lines:?}");
+    }
+    // After that they are idle, and say it every five minutes.
+    assert_eq!(logs(call_group(&shared, &group).await.0).await.len(), 2);
+    assert!(logs(call_group(&shared, &group).await.0).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pollers_that_could_not_start_are_first_in_the_next_call() {
+    let names: Vec<String> = (0..12).map(|number| format!("p{number:02}")).collect();
+    let members: Vec<Member> = names.iter().map(|name| Member::new(name, 2)).collect();
+    let (shared, group) = group(&members);
+    let delivered = || members.iter().map(|it| it.handler.ids().len()).collect::<Vec<_>>();
+    // Eight at the same time, for 20 s: too late for the other four.
+    call_group(&shared, &group).await;
+    assert_eq!(delivered(), [2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0]);
+    call_group(&shared, &group).await;
+    assert_eq!(delivered(), [2; 12]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_of_one_poller_keeps_the_others_for_a_minute_at_most() {
+    let members = [Member::new("backlog", 30), Member::new("quick", 0)];
+    let (shared, group) = group(&members);
+    let (response, took) = call_group(&shared, &group).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(took >= 60 * SECOND && took <= 70 * SECOND, "{took:?}");
+    let delivered = members[0].handler.ids().len();
+    assert!((6..=7).contains(&delivered), "{delivered}");
+    // Both go on in the next call.
+    members[1].source.fill(1);
+    members[1].handler.then_take(SECOND);
+    call_group(&shared, &group).await;
+    assert!(members[0].handler.ids().len() > delivered);
+    assert_eq!(members[1].handler.ids(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_of_one_poller_has_all_the_time_of_a_tick() {
+    let members = [Member::new("backlog", 30)];
+    let (shared, group) = group(&members);
+    let (_, took) = call_group(&shared, &group).await;
+    assert!(took >= 240 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_fails_only_if_every_tick_fails_so_that_the_host_keeps_the_lines_of_the_others() {
+    let members = [Member::new("a", 1), Member::new("b", 1)];
+    let (shared, group) = group(&members);
+    members[0].source.fail_next("no route to the database");
+    let lines = logs(call_group(&shared, &group).await.0).await;
+    assert!(lines.iter().any(|line| line.contains("`b`: committed")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("FetchError")), "{lines:?}");
+    for member in &members {
+        member.source.fail_next("no route to the database");
+    }
+    let (response, _) = call_group(&shared, &group).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_process_ends_every_tick_of_a_group() {
+    let members = [Member::new("a", 5), Member::new("b", 5)];
+    let (shared, group) = group(&members);
+    let ((response, _), ()) = tokio::join!(call_group(&shared, &group), async {
+        tokio::time::sleep(15 * SECOND).await;
+        shared.service.stop.set();
+    });
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(members.iter().all(|member| member.handler.ids() == [1, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_runs_the_recovery_controller_every_five_minutes() {
+    let member = Member::new("orders", 0);
+    let controller = Controller::new(ControllerParts {
+        store: member.store.clone(),
+        instance: Arc::new(Instance::new("a")),
+        metrics: Arc::new(Metrics::default()),
+        pollers: BTreeMap::from([("orders".to_owned(), member.poller.clone())]),
+        thresholds: Thresholds { stuck_after: 1800 * SECOND, paused_max: 86_400 * SECOND },
+        mode: Mode::Repair,
+        time_max: 285 * SECOND,
+    });
+    let group = PollerGroup::new(vec![member.poller.clone()], Some(Arc::new(controller)));
+    let shared = World::shared(Function::Tick(member.poller));
+    let mut runs = 0;
+    for _ in 0..20 {
+        let lines = logs(call_group(&shared, &group).await.0).await;
+        runs += lines.iter().filter(|line| line.starts_with("recovery: ")).count();
+        tokio::time::advance(30 * SECOND).await;
+    }
+    assert_eq!(runs, 2);
+}

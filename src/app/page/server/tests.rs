@@ -1,0 +1,184 @@
+use std::net::SocketAddr;
+
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, Response as Answered};
+
+use super::*;
+use crate::lease::{Instance, LeaseTerms};
+use crate::metrics::Metrics;
+use crate::poller::{Limits, PollerParts};
+use crate::state::{MemoryStore, StateDocument, StateKey, StateStore as _, decode};
+use crate::testing::{RecordingHandler, TableSource, limits};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A served page over one poller with one row.
+struct World {
+    store: Arc<MemoryStore>,
+    handler: Arc<RecordingHandler>,
+    address: SocketAddr,
+    client: Client,
+}
+
+impl World {
+    async fn new(acts: bool) -> Self {
+        let store = Arc::new(MemoryStore::default());
+        let handler = Arc::new(RecordingHandler::default());
+        let source = Arc::new(TableSource::new("orders"));
+        source.fill(1);
+        handler.then_take(Duration::ZERO);
+        let poller = Arc::new(Poller::new(PollerParts {
+            name: "orders".to_owned(),
+            source,
+            handler: handler.clone(),
+            store: store.clone(),
+            instance: Arc::new(Instance::new("a")),
+            terms: LeaseTerms::of(30 * SECOND),
+            limits: Limits { retry_delay_max: SECOND, retry_after_max: SECOND, ..limits() },
+            policy: crate::policy::FailurePolicy::default(),
+            metrics: Arc::new(Metrics::default()),
+        }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let board = Board {
+            app: "shop".to_owned(),
+            state: store.clone(),
+            pollers: BTreeMap::from([("orders".to_owned(), poller)]),
+            schedules: BTreeMap::new(),
+        };
+        let served = Served {
+            board,
+            authority: Authority::of(address, &["status.example".to_owned()]),
+            operator: acts.then(|| "ann".to_owned()),
+            stop: StopSignal::new(),
+        };
+        tokio::spawn(serve(listener, served, std::future::pending()));
+        let client = Client::builder().no_proxy().redirect(Policy::none()).build().unwrap();
+        Self { store, handler, address, client }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let answered = self.client.get(self.url(path)).send().await.unwrap();
+        (answered.status().as_u16(), answered.text().await.unwrap())
+    }
+
+    /// Returns a form as the page of `orders` would send it.
+    async fn form(&self, action: &str, fields: &[(&str, &str)]) -> RequestBuilder {
+        let (_, page) = self.get("/api/status/page?poller=orders").await;
+        let (_, rest) = page.split_once("name=\"token\" value=\"").unwrap_or(("", ""));
+        let token = rest.split('"').next().unwrap();
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.extend_pairs([("poller", "orders"), ("token", token), ("confirm", "yes")]);
+        form.extend_pairs([("reason", "because")]).extend_pairs(fields);
+        let request = self.client.post(self.url(&format!("/actions/{action}"))).body(form.finish());
+        request.header("Origin", self.url("")).header("Sec-Fetch-Site", "same-origin")
+    }
+
+    async fn act(&self, action: &str, fields: &[(&str, &str)]) -> Answered {
+        self.form(action, fields).await.send().await.unwrap()
+    }
+
+    async fn document(&self) -> Option<StateDocument> {
+        let loaded = self.store.load(&StateKey::Document("orders".to_owned())).await.unwrap();
+        loaded.stored.map(|stored| decode("orders", &stored.bytes).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn the_page_and_the_json_are_where_a_host_would_have_them() {
+    let world = World::new(false).await;
+    let start = world.client.get(world.url("/")).send().await.unwrap();
+    assert_eq!(start.status().as_u16(), 303);
+    assert_eq!(start.headers()["location"], "/api/status/page");
+    let (status, page) = world.get("/api/status/page").await;
+    assert!(status == 200 && page.contains("<bdi>orders</bdi>"), "{page}");
+    let answered = world.client.get(world.url("/api/status?poller=orders")).send().await.unwrap();
+    assert!(answered.headers().contains_key("content-security-policy"));
+    let json: serde_json::Value = serde_json::from_slice(&answered.bytes().await.unwrap()).unwrap();
+    assert_eq!((&json["app"], &json["pollers"][0]["state"]), (&"shop".into(), &"none".into()));
+    assert_eq!(world.get("/api/status?poller=weekly").await.0, 404);
+    assert_eq!(world.get("/api/status/other").await.0, 404);
+    assert_eq!(world.client.post(world.url("/")).send().await.unwrap().status().as_u16(), 404);
+}
+
+#[tokio::test]
+async fn nobody_is_answered_under_a_name_that_is_not_ours() {
+    let world = World::new(true).await;
+    for (host, status) in [("evil.example", 421), ("status.example", 200), ("localhost:1", 200)] {
+        for path in ["/api/status", "/api/status/page"] {
+            let asked = world.client.get(world.url(path)).header("Host", host);
+            assert_eq!(asked.send().await.unwrap().status().as_u16(), status, "{host}{path}");
+        }
+    }
+    let rebound = world.form("pause", &[]).await.header("Host", "evil.example");
+    assert_eq!(rebound.send().await.unwrap().status().as_u16(), 421);
+    assert_eq!(world.document().await, None);
+}
+
+#[tokio::test]
+async fn a_poller_is_paused_resumed_and_ticked_and_what_became_of_it_is_told() {
+    let world = World::new(true).await;
+    let see = async |action: &str| {
+        let answered = world.act(action, &[]).await;
+        assert_eq!(answered.status().as_u16(), 303, "{action}");
+        let place = answered.headers()["location"].to_str().unwrap().to_owned();
+        assert_eq!(place, "/api/status/page?poller=orders");
+        world.get(&place).await.1
+    };
+    let page = see("tick").await;
+    assert!(page.contains("committed 1 row"), "{page}");
+    assert_eq!(world.handler.ids(), [1]);
+    assert!(see("pause").await.contains("Paused.</bdi>"));
+    let paused = world.document().await.unwrap().paused.unwrap();
+    assert_eq!((paused.by.as_str(), paused.reason.as_str()), ("ann", "because"));
+    assert!(see("pause").await.contains("Has been paused by ann before."));
+    assert!(see("resume").await.contains("Resumed.</bdi>"));
+    assert_eq!(world.document().await.unwrap().paused, None);
+}
+
+#[tokio::test]
+async fn what_no_page_of_ours_has_sent_changes_nothing() {
+    let world = World::new(true).await;
+    for (fields, expected) in [
+        ([("token", "")], 403),
+        ([("token", "0123456789abcdef0123456789abcdef")], 403),
+        ([("confirm", "")], 400),
+        ([("reason", " ")], 400),
+        ([("poller", "weekly")], 404),
+    ] {
+        // The last of several counts.
+        let answered = world.act("pause", &fields).await;
+        assert_eq!(answered.status().as_u16(), expected, "{fields:?}");
+    }
+    assert_eq!(world.act("drop", &[]).await.status().as_u16(), 404);
+    let bare = |request: RequestBuilder| {
+        let mut request = request.build().unwrap();
+        request.headers_mut().remove("origin");
+        request
+    };
+    let request = bare(world.form("pause", &[]).await);
+    assert_eq!(world.client.execute(request).await.unwrap().status().as_u16(), 403, "no origin");
+    for origin in ["null", "http://evil.example", "http://localhost:1"] {
+        let mut request = bare(world.form("pause", &[]).await);
+        request.headers_mut().insert("origin", origin.parse().unwrap());
+        let answered = world.client.execute(request).await.unwrap();
+        assert_eq!(answered.status().as_u16(), 403, "{origin}");
+    }
+    let got = world.client.get(world.url("/actions/pause")).send().await.unwrap();
+    assert_eq!(got.status().as_u16(), 404, "nothing is done by looking");
+    assert_eq!(world.document().await, None);
+}
+
+#[tokio::test]
+async fn a_page_that_is_only_looked_at_does_nothing() {
+    let world = World::new(false).await;
+    assert!(!world.get("/api/status/page?poller=orders").await.1.contains("<form"));
+    for action in ["pause", "resume", "tick"] {
+        assert_eq!(world.act(action, &[]).await.status().as_u16(), 403, "{action}");
+    }
+    assert_eq!((world.document().await, world.handler.ids().len()), (None, 0));
+}

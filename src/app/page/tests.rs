@@ -1,0 +1,279 @@
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+use time::OffsetDateTime;
+use time::macros::datetime;
+
+use super::*;
+use crate::cursor::Cursor;
+use crate::status::{Batch, Event, Lease, Pause, Seen, Status, Tick, Tone};
+
+/// Texts that would do something if they were not escaped.
+const HOSTILE: [&str; 8] = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"><svg onload=alert(1)>",
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "</title></style></textarea><!--",
+    "\u{202e}txt.exe\u{2066}",
+    "&lt;b&gt; & \u{0}",
+];
+
+fn tick(text: &str, at: OffsetDateTime) -> Tick {
+    Tick {
+        at,
+        outcome: text.to_owned(),
+        tone: Tone::Note,
+        rows: 7,
+        batches: 1,
+        duration_ms: 40,
+        idle_before: 2,
+        longest_ms: BTreeMap::from([("fetch".to_owned(), 3), (text.to_owned(), 4)]),
+        note: Some(text.to_owned()),
+    }
+}
+
+fn event(text: &str, at: OffsetDateTime) -> Event {
+    let own = || Some(text.to_owned());
+    Event {
+        at,
+        seq: 9,
+        event: "paused",
+        token: 4,
+        batch_id: own(),
+        rows: Some(1),
+        text: own(),
+        who: own(),
+    }
+}
+
+/// Returns a report of two pollers in which every foreign text is `text`.
+fn report(text: &str) -> Report {
+    let at = datetime!(2026-01-01 2:00 UTC);
+    let own = || Some(text.to_owned());
+    let cursor: Cursor = serde_json::from_value(json!({
+        "kind": "timestamp+pk", "value": text, "tiebreaker": { text: text },
+    }))
+    .unwrap();
+    let full = Status {
+        poller: text.to_owned(),
+        state: "running",
+        configured: true,
+        checkpoint: own(),
+        cursor: Some(cursor.clone()),
+        checkpoint_at: Some(at),
+        checkpoint_age_seconds: Some(3),
+        last_batch_id: own(),
+        observed: Some(Seen {
+            at,
+            lag_seconds: Some(1.5),
+            positions: Some(3),
+            rows: Some(2),
+            held_back: Some(2),
+            retention_left: Some(1),
+            idle_ticks: 4,
+        }),
+        owner: own(),
+        token: 4,
+        lease: Some(Lease { ttl_seconds: 120, left_seconds: 87, acquired_at: Some(at) }),
+        schedule: own(),
+        time_zone: own(),
+        next_tick_at: Some(at + time::Duration::seconds(4)),
+        paused: Some(Pause { by: text.to_owned(), reason: text.to_owned(), at }),
+        quarantined: 2,
+        attempts: 3,
+        last_error: own(),
+        in_flight: Some(Batch {
+            batch_id: text.to_owned(),
+            rows: 1000,
+            after: Some(cursor.clone()),
+            upto: cursor,
+            late: true,
+            attempt: 3,
+            crashes: 1,
+            started_at: Some(at),
+            first_failed_at: Some(at),
+            next_attempt_at: Some(at),
+            first_error: Some(format!("{text}2")),
+            last_error: own(),
+            steps_done: vec![text.to_owned()],
+        }),
+        recent: vec![tick(text, at)],
+        journal: Some(vec![event(text, at)]),
+        warnings: vec![text.to_owned()],
+        ..Status::default()
+    };
+    let broken = Status::without_document(text, false, own());
+    let (app, version, pollers) = (text.to_owned(), "1.2.3", vec![full, broken]);
+    Report { app, version, at: Some(at), pollers }
+}
+
+fn question(page: bool) -> Question<'static> {
+    Question { page, refresh_seconds: 5, ..Question::default() }
+}
+
+/// Returns every page that shows `text`: all pollers, one of them with actions, and an error.
+fn pages(text: &str) -> Vec<String> {
+    let report = report(text);
+    let offer = Offer { token: text, said: Some(text) };
+    let one =
+        Question { poller: Some(text), code: Some(text), offer: Some(offer), ..question(true) };
+    let answers =
+        [told(&report, question(true)), told(&report, one), failed(503, text, question(true))];
+    answers.map(|answer| answer.body).to_vec()
+}
+
+/// Returns the elements of a page with the names of their attributes, without any text or value.
+fn skeleton(page: &str) -> Vec<String> {
+    let mut shape = Vec::new();
+    let mut rest = page;
+    while let Some((_, tag)) = rest.split_once('<') {
+        // Values are escaped, so neither a quote nor a bracket can stand in one.
+        let (tag, after) = tag.split_once('>').unwrap();
+        let names = tag.split('"').step_by(2).collect::<String>();
+        shape.push(names);
+        let body = tag.split(' ').next().unwrap();
+        // What they hold is no markup, and is told from the constants below.
+        rest = match body {
+            "script" | "style" => after.split_once(&format!("</{body}>")).unwrap().1,
+            _ => after,
+        };
+    }
+    shape
+}
+
+#[test]
+fn no_text_of_others_changes_what_a_page_is_made_of() {
+    let harmless: Vec<_> = pages("text").iter().map(|page| skeleton(page)).collect();
+    assert!(harmless[1].len() > 150, "the page of one poller has {} elements", harmless[1].len());
+    for text in HOSTILE {
+        let hostile: Vec<_> = pages(text).iter().map(|page| skeleton(page)).collect();
+        for (harmless, hostile) in harmless.iter().zip(&hostile) {
+            assert_eq!(harmless, hostile, "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn texts_of_others_are_shown_and_nothing_of_them_is_markup() {
+    for text in HOSTILE {
+        let mut escaped = String::new();
+        markup::escape(&mut escaped, text);
+        for page in pages(text) {
+            assert!(page.contains(&escaped), "{text:?} is shown");
+            assert!(!page.contains(text) || escaped == text, "{text:?} is not shown as it is");
+            assert_eq!(page.matches("<script").count(), 1, "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn what_stands_in_an_element_of_its_own_cannot_end_it() {
+    for text in [STYLE, SCRIPT] {
+        let text = text.to_lowercase();
+        for end in ["</style", "</script", "<!--", "<script"] {
+            assert!(!text.contains(end), "`{end}` would end the element");
+        }
+    }
+    for word in ["http:", "https:", "url(", "@import", "eval(", "innerHTML"] {
+        assert!(!STYLE.contains(word) && !SCRIPT.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn the_policy_knows_style_and_script_by_what_the_page_holds_and_nothing_else() {
+    let answer = told(&report("x"), question(true));
+    let headers = answer.headers();
+    let policy = &headers.iter().find(|(name, _)| *name == "Content-Security-Policy").unwrap().1;
+    for (element, directive) in [("style", "style-src"), ("script", "script-src")] {
+        let (_, rest) = answer.body.split_once(&format!("<{element}>")).unwrap();
+        let (text, _) = rest.split_once(&format!("</{element}>")).unwrap();
+        let hash = STANDARD.encode(Sha256::digest(text));
+        assert!(policy.contains(&format!("{directive} 'sha256-{hash}';")), "{policy}");
+    }
+    assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+    assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+    for tag in skeleton(&pages("x")[1]) {
+        let inline =
+            tag.split(' ').any(|name| name.starts_with("on") || name.starts_with("style="));
+        assert!(!inline, "<{tag}> would be refused");
+    }
+}
+
+#[test]
+fn links_carry_the_key_and_any_name() {
+    let view = View { poller: None, code: Some("a+b/c=="), offer: None };
+    assert_eq!(view.link(Some("x&y=\"z")), "page?poller=x%26y%3D%22z&code=a%2Bb%2Fc%3D%3D");
+    assert_eq!(view.link(None), "page?code=a%2Bb%2Fc%3D%3D");
+    let view = View { poller: None, code: None, offer: None };
+    assert_eq!(view.link(None), "page");
+}
+
+#[test]
+fn only_where_it_is_offered_can_anything_be_done() {
+    let report = report("orders");
+    let one = Question { poller: Some("orders"), ..question(true) };
+    assert!(!told(&report, one).body.contains("<form"));
+    let offer = Some(Offer { token: "secret", said: None });
+    let body = told(&report, Question { offer, ..one }).body;
+    assert_eq!(body.matches("<form method=\"post\"").count(), 2);
+    assert_eq!(body.matches("name=\"token\" value=\"secret\"").count(), 2);
+    assert_eq!(body.matches("name=\"confirm\" value=\"yes\" required").count(), 2);
+    assert!(body.contains("../../actions/resume") && !body.contains("../../actions/pause"));
+    let overview = told(&report, Question { offer, ..question(true) }).body;
+    assert!(!overview.contains("<form"), "what is done is done on the poller's own view");
+}
+
+#[test]
+fn the_json_is_the_report_and_has_the_page_only_where_that_is_asked_for() {
+    let answer = told(&report("orders"), question(false));
+    assert_eq!((answer.status, answer.content_type), (200, JSON));
+    let json: Json = serde_json::from_str(&answer.body).unwrap();
+    let fields: Vec<&String> = json.as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["app", "version", "at", "pollers"]);
+    assert_eq!(json["at"], "2026-01-01T02:00:00Z");
+    assert_eq!(json["pollers"][0]["lease"]["left_seconds"], 87);
+    let answer = told(&report("orders"), Question { html: true, ..question(false) });
+    let json: Json = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(json["title"], "(2) orders · Highwater");
+    let page = told(&report("orders"), question(true)).body;
+    assert!(page.contains(&format!("tabindex=\"-1\">{}</main>", json["html"].as_str().unwrap())));
+}
+
+#[test]
+fn what_cannot_be_shown_is_told_in_the_form_that_was_asked_for() {
+    let answer = failed(503, "read state: no answer", question(false));
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (503, "{\"error\":\"read state: no answer\"}")
+    );
+    let answer = failed(404, "there is no poller `x`", question(true));
+    assert!(answer.status == 404 && answer.body.contains("there is no poller &#96;x&#96;"));
+}
+
+#[test]
+fn every_field_of_the_json_is_on_the_page_about_it() {
+    let page = include_str!("../../../docs/reference/status.md");
+    let json = serde_json::to_value(report("orders")).unwrap();
+    let mut missing = Vec::new();
+    let mut look = vec![json];
+    while let Some(value) = look.pop() {
+        match value {
+            Json::Object(fields) => {
+                for (name, value) in fields {
+                    // Steps are names of their own.
+                    if name != "longest_ms" && name != "tiebreaker" {
+                        look.push(value);
+                    }
+                    if !page.contains(&format!("`{name}`")) {
+                        missing.push(name);
+                    }
+                }
+            }
+            Json::Array(values) => look.extend(values),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+}

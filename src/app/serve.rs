@@ -1,0 +1,315 @@
+//! `highwater serve`: answers the Functions host until it is asked to stop.
+
+mod orphan;
+
+use std::fs;
+use std::future::pending;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+
+use crate::builder::App;
+use crate::builder::board::{self, APP_ROOT};
+use crate::config::{ABORT_LEAD, FunctionTimeout, LOG_DEFAULT, Vars, stop_grace};
+use crate::error::chain;
+use crate::exit::{Exit, Failed};
+use crate::handler::exec;
+use crate::host::server::{self, Functions, Service};
+use crate::poller::StopSignal;
+use crate::project;
+use crate::telemetry::{Telemetry, TickLines, flush_lines};
+
+/// The port settings of the Functions host, the current name first.
+const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
+
+/// Set by the Functions host for the processes that it starts.
+const WORKER_ID: &str = "FUNCTIONS_CUSTOMHANDLER_WORKER_ID";
+
+/// How long a taken port is waited for. The host itself waits 30 s for the first answer, and ends after three exits.
+const PORT_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Pause between two tries to listen on a taken port.
+const PORT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+pub async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
+    let is_hosted = vars.get(WORKER_ID).is_some();
+    match Box::pin(serve(vars, is_hosted)).await {
+        // The host tells the level of plain text by its words; a line of the log has one.
+        Err(Failed { exit, text }) if is_hosted => {
+            error!(event = "not_started", "{text}");
+            Ok(exit)
+        }
+        ended => ended,
+    }
+}
+
+async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
+    let named = match port(vars).map_err(|text| Failed::new(Exit::Usage, text)) {
+        // Before the log starts, since a person at a terminal gets one line.
+        Err(failed) if !is_hosted => return Err(failed),
+        named => named,
+    };
+    // Before anything answers: a signal would end the process without a log line until they are caught.
+    let forced = is_hosted.then_some(Exit::Restart);
+    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
+    let stopping = asked_by(Signals::catch(), stop.clone(), end);
+    let stopping = tokio::spawn(stopping);
+    let telemetry = if is_hosted && exports_lines(vars) {
+        start(&WithoutLogs(vars), TickLines::Answered)
+    } else {
+        start(vars, TickLines::Answered)
+    };
+    let (setting, port) = named?;
+    let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
+    let mut stopping = Box::pin(async move {
+        tokio::select! {
+            // Ends with a panic at most, which is a reason to stop too.
+            _ = stopping => {}
+            gone = orphan::host_gone(), if is_hosted => {
+                // Nobody waits for the batch in flight, so it has the time of its tick.
+                left_alone.set();
+                // What looks like it may have been an output that is closed under a living host.
+                unasked.get_or_init(|| Exit::Restart);
+                let how = gone.as_str();
+                warn!(
+                    event = "host_gone",
+                    "The Functions host is gone ({how}): batches in flight are finished, then this process ends"
+                );
+            }
+        }
+    });
+    let listener = tokio::select! {
+        biased;
+        () = &mut stopping => None,
+        bound = listen(port) => Some(bound.map_err(|error| {
+            let text = format!("cannot listen on 127.0.0.1:{port}, which `{setting}` names: {error}");
+            Failed::new(Exit::Unavailable, text)
+        })?),
+    };
+    if let Some(listener) = listener {
+        let functions = functions(vars, port);
+        let service = Service { functions, stop: stop.clone(), telemetry: telemetry.clone() };
+        let served = server::serve(listener, service, stopping).await;
+        telemetry.flush().await;
+        served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
+    }
+    // After Ctrl-C the host ends too. Any other signal may be for the handler alone, which must come back, as one must
+    // whose work was not done.
+    let is_interrupted = matches!(asked.get(), None | Some(Exit::Interrupted));
+    let ends_with_host = is_interrupted && !stop.is_aborted();
+    Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
+}
+
+/// Listens on a port, and waits a while for one that is taken: an earlier process may be about to release it.
+///
+/// IPv4, since the host connects to 127.0.0.1 and to nothing else.
+async fn listen(port: u16) -> io::Result<TcpListener> {
+    let until = Instant::now() + PORT_WAIT_MAX;
+    let mut is_reported = false;
+    loop {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                if !is_reported {
+                    let wait = PORT_WAIT_MAX.as_secs();
+                    info!(
+                        event = "port_taken",
+                        port, "Port {port} is taken; retrying for {wait} s"
+                    );
+                    is_reported = true;
+                }
+                sleep(PORT_RETRY_PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// Returns the limit of the host that started this process, if one did. A host that cannot read its own limit
+/// starts nobody.
+fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
+    vars.get(APP_ROOT)?;
+    project::function_timeout(vars, &board::root(vars)).ok()
+}
+
+fn functions(vars: &dyn Vars, port: u16) -> Functions {
+    match App::build_to_run(vars, function_timeout(vars).as_ref()) {
+        Ok(app) => {
+            let board = app.board(vars, &board::root(vars));
+            let functions = app.into_functions(board);
+            let names: Vec<&str> = functions.keys().map(String::as_str).collect();
+            let names = names.join(", ");
+            info!(event = "started", port, functions = names, "Serving functions: {names}");
+            // The plan is known here only, not where `validate` runs before a deployment.
+            if let Some(problem) = project::time_zone_problem(vars) {
+                warn!(event = "without_effect", "{problem}");
+            }
+            Functions::Ready(functions)
+        }
+        Err(error) => {
+            let reason = chain(&error);
+            error!(
+                event = "configuration_invalid",
+                port,
+                error = reason,
+                "Invalid settings; all invocations will fail until they are fixed"
+            );
+            Functions::Broken(reason)
+        }
+    }
+}
+
+/// Tells log lines, and what else the settings say, from now on.
+pub fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
+    // Blanks count as not set, here as in the settings.
+    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
+    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
+    Telemetry::start(&filter, vars, ticks)
+}
+
+/// The variable that turns the export of log lines off.
+const LOGS_EXPORTER: &str = "OTEL_LOGS_EXPORTER";
+
+/// Settings under which no log lines are exported.
+struct WithoutLogs<'a>(&'a dyn Vars);
+
+impl Vars for WithoutLogs<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        if name == LOGS_EXPORTER { Some("none".to_owned()) } else { self.0.get(name) }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
+}
+
+/// Whether the host sends the lines of this process to a collector: each would arrive there twice.
+fn exports_lines(vars: &dyn Vars) -> bool {
+    let is_set = |text: String| !text.trim().is_empty();
+    vars.get("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(is_set)
+        && project::is_open_telemetry(vars, &board::root(vars))
+}
+
+/// Returns the port to listen on, and the setting that names it.
+fn port(vars: &dyn Vars) -> Result<(&'static str, u16), String> {
+    let is_set = |text: &String| !text.trim().is_empty();
+    let set = PORTS.into_iter().find_map(|name| Some((name, vars.get(name).filter(is_set)?)));
+    let Some((name, text)) = set else {
+        let [current, old] = PORTS;
+        return Err(format!(
+            "neither `{current}` nor `{old}` is set: the Functions host sets it; \
+             try `highwater demo`, or `highwater package --stage out` and then `func start --script-root out`"
+        ));
+    };
+    let port = text.trim().parse::<u16>().ok().filter(|port| *port != 0);
+    let port = port.ok_or_else(|| format!("`{name}` is `{text}`, expected a port from 1 to 65535"));
+    port.map(|port| (name, port))
+}
+
+/// The signals that ask the process to stop.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// A closed terminal or a lost connection to it; `None` where the process was started to outlive that.
+    hang_up: Option<Signal>,
+}
+
+impl Signals {
+    /// Catches them from now on; `None` where the system has none to give.
+    pub fn catch() -> Option<Self> {
+        let terminate = signal(SignalKind::terminate()).ok()?;
+        let interrupt = signal(SignalKind::interrupt()).ok()?;
+        // `nohup` ignores this signal for the program that it starts, and catching it would undo that.
+        let hang_up =
+            if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup()).ok()?) };
+        Some(Self { terminate, interrupt, hang_up })
+    }
+
+    /// Waits for the next of them, and returns how a process ends that it stops before it is done.
+    async fn next(&mut self) -> Exit {
+        let hung_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => Exit::Terminated,
+            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = hung_up => Exit::HungUp,
+        }
+    }
+}
+
+/// Whether this process ignores SIGHUP, which it can only have inherited; `false` where the system does not say.
+fn ignores_hang_up() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // A mask of signals, the lowest bit for SIGHUP; see proc_pid_status(5).
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Returns what the first signal sets from now on, and which of them it was once it is set.
+pub fn stop_by_signal(vars: &dyn Vars) -> (StopSignal, Arc<OnceLock<Exit>>) {
+    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced: None };
+    tokio::spawn(asked_by(Signals::catch(), stop.clone(), end));
+    (stop, asked)
+}
+
+/// How a process ends that is asked to stop.
+struct End {
+    /// How long it may take.
+    grace: Duration,
+    /// Which signal asked first.
+    asked: Arc<OnceLock<Exit>>,
+    /// How it ends where it has to be forced; else as the first signal says.
+    forced: Option<Exit>,
+}
+
+/// Completes at the first signal. At a second one, or just before the grace is over, running handler calls are
+/// aborted and their leases released. Whatever still runs at the end ends with the process.
+pub async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal, grace: Duration) {
+    asked_by(signals, stop, End { grace, asked: Arc::default(), forced: None }).await;
+}
+
+/// As [`asked_to_stop`]; which signal it was is known before `stop` is set.
+async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
+    let End { grace, asked, forced } = end;
+    let Some(mut signals) = signals else {
+        warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
+        return pending().await;
+    };
+    let first = signals.next().await;
+    info!(event = "stopping", "Stopping after the batches in flight");
+    let first = *asked.get_or_init(|| first);
+    stop.set();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = signals.next() => {}
+            () = sleep(grace.saturating_sub(ABORT_LEAD)) => {}
+        }
+        info!(event = "aborting", "Aborting handler calls that are still running");
+        stop.abort();
+        tokio::select! {
+            _ = signals.next() => {}
+            () = sleep(ABORT_LEAD) => {}
+        }
+        warn!(
+            event = "forced_stop",
+            "Stopping before all work has ended; a lease that is still held expires by itself"
+        );
+        // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
+        exec::kill_all();
+        flush_lines();
+        #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
+        std::process::exit(forced.unwrap_or(first).code().into())
+    });
+}

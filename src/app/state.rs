@@ -1,0 +1,12 @@
+//! Stores of state documents: [`highwater_engine::document`] has the documents, [`highwater_engine::store`] the port.
+
+mod file;
+pub(crate) mod local;
+
+pub use highwater_azure::BlobStore;
+pub use highwater_engine::document::*;
+pub use highwater_engine::store::*;
+pub use highwater_mssql::state as sql;
+
+pub use self::file::FileStore;
+pub use self::sql::{SqlStore, SqlStoreSettings};

@@ -1,0 +1,247 @@
+//! What leaves the process to be looked at: log lines always, OTLP and Prometheus text where asked for.
+//!
+//! # Log lines
+//!
+//! One JSON object per line: INFO and below on stdout, WARN and ERROR on stderr. The Functions host makes one
+//! record of each line, whose level `telemetry/host_level.rs` sees to. A closed pipe must not end the process, which is why nothing here uses `println!`, and a pipe that is not read
+//! must not stop it: `telemetry/lines.rs` has a thread that writes for each stream. Each line of a tick
+//! carries the invocation's id, in a field of its own or in `span`.
+//!
+//! # OTLP
+//!
+//! Traces, metrics and logs over HTTP in protobuf, to the collector that the standard variables name, and
+//! only where they name one. What a tick has to tell is sent before it is answered, within
+//! [`FLUSH_TIME_MAX`]; no collector makes it fail.
+//!
+//! # Prometheus
+//!
+//! The same metrics as text, at an address of this machine, where a setting names one.
+
+mod encode;
+mod export;
+mod host_level;
+mod lines;
+mod people;
+mod post;
+mod prometheus;
+mod reader;
+mod redacting;
+mod resource;
+mod settings;
+
+use std::net::SocketAddr;
+use std::panic::{self, PanicHookInfo};
+use std::sync::Arc;
+
+use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
+use tracing::{Metadata, error, warn};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use uuid::Uuid;
+
+use self::export::{Exporter, Parts};
+use self::lines::Streams;
+use self::people::People;
+use self::reader::Reader;
+use self::redacting::Redacting;
+use self::settings::{Settings, Signal};
+use crate::clock::SystemClock;
+use crate::config::{Vars, metrics_address};
+use crate::error::chain;
+use crate::metrics;
+use crate::trace::{Collected, SpanLayer, TARGET, TICK_TARGET};
+
+pub use self::export::FLUSH_TIME_MAX;
+pub use self::lines::flush_lines;
+pub use self::lines::write_stderr;
+pub use self::prometheus::series_name;
+
+/// Crates that send telemetry: what they log about it must not make more of it.
+const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];
+
+/// Set by the Functions host's command line tool, and nowhere else.
+const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineForm {
+    /// Objects of JSON, for what collects them.
+    #[default]
+    Json,
+    /// Short text, for a person at a terminal.
+    Text,
+}
+
+impl LineForm {
+    /// Returns the form for whoever reads the lines of this process.
+    fn of(vars: &dyn Vars) -> Self {
+        let is_core_tools = vars.get(CORE_TOOLS).is_some_and(|text| !text.trim().is_empty());
+        if is_core_tools { Self::Text } else { Self::Json }
+    }
+}
+
+/// Where the line goes with which a tick ends as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TickLines {
+    /// To standard output.
+    Written,
+    /// Into the reply to the Functions host, which gives it the operation's id.
+    Answered,
+}
+
+/// What is told to the outside beside log lines; without an exporter all of it does nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Telemetry {
+    exporter: Option<Exporter>,
+    form: LineForm,
+    /// Id of this function app in Azure.
+    site_id: Option<Arc<str>>,
+}
+
+impl Telemetry {
+    /// Sends log events of at least `filter` (such as `info` or `highwater=debug,warn`) to the streams,
+    /// and starts what `vars` ask for beside them. `info` is used where `filter` is not understood.
+    ///
+    /// Has to be called within a runtime, and before instruments are made.
+    pub fn start(filter: &str, vars: &dyn Vars, ticks: TickLines) -> Self {
+        lines::start();
+        let form = LineForm::of(vars);
+        let settings = Settings::of(vars);
+        let collected = Arc::new(Collected::default());
+        let subscriber = Registry::default()
+            .with(line_layer(filter, form, ticks))
+            .with(exported(filter, &settings, &collected));
+        // Fails only where a subscriber is set already, as by a test.
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            panic::set_hook(Box::new(log_panic));
+        }
+        for mistake in &settings.mistakes {
+            warn!(event = "telemetry_setting_ignored", error = mistake, "{mistake}");
+        }
+        let site_id = resource::site_id(vars).map(Arc::from);
+        let address = metrics_address(vars);
+        if settings.endpoints.is_empty() && address.is_none() {
+            return Self { exporter: None, form, site_id };
+        }
+        let resource = resource::resource(vars, &Uuid::new_v4().to_string());
+        let provider = SdkMeterProvider::builder().with_resource(resource.clone());
+        let scraped = address.map(|address| (address, Reader::new(Temporality::Cumulative)));
+        let provider = match &scraped {
+            Some((_, reader)) => provider.with_reader(reader.clone()),
+            None => provider,
+        };
+        let reader = Reader::new(settings.temporality);
+        let exports = !settings.endpoints.is_empty();
+        let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
+        opentelemetry::global::set_meter_provider(provider.build());
+        metrics::count_dropped_lines(lines::dropped);
+        if let Some((address, reader)) = scraped {
+            tokio::spawn(scrape(address, reader));
+        }
+        let parts = Parts { resource, reader, collected };
+        Self { exporter: exports.then(|| Exporter::start(settings, parts)), form, site_id }
+    }
+
+    /// Exports what has been collected, and waits for it for [`FLUSH_TIME_MAX`] at most.
+    pub async fn flush(&self) {
+        if let Some(exporter) = &self.exporter {
+            exporter.flush().await;
+        }
+    }
+
+    /// Returns the form of log lines.
+    pub fn form(&self) -> LineForm {
+        self.form
+    }
+
+    /// Returns the id of a function of this app in Azure, where the platform tells its parts.
+    pub fn function_id(&self, function: &str) -> Option<String> {
+        self.site_id.as_ref().map(|site| format!("{site}/functions/{function}"))
+    }
+}
+
+async fn scrape(address: SocketAddr, reader: Reader) {
+    if let Err(error) = prometheus::serve(address, reader).await {
+        warn!(
+            event = "metrics_not_served",
+            error = chain(&error),
+            "Metrics cannot be served at {address}, which `HIGHWATER__METRICS__ADDRESS` names: {error}"
+        );
+    }
+}
+
+/// Targets and levels are all that a filter may name: one that also knew values of fields would bring
+/// an engine of regular expressions, half a megabyte of the program.
+fn targets(filter: &str) -> Targets {
+    filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO))
+}
+
+fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
+    metadata.is_span() && metadata.target() == TARGET
+}
+
+/// Returns the layer that writes lines.
+fn line_layer<S>(
+    filter: &str,
+    form: LineForm,
+    ticks: TickLines,
+) -> Box<dyn tracing_subscriber::Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    use tracing_subscriber::filter::FilterExt as _;
+    let is_written = move |metadata: &Metadata<'_>| {
+        let is_answered = ticks == TickLines::Answered && metadata.target() == TICK_TARGET;
+        !is_span_to_export(metadata) && !is_answered
+    };
+    let filter = targets(filter).and(filter_fn(is_written));
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(Redacting(Streams(form), form))
+        // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
+        .log_internal_errors(false);
+    match form {
+        LineForm::Text => layer.event_format(People).with_filter(filter).boxed(),
+        LineForm::Json => layer
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .with_target(false)
+            .with_filter(filter)
+            .boxed(),
+    }
+}
+
+/// Returns the layer that collects what is exported; `None` where that is neither spans nor logs.
+fn exported<S>(
+    filter: &str,
+    settings: &Settings,
+    collected: &Arc<Collected>,
+) -> Option<impl tracing_subscriber::Layer<S> + use<S>>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    use tracing_subscriber::filter::FilterExt as _;
+    let wanted = |signal| settings.exports(signal).then(|| Arc::clone(collected));
+    let (spans, logs) = (wanted(Signal::Traces), wanted(Signal::Logs));
+    if spans.is_none() && logs.is_none() {
+        return None;
+    }
+    let layer = SpanLayer { spans, logs, sampler: settings.sampler, clock: Arc::new(SystemClock) };
+    let events = targets(filter).and(filter_fn(|metadata| {
+        let sender = metadata.target().split("::").next().unwrap_or_default();
+        metadata.is_event() && !SENDERS.contains(&sender)
+    }));
+    Some(layer.with_filter(events.or(filter_fn(is_span_to_export))))
+}
+
+/// Logs a panic as one line: the standard text has several, each an error without an id to the host.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("(no text)");
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    error!(event = "panic", error = text, place, "Panicked at {place}: {text}");
+}

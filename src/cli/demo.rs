@@ -1,0 +1,305 @@
+//! `highwater demo`: delivery without loss, shown on real data; it needs nothing installed.
+//!
+//! The embedded server is loaded with flights. A stand-in for the Functions host starts two handler
+//! processes, which are this very program, and POSTs timer invocations to them in turn. Batches go to
+//! a receiver on this machine. While all that runs, more flights are written and earlier ones change;
+//! one call of the receiver is answered with 500; one is left open, and the process that made it is
+//! killed in the middle of its batch. In the end the table is read back and compared with what the
+//! receiver has accepted, row state by row state.
+//!
+//! Lease and intervals are short here, so that a takeover takes seconds. The rest is as in Azure.
+
+mod console;
+pub(crate) mod devdb;
+mod flights;
+mod folder;
+mod host;
+mod progress;
+mod receiver;
+mod report;
+mod stage;
+mod tally;
+mod writer;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+
+use self::console::Console;
+use self::host::{Host, NAMES};
+use self::progress::{Progress, say};
+use self::receiver::Happening;
+use self::report::{Findings, grouped, lost};
+use self::stage::Stage;
+use self::writer::{Work, write};
+use highwater_devdb::SqlError;
+
+/// How the demo runs.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How many flights to write, of 27004.
+    #[arg(long, value_name = "N", default_value_t = flights::COUNT,
+        value_parser = clap::value_parser!(u32).range(100..=i64::from(flights::COUNT)))]
+    rows: u32,
+    /// Show what the handler processes log.
+    #[arg(long)]
+    verbose: bool,
+}
+
+const FAILED: u8 = 1;
+const UNAVAILABLE: u8 = 6;
+
+/// Limit on the whole demo.
+const DEADLINE: Duration = Duration::from_secs(55);
+/// Limit on stopping all of it, of which little is ever needed.
+const STOP_MAX: Duration = Duration::from_secs(3);
+/// How often it is looked whether all rows have arrived.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How the part of the demo that runs by itself ended.
+enum End {
+    /// All rows have arrived.
+    Arrived,
+    /// The time was up.
+    OutOfTime,
+    /// A signal came; the exit code that goes with it.
+    Stopped(u8),
+    /// Something that the demo needs gave up.
+    Broken(String),
+}
+
+/// Runs the demo and returns whether it showed what it promises.
+pub(crate) async fn run(options: Options) -> ExitCode {
+    let deadline = Instant::now() + DEADLINE;
+    // From here on a signal waits until it can be obeyed with nothing left behind.
+    let (Ok(interrupt), Ok(terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        say("highwater: signals cannot be received");
+        return ExitCode::from(UNAVAILABLE);
+    };
+    let (sender, happenings) = unbounded_channel();
+    let stage = match Stage::set(options.rows, sender).await {
+        Ok(stage) => stage,
+        Err(reason) => {
+            say(&format!("highwater: {reason}"));
+            return ExitCode::from(UNAVAILABLE);
+        }
+    };
+    let mut show = match Show::open(stage, happenings, options.verbose, deadline) {
+        Ok(show) => show,
+        Err(reason) => {
+            say(&format!("highwater: {reason}"));
+            return ExitCode::from(UNAVAILABLE);
+        }
+    };
+    let end = show.play(interrupt, terminate).await;
+    show.close(end).await
+}
+
+/// The demo while it runs.
+struct Show {
+    stage: Stage,
+    host: Host,
+    console: Arc<Console>,
+    progress: Progress,
+    happenings: UnboundedReceiver<Happening>,
+    writing: Writing,
+    began_at: Instant,
+    deadline: Instant,
+    took: Option<Duration>,
+    killed: Option<usize>,
+    resumed_after: Option<Duration>,
+}
+
+/// The application that writes rows.
+enum Writing {
+    /// It waits for the rows that it may change to arrive.
+    NotYet(Work),
+    Running(JoinHandle<Result<(), SqlError>>),
+    Done,
+}
+
+impl Show {
+    fn open(
+        mut stage: Stage,
+        happenings: UnboundedReceiver<Happening>,
+        verbose: bool,
+        deadline: Instant,
+    ) -> Result<Self, String> {
+        let work = stage.take_work();
+        let rows = stage.loaded + stage.rest;
+        let progress = Progress::start(rows + work.changes());
+        progress.say(&format!(
+            "Loaded {} flights into the embedded server; {} more will be written meanwhile",
+            grouped(stage.loaded),
+            grouped(stage.rest)
+        ));
+        let console = Arc::new(Console::new(verbose, progress.clone()));
+        let host = Host::start(stage.launch()?, Arc::clone(&console))?;
+        Ok(Self {
+            stage,
+            host,
+            console,
+            progress,
+            happenings,
+            writing: Writing::NotYet(work),
+            began_at: Instant::now(),
+            deadline,
+            took: None,
+            killed: None,
+            resumed_after: None,
+        })
+    }
+
+    /// Lets everything happen, until all rows have arrived.
+    async fn play(&mut self, mut interrupt: Signal, mut terminate: Signal) -> End {
+        let mut look = interval(LOOK_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                biased;
+                _ = interrupt.recv() => return End::Stopped(130),
+                _ = terminate.recv() => return End::Stopped(143),
+                () = tokio::time::sleep_until(self.deadline) => return End::OutOfTime,
+                reason = self.host.failure() => return End::Broken(reason),
+                Some(happening) = self.happenings.recv() => self.react(happening),
+                _ = look.tick() => match self.look().await {
+                    Ok(true) => return End::Arrived,
+                    Ok(false) => {}
+                    Err(reason) => return End::Broken(reason),
+                },
+            }
+        }
+    }
+
+    fn react(&mut self, happening: Happening) {
+        let name = |worker: usize| NAMES.get(worker).copied().unwrap_or_default();
+        match happening {
+            Happening::Failed { call, rows } => {
+                let rows = grouped(u64::try_from(rows).unwrap_or_default());
+                self.progress.say(&format!("Call {call} with {rows} rows is answered with 500"));
+            }
+            Happening::Held { call, rows, worker } => {
+                self.host.kill(worker);
+                self.killed = Some(worker);
+                let (rows, name) = (grouped(u64::try_from(rows).unwrap_or_default()), name(worker));
+                self.progress.say(&format!(
+                    "Call {call} with {rows} rows is left open, and process {name} that made it \
+                     is killed"
+                ));
+                self.progress.waiting("waiting for the dead process's lease to lapse");
+            }
+            Happening::Resumed { worker, after } => {
+                self.resumed_after = Some(after);
+                self.progress.waiting("");
+                let which = if self.killed == Some(worker) { "The new process" } else { "Process" };
+                self.progress.say(&format!(
+                    "{which} {} has taken the lease over after {:.1} s",
+                    name(worker),
+                    after.as_secs_f64()
+                ));
+            }
+        }
+    }
+
+    /// Returns whether all is written and has arrived; starts the writing when that may begin.
+    async fn look(&mut self) -> Result<bool, String> {
+        let accepted = self.stage.receiver.tally(tally::Tally::accepted);
+        self.progress.at(accepted);
+        self.writing = match std::mem::replace(&mut self.writing, Writing::Done) {
+            Writing::NotYet(work) if accepted >= self.stage.changeable => {
+                let written = Arc::clone(&self.stage.written);
+                let database = self.stage.database.clone();
+                Writing::Running(tokio::spawn(write(database, work, written)))
+            }
+            Writing::Running(task) if task.is_finished() => {
+                let written = task.await.map_err(|panic| panic.to_string())?;
+                written.map_err(|error| format!("write rows: {error}"))?;
+                Writing::Done
+            }
+            as_it_is @ (Writing::NotYet(_) | Writing::Running(_) | Writing::Done) => as_it_is,
+        };
+        let all = self.stage.loaded + self.stage.written.inserted() + self.stage.written.changed();
+        let done = matches!(self.writing, Writing::Done) && accepted >= all;
+        if done {
+            self.took = Some(self.began_at.elapsed());
+        }
+        Ok(done)
+    }
+
+    /// Stops everything, and judges.
+    async fn close(mut self, end: End) -> ExitCode {
+        if matches!(end, End::Arrived) {
+            // Commits what is in hand, and shows whether anything comes again unasked.
+            timeout_at(self.deadline, self.host.last_round()).await.unwrap_or_default();
+        }
+        if let Writing::Running(task) = &self.writing {
+            task.abort();
+        }
+        timeout(STOP_MAX, self.host.stop()).await.unwrap_or_default();
+        self.progress.finish();
+        match end {
+            End::Stopped(code) => {
+                say("highwater: stopped");
+                return ExitCode::from(code);
+            }
+            End::Broken(reason) => {
+                say(&format!("highwater: {reason}"));
+                return ExitCode::from(FAILED);
+            }
+            End::OutOfTime => {
+                say(&format!("highwater: not done within {} s", DEADLINE.as_secs()));
+            }
+            End::Arrived => {}
+        }
+        match self.findings().await {
+            Ok(findings) => judge(&findings, &end),
+            Err(reason) => {
+                say(&format!("highwater: {reason}"));
+                ExitCode::from(FAILED)
+            }
+        }
+    }
+
+    async fn findings(&self) -> Result<Findings, String> {
+        let table = timeout(STOP_MAX, self.stage.table()).await;
+        let table = table.map_err(|elapsed| format!("read the table: {elapsed}"))??;
+        let (written, receiver, counts) =
+            (&self.stage.written, &self.stage.receiver, self.host.counts());
+        Ok(Findings {
+            loaded: self.stage.loaded,
+            inserted: written.inserted(),
+            changed: written.changed(),
+            delivered: receiver.tally(tally::Tally::accepted),
+            again: receiver.tally(tally::Tally::again),
+            lost: receiver.tally(|tally| lost(&table, written.changed(), tally)),
+            calls: receiver.calls(),
+            invocations: counts.invocations.load(Ordering::Relaxed),
+            failed: counts.failed.load(Ordering::Relaxed),
+            killed: counts.killed.load(Ordering::Relaxed),
+            logged: self.console.counts(),
+            took: self.took.unwrap_or_else(|| self.began_at.elapsed()),
+            resumed_after: self.resumed_after,
+        })
+    }
+}
+
+fn judge(findings: &Findings, end: &End) -> ExitCode {
+    // Not `print!`, which panics where nobody reads.
+    let printed = std::io::stdout().write_all(findings.to_string().as_bytes());
+    let mut shortcomings = findings.shortcomings();
+    shortcomings.extend(printed.err().map(|error| format!("print the table: {error}")));
+    for shortcoming in &shortcomings {
+        say(&format!("highwater: {shortcoming}"));
+    }
+    let shown = shortcomings.is_empty() && matches!(end, End::Arrived);
+    if shown { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}

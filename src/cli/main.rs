@@ -1,0 +1,345 @@
+//! The command line: one file for each command.
+//!
+//! Data goes to standard output, in the form that `--output` names, everything else to standard error.
+//! Nothing waits for an answer unless a terminal is there to give it. Exit codes: 0 done, 1 failed,
+//! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
+//! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it, 130 or
+//! 143 stopped by a signal before it was done.
+
+mod backfill;
+mod clone;
+mod confirm;
+mod ddl;
+mod demo;
+mod doctor;
+mod findings;
+mod from;
+mod init;
+mod journal;
+mod lease;
+mod output;
+mod package;
+mod page;
+mod pause;
+mod quarantine;
+mod range;
+mod recover;
+mod repartition;
+mod replay;
+mod reset;
+mod restore;
+mod run;
+mod shell;
+mod state;
+mod status;
+mod tick;
+mod validate;
+mod version;
+mod warnings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use self::output::{Exit, Failed, end, tell};
+use highwater::builder::App;
+use highwater::builder::parts::Divisible;
+use highwater::config::{LocalSettings, ProcessVars, Vars};
+use highwater::error::chain;
+use highwater::partition::whole_of;
+use highwater::poller::Poller;
+use highwater::process;
+use highwater::suggestion;
+
+/// A polling trigger for Microsoft SQL Server on Azure Functions.
+#[derive(Debug, Parser)]
+#[command(name = "highwater", version, about)]
+struct Arguments {
+    /// File such as `local.settings.json`, whose values count where the environment has none.
+    #[arg(long, value_name = "FILE", global = true, overrides_with = "settings")]
+    settings: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the Functions host; what happens without a command.
+    Serve,
+    /// Run pollers by the timers of their functions, without the Functions host, until asked to stop.
+    Run(run::Options),
+    /// Run one tick of a poller now.
+    Tick(tick::Options),
+    /// Check settings, host.json and functions against each other; connects to nothing.
+    Validate(validate::Options),
+    /// Make the package of a deployment, or lay it out for `func start --script-root DIR`.
+    Package(package::Options),
+    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning; or,
+    /// with `--table`, write a folder to run it from.
+    Init(init::Options),
+    /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
+    Doctor(doctor::Options),
+    /// Show how each poller stands, by its state document alone. Writes nothing.
+    Status(status::Options),
+    /// Find pollers that cannot go on, and with `--yes` repair what is safe to repair.
+    Recover(recover::Options),
+    /// Keep a poller from running, in whatever process, until it is resumed.
+    Pause(pause::PauseOptions),
+    /// Let a poller run again, whoever or whatever paused it.
+    Resume(pause::ResumeOptions),
+    /// Divide the keys of a poller into another number of partitions, in which nothing is lost or out of order.
+    Repartition(repartition::Options),
+    /// Deliver a part of a poller's past again, once, in order; the poller goes on undisturbed.
+    Replay(replay::Options),
+    /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
+    Backfill(backfill::Options),
+    /// Put a poller's checkpoint elsewhere: rows come again, or are skipped.
+    Reset(reset::Options),
+    /// Make a poller of another name that continues from here, or continue from another app's position.
+    Clone(clone::Options),
+    /// Take the right to run a poller from whoever has it.
+    #[command(subcommand)]
+    Lease(lease::Options),
+    /// List, show, deliver again or drop the rows that a poller has set aside.
+    #[command(subcommand)]
+    Quarantine(quarantine::Options),
+    /// Show, copy, verify or rebuild a state document.
+    #[command(subcommand)]
+    State(state::Options),
+    /// Show, export or compact what a poller did.
+    #[command(subcommand)]
+    Journal(journal::Options),
+    /// Print the statements that create one of Highwater's own tables; runs none of them.
+    Ddl(ddl::Options),
+    /// Print a script that completes words in a shell.
+    Completions(shell::CompletionsOptions),
+    /// Print version, commit and the format of state documents.
+    Version(version::Options),
+    /// Print the manual, for `man -l -`.
+    Man,
+    /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
+    Demo(demo::Options),
+    /// Serve databases in memory as a stand-in for SQL Server, and print the connection string.
+    Devdb(demo::devdb::Options),
+}
+
+fn main() -> ExitCode {
+    process::run(Box::pin(run()))
+}
+
+async fn run() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are answers, not mistakes; clap knows which stream is which.
+            if error.use_stderr() {
+                if let Some(renamed) = renamed(std::env::args().skip(1)) {
+                    return end(Err(Failed::new(Exit::Usage, renamed)));
+                }
+                // It repeats arguments.
+                tell(error.to_string().trim_end());
+                return Exit::Usage.into();
+            }
+            return if error.print().is_ok() { Exit::Done } else { Exit::Failed }.into();
+        }
+    };
+    let vars: &dyn Vars = match &arguments.settings {
+        None => &ProcessVars,
+        Some(path) => match LocalSettings::read(path, ProcessVars) {
+            Ok(settings) => {
+                process::hold_secrets(&settings);
+                suggestion::hold_settings(path);
+                &settings.clone()
+            }
+            Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
+        },
+    };
+    let settings = arguments.settings.as_deref();
+    match arguments.command.unwrap_or(Command::Serve) {
+        Command::Serve => end(highwater::serve::run(vars).await),
+        Command::Run(options) => end(run::run(vars, &options, settings).await),
+        Command::Tick(options) => end(tick::run(vars, &options).await),
+        Command::Validate(options) => end(Ok(validate::run(vars, &options, settings))),
+        Command::Package(options) => end(package::run(vars, &options, settings)),
+        Command::Init(options) => end(init::run(vars, &options).await),
+        Command::Doctor(options) => end(doctor::run(vars, &options).await),
+        Command::Status(options) => end(status::run(vars, &options, settings).await),
+        Command::Recover(options) => end(recover::run(vars, &options).await),
+        Command::Pause(options) => end(pause::pause(vars, &options).await),
+        Command::Resume(options) => end(pause::resume(vars, &options).await),
+        Command::Repartition(options) => end(Box::pin(repartition::run(vars, &options)).await),
+        Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
+        Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
+        Command::Reset(options) => end(Box::pin(reset::run(vars, &options)).await),
+        Command::Clone(options) => end(Box::pin(clone::run(vars, &options)).await),
+        Command::Lease(options) => end(Box::pin(lease::run(vars, &options)).await),
+        Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
+        Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
+        Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
+        Command::Ddl(options) => end(ddl::run(&options)),
+        Command::Completions(options) => {
+            shell::completions(&options, Arguments::command());
+            Exit::Done.into()
+        }
+        Command::Version(options) => {
+            version::run(&options);
+            Exit::Done.into()
+        }
+        Command::Man => end(shell::man(Arguments::command())),
+        Command::Demo(options) => demo::run(options).await,
+        Command::Devdb(options) => demo::devdb::run(options).await,
+    }
+}
+
+/// Commands that there were once, and what they are called now.
+const RENAMED: &[(&str, &str)] = &[
+    ("fence ddl", "ddl fence"),
+    ("journal ddl", "ddl journal"),
+    ("ledger ddl", "ddl ledger"),
+    ("state ddl", "ddl state"),
+    ("quarantine replay", "quarantine redrive"),
+];
+
+/// Returns what to call instead, if the first words of a command line are an old name.
+fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
+    let words: Vec<String> = arguments.take_while(|word| !word.starts_with('-')).collect();
+    let line = words.join(" ");
+    let (old, new) = RENAMED.iter().find(|(old, _)| {
+        line.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    })?;
+    Some(format!("`{old}` is now `{new}`: `highwater help` lists all commands"))
+}
+
+/// Returns the poller of a name, put together as the settings say; nothing is connected to yet.
+fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
+    poller_of(&App::build(vars)?.pollers, name)
+}
+
+/// As [`stored_poller`], for a command that puts a document in its place: also where the place is gone.
+async fn poller_to_restore(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
+    stored_part(vars, name, &App::build_to_restore(vars)?).await
+}
+
+/// As [`poller`], for a command that changes a document as a whole, and may end what stops a repartition.
+///
+/// While a repartition waits for old parts, it is the old part of that name, whatever number the settings say: the
+/// repartition prints such commands, and continues after them.
+async fn stored_poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
+    stored_part(vars, name, &App::build(vars)?).await
+}
+
+async fn stored_part(vars: &dyn Vars, name: &str, app: &App) -> Result<Arc<Poller>, Failed> {
+    let whole = whole_of(name);
+    // Where the settings have an undivided poller of that name, no old part has it.
+    let may_be_old = whole != name || !app.pollers.contains_key(name);
+    if may_be_old
+        && let Some(divisible) = Divisible::build(vars, whole)?
+        && let Some(old) = Box::pin(divisible.old_part(name)).await?
+    {
+        return Ok(Arc::new(old));
+    }
+    poller_of(&app.pollers, name)
+}
+
+fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<Poller>, Failed> {
+    pollers.get(name).cloned().ok_or_else(|| unknown(name, pollers))
+}
+
+/// Returns the poller of a name, or all parts of the one of that name.
+fn parts(vars: &dyn Vars, name: &str) -> Result<Vec<Arc<Poller>>, Failed> {
+    let app = App::build(vars)?;
+    let of_it = app.pollers.values().filter(|poller| is_of(poller.name(), name));
+    let found: Vec<Arc<Poller>> = of_it.cloned().collect();
+    if found.is_empty() {
+        return Err(unknown(name, &app.pollers));
+    }
+    Ok(found)
+}
+
+/// Whether `poller` is the one that was asked for, or a part of it.
+fn is_of(poller: &str, asked: &str) -> bool {
+    poller == asked || whole_of(poller) == asked
+}
+
+/// Says that there is no poller of a name, and which there are.
+fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
+    let (parts, others): (Vec<&str>, Vec<&str>) =
+        known.keys().map(String::as_str).partition(|known| is_of(known, name));
+    let text = if parts.is_empty() {
+        format!("there is no poller `{name}`; the settings have `{}`", others.join("`, `"))
+    } else {
+        let parts = parts.join("`, `");
+        format!(
+            "poller `{name}` is divided, and this is done for one part at a time: name `{parts}`"
+        )
+    };
+    Failed::new(Exit::Usage, text)
+}
+
+#[cfg(test)]
+mod suggested;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that print no data, or data that has one form: lines and documents as they are stored, SQL, a script,
+    /// a page.
+    const OF_ONE_FORM: [&str; 9] = [
+        "completions",
+        "ddl",
+        "demo",
+        "devdb",
+        "journal export",
+        "man",
+        "run",
+        "serve",
+        "state export",
+    ];
+
+    /// Returns the names of all commands that do something, each with whether it has `--output`.
+    fn leaves(of: &clap::Command, path: &str) -> Vec<(String, bool)> {
+        let children = of.get_subcommands().flat_map(|child| {
+            let path = format!("{path} {}", child.get_name());
+            let has_form = child.get_arguments().any(|argument| argument.get_id() == "output");
+            if child.has_subcommands() {
+                leaves(child, &path)
+            } else {
+                vec![(path.trim_start().to_owned(), has_form)]
+            }
+        });
+        children.collect()
+    }
+
+    /// A shell function that names the file may be given a command that an error has printed.
+    #[test]
+    fn the_last_file_of_settings_counts() {
+        let words = ["highwater", "--settings", "a", "--settings", "b", "status"];
+        let parsed = Arguments::try_parse_from(words).unwrap();
+        assert_eq!(parsed.settings, Some(PathBuf::from("b")));
+        let parsed = Arguments::try_parse_from([
+            "highwater",
+            "--settings",
+            "a",
+            "tick",
+            "x",
+            "--settings",
+            "b",
+        ]);
+        assert_eq!(parsed.unwrap().settings, Some(PathBuf::from("b")));
+    }
+
+    #[test]
+    fn every_command_with_data_has_all_its_forms() {
+        let leaves = leaves(&Arguments::command(), "");
+        assert!(leaves.len() > 30, "{leaves:?}");
+        let without =
+            leaves.iter().filter(|(_, has_form)| !has_form).map(|(name, _)| name.as_str());
+        let mut without: Vec<&str> = without.collect();
+        without.sort_unstable();
+        assert_eq!(without, OF_ONE_FORM);
+    }
+}

@@ -1,0 +1,98 @@
+//! The program of a package: the handler that is installed beside this program, or built from the same sources.
+//!
+//! In a source tree it is always built, since a handler of an earlier build may lie beside this program; cargo does
+//! nothing where it is up to date.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::output::{Exit, Failed, tell};
+use highwater::error::chain;
+use highwater::project::HANDLER;
+
+/// The package that cargo builds the handler from: alone, so that no feature of another package gets into it.
+const PACKAGE: &str = "highwater-handler";
+
+/// Where a handler comes from.
+#[derive(Debug, PartialEq, Eq)]
+enum Origin {
+    /// The sources that this program was built from, in this folder.
+    Sources { root: PathBuf, is_release: bool },
+    /// An installation, in which it has this path.
+    Installed(PathBuf),
+}
+
+impl Origin {
+    /// Tells by the path of this program.
+    fn of(program: &Path) -> Self {
+        let folder = program.parent().unwrap_or(Path::new(""));
+        let root = folder.ancestors().nth(2);
+        let root = root.filter(|root| root.join("src/handler/Cargo.toml").is_file());
+        let profile = folder.file_name().and_then(|name| name.to_str());
+        match (root, profile) {
+            (Some(root), Some(profile @ ("debug" | "release"))) => {
+                Self::Sources { root: root.to_owned(), is_release: profile == "release" }
+            }
+            _ => Self::Installed(folder.join(HANDLER)),
+        }
+    }
+}
+
+/// Returns the path of the handler, which is built where this program lies in its source tree.
+///
+/// # Errors
+///
+/// [`Failed`] if it cannot be built, or is not beside this program.
+pub(super) fn find() -> Result<PathBuf, Failed> {
+    let failed = |text: String| Failed::new(Exit::Failed, text);
+    let program = std::env::current_exe()
+        .map_err(|error| failed(format!("find this program: {}", chain(&error))))?;
+    match Origin::of(&program) {
+        Origin::Sources { root, is_release } => {
+            let mut arguments = vec!["build", "-p", PACKAGE];
+            if is_release {
+                arguments.push("--release");
+            }
+            let line = format!("cargo {}", arguments.join(" "));
+            tell(&format!("note: building the handler: {line}"));
+            build(&root, &arguments).map_err(|why| failed(format!("`{line}` {why}")))?;
+            Ok(program.with_file_name(HANDLER))
+        }
+        Origin::Installed(path) if path.is_file() => Ok(path),
+        Origin::Installed(path) => Err(failed(format!(
+            "there is no handler at `{}`; build one with `.ci/deployable`, or take one of a release, and name it with \
+             `--binary`",
+            path.display()
+        ))),
+    }
+}
+
+fn build(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(arguments).arg("--quiet").current_dir(root).stdin(Stdio::null());
+    // Standard output is for data.
+    cargo.stdout(std::io::stderr());
+    let ended = cargo.status().map_err(|error| format!("cannot be run: {error}"))?;
+    if ended.success() { Ok(()) } else { Err(format!("failed: {ended}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_is_built_in_a_source_tree_and_lies_beside_an_installed_program() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let of = |path: &str| Origin::of(&root.join(path));
+        let installed = |path: &str| Origin::Installed(root.join(path));
+        assert_eq!(of("target/debug/highwater"), installed("target/debug/handler"));
+        std::fs::create_dir_all(root.join("src/handler")).unwrap();
+        std::fs::write(root.join("src/handler/Cargo.toml"), "").unwrap();
+        let sources = |is_release| Origin::Sources { root: root.to_owned(), is_release };
+        assert_eq!(of("target/debug/highwater"), sources(false));
+        assert_eq!(of("target/release/highwater"), sources(true));
+        assert_eq!(of("usr/bin/highwater"), installed("usr/bin/handler"));
+        assert_eq!(of("highwater"), installed("handler"));
+    }
+}

@@ -1,0 +1,226 @@
+//! A poller's history: read, compared with what is stored, and begun anew.
+
+use time::Date;
+use tracing::{info, warn};
+
+use super::pause::Change;
+use super::restore::Present;
+use crate::admin::{Admin, Operator};
+use crate::document::{LoadError, StateDocument};
+use crate::error::chain;
+use crate::journal::{Finding, Folded, Happened, History, JournalMode, Part, Verdict, verify};
+use crate::poller::TickError;
+use crate::store::StoreError;
+
+/// A history beside what is stored.
+#[derive(Debug)]
+pub struct Examined {
+    /// What was read of the history.
+    pub folded: Folded,
+    /// What is stored.
+    pub present: Present,
+    /// What comparing them says; [`Verdict::NoDocument`] also where what is stored cannot be used.
+    pub verdict: Verdict,
+}
+
+/// What became of a request to begin the history anew.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Compacting {
+    /// The history begins with the document.
+    Compacted {
+        /// Number of the entry that it begins with.
+        seq: u64,
+        /// What was dropped.
+        dropped: Vec<Part>,
+        /// What was appended to meanwhile, and so stays: the next time drops it.
+        kept: Vec<Part>,
+    },
+    /// There is no document to begin with.
+    NoDocument,
+    /// Nothing was dropped: the document could not be appended, or cannot be read back.
+    NotAppended,
+}
+
+/// How often a history that is behind is read again: its last entry may be on its way.
+const LOOKS_MAX: u32 = 3;
+
+/// Longest day of a journal that the recovery controller reads: it is in memory as a whole meanwhile.
+const VERIFIED_BYTES_MAX: u64 = 8 << 20;
+
+impl Admin<'_> {
+    /// Reads the journal, from the part of the day `from` on where one is given.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn history(self, from: Option<Date>) -> Result<History, StoreError> {
+        match &self.poller.journal.store {
+            Some(store) => History::read(&**store, &self.poller.name, from).await,
+            None => Ok(History::default()),
+        }
+    }
+
+    /// Reads the journal of the last day that it tells of: what is looked at often needs no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::history`].
+    pub async fn latest_history(self) -> Result<History, StoreError> {
+        let Some(store) = &self.poller.journal.store else { return Ok(History::default()) };
+        match store.list(&self.poller.name).await?.last() {
+            Some(part) => self.history(Some(part.day)).await,
+            None => Ok(History::default()),
+        }
+    }
+
+    /// Compares the history with what is stored. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn examine(self) -> Result<Examined, StoreError> {
+        let mut looks = 1;
+        loop {
+            // In this order a tick in between only makes the history look behind.
+            let folded = self.history(None).await?.fold();
+            let present = self.present().await?;
+            let verdict = self.verdict(&folded, present.usable());
+            let may_catch_up = matches!(
+                verdict,
+                Verdict::Behind { .. } | Verdict::NotBegun { .. } | Verdict::Removed { .. }
+            );
+            if !may_catch_up || looks >= LOOKS_MAX {
+                return Ok(Examined { folded, present, verdict });
+            }
+            looks += 1;
+        }
+    }
+
+    fn verdict(self, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
+        let mode = match self.poller.journal_mode() {
+            JournalMode::Off => JournalMode::Full,
+            mode @ (JournalMode::Commits | JournalMode::Full) => mode,
+        };
+        verify(mode, folded, document)
+    }
+
+    /// Compares the journal's last day with the document as it is now, for the recovery controller.
+    ///
+    /// A day begins with a snapshot, so it folds by itself. `None` where no journal is kept, where the
+    /// document cannot be used, and where the day cannot be read or is too long to be read each time.
+    pub(crate) async fn verify_latest(self) -> Option<Verdict> {
+        let mut looks = 1;
+        loop {
+            let verdict = match self.compare_latest().await {
+                Ok(verdict) => verdict?,
+                Err(error) => {
+                    warn!(
+                        event = "journal_not_verified",
+                        poller.name = self.poller.name,
+                        error = chain(&error),
+                        "Could not compare the journal of poller `{}` with its document",
+                        self.poller.name
+                    );
+                    return None;
+                }
+            };
+            // Something may have been written between the two reads.
+            if verdict.is_explained() || looks >= LOOKS_MAX {
+                return Some(verdict);
+            }
+            looks += 1;
+        }
+    }
+
+    async fn compare_latest(self) -> Result<Option<Verdict>, StoreError> {
+        let store = self.poller.journal.store.as_ref().filter(|_| self.poller.keeps_journal());
+        let Some(store) = store else { return Ok(None) };
+        let parts = store.list(&self.poller.name).await?;
+        let day = parts.last().map(|part| part.day);
+        let mut bytes = 0;
+        for part in parts.iter().filter(|part| Some(part.day) == day) {
+            bytes += store.length(part).await?;
+        }
+        if bytes > VERIFIED_BYTES_MAX {
+            info!(
+                event = "journal_not_verified",
+                poller.name = self.poller.name,
+                bytes,
+                "The journal of poller `{name}` has {bytes} bytes of one day, too many to compare at \
+                 each run; compare it with `highwater state verify {name}`",
+                name = self.poller.name
+            );
+            return Ok(None);
+        }
+        let history = match day {
+            Some(day) => self.history(Some(day)).await?,
+            None => History::default(),
+        };
+        let folded = history.fold();
+        // In this order a tick in between only makes the history look behind.
+        let present = self.present().await?;
+        Ok(present.usable().map(|document| self.verdict(&folded, Some(document))))
+    }
+
+    /// Lets the history begin anew with the document as it is, and drops what came before: like an
+    /// orchestration that continues as new. Safe while ticks run.
+    ///
+    /// The document is written, numbered and appended to a part of its own; only when it can be read
+    /// back there is a part before it dropped, and only if nothing was appended to it meanwhile. All that
+    /// it holds then was written before the document was, so nothing that is dropped is needed to fold.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Load`] if the document or the journal cannot be read or written.
+    pub async fn compact(self, operator: Operator<'_>) -> Result<Compacting, TickError> {
+        let Some(store) = &self.poller.journal.store else { return Ok(Compacting::NotAppended) };
+        let before = self.history(None).await.map_err(LoadError::Store)?;
+        if let Some(appender) = &self.poller.journal.appender {
+            appender.lock().await.begin_part();
+        }
+        let written = self
+            .change((Happened::Compacted, operator), |base| {
+                if base.etag.is_none() || base.document.is_blank() {
+                    return Change::Nothing(None);
+                }
+                let next = base.document.rewritten(base.age(self.poller.store.grain()));
+                let place = (next.generation, next.journal_seq.saturating_add(1));
+                Change::Write(Box::new(next), Some(place))
+            })
+            .await?;
+        let Some(place) = written else { return Ok(Compacting::NoDocument) };
+        let after = self.history(None).await.map_err(LoadError::Store)?;
+        let old: Vec<String> = before.parts.iter().map(|(part, _)| part.to_string()).collect();
+        let is_there = after.lines.iter().filter(|line| !old.contains(&line.part)).any(|line| {
+            line.entry.as_ref().is_ok_and(|entry| {
+                entry.event == Happened::Compacted
+                    && entry.place() == place
+                    && entry.document.is_some()
+            })
+        });
+        if !is_there {
+            return Ok(Compacting::NotAppended);
+        }
+        let (mut dropped, mut kept) = (Vec::new(), Vec::new());
+        for (part, length) in before.parts {
+            match store.remove(&part, Some(length)).await {
+                Ok(()) => dropped.push(part),
+                Err(StoreError::Conflict { .. }) => kept.push(part),
+                Err(error) => return Err(LoadError::Store(error).into()),
+            }
+        }
+        Ok(Compacting::Compacted { seq: place.1, dropped, kept })
+    }
+}
+
+impl Examined {
+    /// Returns the document that the history leads to.
+    pub fn history(&self) -> Option<&StateDocument> {
+        self.folded.document.as_ref()
+    }
+
+    /// Returns what is wrong with the history.
+    pub fn findings(&self) -> &[Finding] {
+        &self.folded.findings
+    }
+}

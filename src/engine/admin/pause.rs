@@ -1,0 +1,142 @@
+//! Pausing a poller and letting it run again, as an operator asks for it.
+//!
+//! Neither touches the source or the handler: both are what may be broken then. Both are conditional
+//! writes, made again on top of whatever was written meanwhile.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::admin::Admin;
+use crate::document::{Paused, RecentTick, Snapshot, Standing, StateDocument};
+use crate::journal::Happened;
+use crate::poller::memory::never_ran;
+use crate::poller::{Operator, TickError};
+
+/// How long a change by hand is tried, where other writers or a broken store thwart it.
+pub(super) const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What became of a request to pause.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pausing {
+    /// No tick begins from now on.
+    Paused {
+        /// What was written.
+        paused: Paused,
+        /// The instance that has a tick running, which ends after the batch in hand.
+        running: Option<String>,
+    },
+    /// It was paused already; that stays as it is.
+    PausedBefore(Paused),
+}
+
+/// What became of a request to resume.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resuming {
+    /// The next tick runs.
+    Resumed {
+        /// What had stopped the poller.
+        was: Paused,
+    },
+    /// It was not paused, but waited to try its failed batch again; the next tick does.
+    BackOffEnded {
+        /// Until when it would have waited.
+        until: OffsetDateTime,
+    },
+    /// It was not paused, and waited for nothing.
+    NotPaused,
+}
+
+/// A change that is made, or an answer that needs none.
+pub(super) enum Change<T> {
+    Write(Box<StateDocument>, T),
+    Nothing(T),
+}
+
+impl Admin<'_> {
+    /// Keeps ticks from running, in whatever process, until [`Self::resume`]. Also a poller that never
+    /// ran can be paused.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Load`] if the state cannot be read or written, [`TickError::StateVanished`] if the poller has run
+    /// and its state is gone.
+    pub async fn pause(self, operator: Operator<'_>) -> Result<Pausing, TickError> {
+        self.change((Happened::Paused, operator), |base| {
+            if let Some(paused) = &base.document.paused {
+                return Change::Nothing(Pausing::PausedBefore(paused.clone()));
+            }
+            let paused = Paused {
+                by: operator.by.to_owned(),
+                reason: operator.reason.to_owned(),
+                at: base.now(),
+                extra: serde_json::Map::new(),
+            };
+            let age = base.age(self.poller.store.grain());
+            let running = match base.document.standing(self.poller.instance.owner_id(), age) {
+                Standing::Held { owner_id } => Some(owner_id),
+                Standing::Free | Standing::Own | Standing::Lapsed => None,
+            };
+            let next = base.document.pause(paused.clone(), age);
+            Change::Write(Box::new(next), Pausing::Paused { paused, running })
+        })
+        .await
+    }
+
+    /// Lets ticks run again, whoever paused the poller: an operator, its failure policy, or a handler
+    /// whose target said that it is gone.
+    ///
+    /// A failed batch that waits to be tried again is tried by the next tick, paused or not: whoever asks
+    /// knows that what was in the way is gone. Its attempts and crashes are counted anew.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::pause`].
+    pub async fn resume(self, operator: Operator<'_>) -> Result<Resuming, TickError> {
+        self.change((Happened::Resumed, operator), |base| {
+            let in_flight = base.document.in_flight.as_ref();
+            let waits_until = in_flight.and_then(|batch| batch.next_attempt_at);
+            let answer = match (&base.document.paused, waits_until) {
+                (Some(was), _) => Resuming::Resumed { was: was.clone() },
+                (None, Some(until)) if until > base.now() => Resuming::BackOffEnded { until },
+                (None, _) => return Change::Nothing(Resuming::NotPaused),
+            };
+            let mut next = base.document.resume(base.age(self.poller.store.grain()));
+            next.note(by_hand("resumed", operator, base.now()));
+            Change::Write(Box::new(next), answer)
+        })
+        .await
+    }
+
+    /// Applies a change to what is stored, and again to what is stored then, until it is written.
+    /// Where nothing is stored a blank document is created before anything is written.
+    pub(super) async fn change<T>(
+        self,
+        told: (Happened, Operator<'_>),
+        change: impl Fn(&Snapshot) -> Change<T>,
+    ) -> Result<T, TickError> {
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        loop {
+            let base = changing.read(|| self.poller.blank()).await?;
+            // A file in the place of a lost one would hide the loss.
+            if never_ran(&base.document) {
+                self.poller.refuse_loss().await?;
+            }
+            let (mut next, answer) = match change(&base) {
+                Change::Write(next, answer) => (next, answer),
+                Change::Nothing(answer) => return Ok(answer),
+            };
+            next.write_id = self.poller.instance.next_write_id();
+            self.poller.number(told.0, &mut next);
+            if let Some(written) = changing.write(&base, next).await? {
+                self.poller.tell_of_operator(told, &written.document, written.written_at()).await;
+                return Ok(answer);
+            }
+        }
+    }
+}
+
+/// Returns the entry of the ring for what an operator did.
+pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
+    RecentTick::note(outcome, at, [("by", operator.by), ("reason", operator.reason)])
+}

@@ -1,0 +1,57 @@
+//! The rows that a poller has set aside, as operators see them.
+
+use crate::admin::Admin;
+use crate::event::EventId;
+use crate::quarantine::{Entry, EntryError, decode};
+use crate::store::{ETag, StateKey, StoreError};
+
+/// What is stored under the name of an entry.
+#[derive(Debug)]
+pub struct Found {
+    /// The event that its name says.
+    pub event: EventId,
+    /// The entry, or why it cannot be read.
+    pub entry: Result<Entry, EntryError>,
+    /// Its version.
+    pub etag: ETag,
+}
+
+impl Admin<'_> {
+    /// Returns the ids of the events that are set aside, sorted.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn quarantined(self) -> Result<Vec<EventId>, StoreError> {
+        let keys = self.poller.store.list().await?;
+        let of_ours = keys.into_iter().filter_map(|key| match key {
+            StateKey::Quarantined { poller, event } if poller == self.poller.of() => Some(event),
+            StateKey::Quarantined { .. }
+            | StateKey::Document(_)
+            | StateKey::Marker(_)
+            | StateKey::Saved { .. } => None,
+        });
+        Ok(of_ours.collect())
+    }
+
+    /// Reads what is stored of an event that is set aside; `None` where nothing is.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn entry(self, event: &EventId) -> Result<Option<Found>, StoreError> {
+        let key = self.poller.entry_key(event);
+        let Some(stored) = self.poller.store.load(&key).await?.stored else { return Ok(None) };
+        let entry = decode(&key, &stored.bytes);
+        Ok(Some(Found { event: event.clone(), entry, etag: stored.etag }))
+    }
+
+    /// Removes an entry, unless it was changed since it was read.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; `Conflict` if it was changed or removed by another.
+    pub async fn remove_entry(self, event: &EventId, etag: &ETag) -> Result<(), StoreError> {
+        self.poller.store.remove(&self.poller.entry_key(event), etag).await
+    }
+}

@@ -1,0 +1,240 @@
+//! Delivering a part of a poller's past again, beside the poller.
+//!
+//! It is a poller like any other, with a document, a lease and a fence of its own; what differs is that
+//! its document says where it ends, and that the rows keep the ids they have as rows of the poller. The
+//! poller's own document is only read, so whatever becomes of a range, its checkpoint does not move.
+
+mod plan;
+
+use std::time::Duration;
+
+pub use self::plan::RangeSize;
+use super::pause::CHANGE_TIME_MAX;
+use crate::admin::Admin;
+use crate::cursor::Cursor;
+use crate::document::{LeaseAge, LoadError, RangeRecord, Snapshot, StateDocument};
+use crate::handler::HandlerError;
+use crate::poller::stop_signal::STOP_INTERVAL;
+use crate::poller::{Skipped, StopSignal, TickError, TickOutcome};
+use crate::store::StoreError;
+use crate::tick::{TickReport, TickRequest};
+
+/// So many ticks in a row that fail and deliver nothing end a range, beyond those that a failure policy
+/// counts: whoever asked for it can ask again.
+const FAILURES_MAX: u32 = 5;
+/// Longest pause before a document that backs off is looked at again.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// First pause after a tick that failed; doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+
+/// What became of a request to begin a range.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RangeBegun {
+    /// Its document was made.
+    Begun,
+    /// It has a document, which stays as it is.
+    BegunBefore(Box<RangeRecord>),
+}
+
+/// How the delivery of a range ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RangeEnd {
+    /// Nothing is left of it.
+    Done,
+    /// It was asked to stop.
+    Stopped,
+    /// Somebody has given the range up.
+    Cancelled,
+    /// Another process delivers it.
+    Held {
+        /// Which.
+        owner_id: String,
+    },
+    /// It was paused, by its failure policy or because the target is gone.
+    Paused {
+        /// By whom.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Admin<'_> {
+    /// Returns the committed position of a poller, which is only read; `None` before the first commit.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read its state or open its source.
+    pub async fn checkpoint(self) -> Result<Option<Cursor>, TickError> {
+        Ok(self.poller.read().await?.into_document().checkpoint.cursor)
+    }
+
+    /// Returns what is stored of the range; `None` where it was not begun.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read its state or open its source.
+    pub async fn range(self) -> Result<Option<RangeRecord>, TickError> {
+        let found = self.poller.look().await?;
+        self.same_source(&found.document)?;
+        Ok(found.into_document().range)
+    }
+
+    /// Makes the document of a range, unless there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read or write its state.
+    pub async fn begin_range(
+        self,
+        range: &RangeRecord,
+        replay_id: &str,
+    ) -> Result<RangeBegun, TickError> {
+        // Opens the source, whose fingerprint the document is to have.
+        self.poller.look().await?;
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        loop {
+            let base = changing.read(|| self.poller.blank()).await?;
+            if let Some(range) = &base.document.range {
+                return Ok(RangeBegun::BegunBefore(Box::new(range.clone())));
+            }
+            let range = RangeRecord { begun_at: base.now(), ..range.clone() };
+            let begun = self.poller.begun(base.clone(), None);
+            let mut next = Box::new(begun.document.of_range(range, replay_id));
+            next.write_id = self.poller.instance.next_write_id();
+            if changing.write(&base, next).await?.is_some() {
+                return Ok(RangeBegun::Begun);
+            }
+        }
+    }
+
+    /// Marks the range as delivered; of one with windows whoever has seen that all of them are.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read or write its state.
+    pub async fn end_range(self) -> Result<(), TickError> {
+        self.change_range(|base, age| base.document.end_range(base.now(), age)).await
+    }
+
+    /// Gives the range up: whoever delivers it stops after the batch in hand.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that cannot read or write its state.
+    pub async fn cancel_range(self) -> Result<(), TickError> {
+        self.change_range(|base, age| base.document.cancel_range(base.now(), age)).await
+    }
+
+    /// Delivers the range until nothing is left of it, and marks it so; `told` is told of each tick.
+    ///
+    /// It goes on where it stopped, in whatever process that was.
+    ///
+    /// # Errors
+    ///
+    /// The last [`TickError`], where several ticks in a row failed or another one would be in vain.
+    pub async fn deliver_range(
+        self,
+        stop: &StopSignal,
+        told: &mut (dyn FnMut(&TickReport) + Send),
+    ) -> Result<RangeEnd, TickError> {
+        let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
+        let failures_max = self.poller.policy.attempts_max.saturating_add(FAILURES_MAX);
+        let (mut failures, mut pause) = (0, PAUSE_MIN);
+        loop {
+            match self.range().await? {
+                None => return Err(self.poller.not_started()),
+                Some(range) if range.cancelled_at.is_some() => return Ok(RangeEnd::Cancelled),
+                Some(range) if range.done_at.is_some() => return Ok(RangeEnd::Done),
+                Some(_) if stop.is_set() => return Ok(RangeEnd::Stopped),
+                Some(_) => {}
+            }
+            let report = self.poller.tick(&request).await;
+            told(&report);
+            if report.rows > 0 {
+                (failures, pause) = (0, PAUSE_MIN);
+            }
+            match report.result {
+                // Only a read that finds nothing says that nothing is left.
+                Ok(TickOutcome::Idle) => self.end_range().await?,
+                Ok(TickOutcome::Skipped(Skipped::Held { owner_id, .. })) => {
+                    return Ok(RangeEnd::Held { owner_id });
+                }
+                Ok(TickOutcome::Skipped(Skipped::AlreadyRunning | Skipped::Conflict)) => {
+                    stop.rest(PAUSE_MIN).await;
+                }
+                Ok(TickOutcome::Paused { by, reason, .. }) => {
+                    return Ok(RangeEnd::Paused { by, reason });
+                }
+                Ok(TickOutcome::BackingOff { until, .. }) => {
+                    let wait = Duration::try_from(until - self.poller.read().await?.now());
+                    stop.rest(wait.unwrap_or_default().clamp(STOP_INTERVAL, PAUSE_MAX)).await;
+                }
+                Err(TickError::Aborted) => return Ok(RangeEnd::Stopped),
+                Err(error) if is_in_vain(&error) => return Err(error),
+                Ok(TickOutcome::Committed { .. })
+                | Err(TickError::Handler(HandlerError::Throttled { .. })) => {}
+                Err(error) => {
+                    failures += 1;
+                    if failures >= failures_max {
+                        return Err(error);
+                    }
+                    stop.rest(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn same_source(self, document: &StateDocument) -> Result<(), TickError> {
+        if document.source_fingerprint == self.poller.source.shape().fingerprint {
+            return Ok(());
+        }
+        Err(self.poller.other_source(document))
+    }
+
+    async fn change_range(
+        self,
+        change: impl Fn(&Snapshot, LeaseAge) -> StateDocument,
+    ) -> Result<(), TickError> {
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        loop {
+            let base = changing.read(|| self.poller.blank()).await?;
+            if base.etag.is_none() {
+                return Err(self.poller.not_started());
+            }
+            let mut next = Box::new(change(&base, base.age(self.poller.store.grain())));
+            if next.range == base.document.range {
+                return Ok(());
+            }
+            next.write_id = self.poller.instance.next_write_id();
+            if changing.write(&base, next).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether no further tick would do better before somebody has mended something.
+fn is_in_vain(error: &TickError) -> bool {
+    match error {
+        TickError::Fingerprint { .. }
+        | TickError::Divided { .. }
+        | TickError::StateVanished { .. }
+        | TickError::NotStarted { .. }
+        | TickError::FirstRunElsewhere { .. }
+        | TickError::DividedElsewhere { .. }
+        | TickError::Load(LoadError::Format(_))
+        | TickError::Normalize(_)
+        | TickError::FenceAhead { .. }
+        | TickError::Handler(HandlerError::Misconfigured(_)) => true,
+        TickError::Fetch(error) => error.is_position_lost() || error.schema_changed,
+        TickError::Load(LoadError::Store(error)) => matches!(error, StoreError::Refused { .. }),
+        TickError::Acquire(_)
+        | TickError::Handler(_)
+        | TickError::OutOfTime
+        | TickError::Aborted
+        | TickError::LeaseLost(_)
+        | TickError::Commit(_) => false,
+    }
+}

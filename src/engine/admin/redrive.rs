@@ -1,0 +1,412 @@
+//! Delivering again, by hand, what was set aside.
+//!
+//! It is done under the poller's own lease: a target that remembers the highest token must neither
+//! refuse it nor be written by two at once. So no tick runs meanwhile, and while one runs this waits its
+//! turn. The checkpoint and the batch in flight stay as they are. An entry is removed only after the
+//! handler has taken its row, so what breaks in between leads to another delivery, never to a loss.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use time::OffsetDateTime;
+use tokio::time::{Instant, timeout};
+
+use crate::admin::{Admin, Found};
+use crate::document::Refusal;
+use crate::error::chain;
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, EventId, Operation};
+use crate::handler::{Delivery, HandlerError, Progress};
+use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::normalize::normalize;
+use crate::policy::Blame;
+use crate::poller::{StopSignal, TickError};
+use crate::quarantine::{Entry, EntryError};
+use crate::store::{ETag, Precondition, StoreError};
+use crate::tick::{blame, reject_if_single_row};
+
+/// Longest that one redrive may hold the lease.
+const TIME_MAX: Duration = Duration::from_secs(86_400);
+/// So many rows in a row that fail for no known reason end a redrive: most likely it is the target.
+const UNKNOWN_FAILURES_MAX: u32 = 3;
+/// How often the lease is asked for, where others write in between.
+const ACQUIRE_TRIES_MAX: u32 = 5;
+
+/// What is to be delivered again, and how.
+#[derive(Clone, Debug)]
+pub struct Redrive<'a> {
+    /// Part of every batch id, so that a target does not take these batches for known ones.
+    pub id: &'a str,
+    /// Ids of the events, in the order in which they are delivered.
+    pub events: &'a [EventId],
+    /// Deliver what was stored, instead of the row as it is now.
+    pub as_stored: bool,
+    /// Remove entries whose row is gone.
+    pub drop_gone: bool,
+    /// Set when the redrive is to stop after the row in flight, and later to abort that too.
+    pub stop: StopSignal,
+}
+
+/// What became of one entry.
+#[derive(Debug)]
+pub enum Redriven {
+    /// The handler took its row.
+    Delivered {
+        /// The event that it was given: that of the row's present state.
+        event: EventId,
+        /// Why the entry is there still; `None` where it was removed.
+        stays: Option<String>,
+    },
+    /// No row has the key any more, or none that the poller delivers.
+    Gone {
+        /// Whether the entry was removed.
+        removed: bool,
+    },
+    /// The handler did not take it; the entry says so.
+    Refused {
+        /// Counted attempts, this one included.
+        attempts: u32,
+        /// Why.
+        error: String,
+    },
+    /// It cannot be delivered; the entry stays as it is.
+    NotTried {
+        /// Why.
+        error: String,
+    },
+    /// The entry cannot be read, and stays as it is.
+    Unreadable(EntryError),
+    /// There is no such entry, or no more.
+    Missing,
+}
+
+/// How a redrive ended that was begun.
+#[derive(Debug)]
+pub enum RedriveEnd {
+    /// Each entry was looked at.
+    Done,
+    /// It was asked to stop; a row whose handler call was aborted is as it was.
+    Stopped,
+    /// The target takes nothing, whatever row it is given.
+    TargetAtFault(HandlerError),
+}
+
+/// Why nothing, or nothing more, was delivered.
+#[derive(Debug, Error)]
+pub enum RedriveError {
+    /// A tick or another redrive runs.
+    #[error("lease is held by `{owner_id}`")]
+    Held {
+        /// The holder.
+        owner_id: String,
+        /// When it lapses unless it is renewed.
+        until: Option<OffsetDateTime>,
+    },
+    /// As a tick would have failed.
+    #[error(transparent)]
+    Tick(#[from] TickError),
+}
+
+impl From<LeaseError> for RedriveError {
+    fn from(error: LeaseError) -> Self {
+        Self::Tick(TickError::LeaseLost(error))
+    }
+}
+
+/// An outcome of one entry, and what it says of the target.
+enum Tried {
+    Ended(Redriven),
+    /// It failed for no known reason.
+    Unknown(Redriven, HandlerError),
+    Target(Redriven, HandlerError),
+    /// The process stops, and its handler call was aborted.
+    Aborted,
+}
+
+/// How a handler call ended.
+enum Called {
+    Accepted,
+    Failed(HandlerError),
+    Aborted,
+}
+
+impl<'p> Admin<'p> {
+    /// Delivers rows that were set aside once more, one by one; `told` is told what became of each.
+    ///
+    /// # Errors
+    ///
+    /// [`RedriveError::Held`] while a tick runs elsewhere; [`RedriveError::Tick`] if the state, its lease
+    /// or the source fails.
+    pub async fn redrive(
+        self,
+        redrive: &Redrive<'_>,
+        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+    ) -> Result<RedriveEnd, RedriveError> {
+        // A tick of this process would have the same owner id.
+        let mut memory = self.poller.memory.lock().await;
+        memory.forget();
+        let mut lease = Box::pin(self.lease_by_hand()).await?;
+        let redriving = Box::pin(async {
+            let ended = self.redrive_under(&mut lease, redrive, told).await;
+            if let Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
+                && lease.is_newest_grant().await.unwrap_or(false)
+            {
+                // As after a tick; where it cannot be written, the next grant is refused again.
+                lease.release_refused(refused.current, None).await.unwrap_or_default();
+                return Err(self.poller.fence_ahead(*refused).into());
+            }
+            if !matches!(&ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))) {
+                // It lapses by itself where it cannot be given up.
+                lease.release(None, None).await.unwrap_or_default();
+            }
+            ended
+        });
+        self.poller.append_during(redriving).await
+    }
+
+    async fn redrive_under(
+        self,
+        lease: &mut Lease<'_>,
+        redrive: &Redrive<'_>,
+        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+    ) -> Result<RedriveEnd, RedriveError> {
+        let mut unknown = 0;
+        for event in redrive.events {
+            if redrive.stop.is_set() {
+                return Ok(RedriveEnd::Stopped);
+            }
+            match self.redrive_one(lease, event, redrive).await? {
+                Tried::Ended(redriven) => {
+                    unknown = 0;
+                    told(event, redriven);
+                }
+                Tried::Unknown(redriven, error) => {
+                    unknown += 1;
+                    told(event, redriven);
+                    if unknown == UNKNOWN_FAILURES_MAX {
+                        return Ok(RedriveEnd::TargetAtFault(error));
+                    }
+                }
+                Tried::Target(redriven, error) => {
+                    told(event, redriven);
+                    return Ok(RedriveEnd::TargetAtFault(error));
+                }
+                Tried::Aborted => return Ok(RedriveEnd::Stopped),
+            }
+        }
+        Ok(RedriveEnd::Done)
+    }
+
+    /// Takes the poller's lease, also where it is paused or backing off.
+    async fn lease_by_hand(self) -> Result<Lease<'p>, RedriveError> {
+        for _ in 0..ACQUIRE_TRIES_MAX {
+            let base = self.poller.read().await?;
+            let context = LeaseContext {
+                store: &*self.poller.store,
+                key: &self.poller.key,
+                instance: &self.poller.instance,
+                terms: self.poller.terms,
+                stop_at: Instant::now() + TIME_MAX,
+                journal: &self.poller.journal.recorder,
+            };
+            match Lease::acquire_for_operator(context, &base).await.map_err(TickError::Acquire)? {
+                Acquired::Held(mut lease) => {
+                    self.poller.mark(&mut lease).await;
+                    return Ok(*lease);
+                }
+                Acquired::Conflict => {}
+                Acquired::Refused(Refusal::Held { owner_id }) => {
+                    let until = base.document.lease.expires_at;
+                    return Err(RedriveError::Held { owner_id, until });
+                }
+                Acquired::Refused(Refusal::FenceAhead(refused)) => {
+                    return Err(self.poller.fence_ahead(refused).into());
+                }
+                Acquired::Refused(refusal) => {
+                    return Err(TickError::Acquire(LeaseError::Refused(refusal)).into());
+                }
+            }
+        }
+        let conflict = StoreError::Conflict { key: self.poller.key.path() };
+        Err(TickError::Acquire(LeaseError::Store(conflict)).into())
+    }
+
+    async fn redrive_one(
+        self,
+        lease: &mut Lease<'_>,
+        event: &EventId,
+        redrive: &Redrive<'_>,
+    ) -> Result<Tried, RedriveError> {
+        let loaded = lease.hold_while(self.entry(event)).await?;
+        let loaded = loaded.map_err(|error| TickError::Load(error.into()))?;
+        let Some(Found { event: id, entry, etag }) = loaded else {
+            return Ok(Tried::Ended(Redriven::Missing));
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return Ok(Tried::Ended(Redriven::Unreadable(error))),
+        };
+        let at = Place { event: id, etag };
+        let picked = if redrive.as_stored {
+            stored(&entry)
+        } else {
+            lease.hold_while(self.current(&entry)).await??
+        };
+        let event = match picked {
+            Picked::Event(event) => event,
+            Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, redrive).await?)),
+            Picked::Nothing(error) => return Ok(Tried::Ended(Redriven::NotTried { error })),
+        };
+        let error = match self.deliver_one(lease, &entry, &event, redrive).await? {
+            Called::Accepted => {
+                let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
+                return Ok(Tried::Ended(Redriven::Delivered { event: event.id, stays }));
+            }
+            Called::Failed(error) => error,
+            Called::Aborted => return Ok(Tried::Aborted),
+        };
+        let error = reject_if_single_row(error, 1);
+        let blame = blame(&error);
+        if blame == Blame::Target {
+            let redriven = Redriven::NotTried { error: chain(&error) };
+            return Ok(Tried::Target(redriven, error));
+        }
+        let redriven = self.count(lease, &at, &entry, &error).await?;
+        Ok(match blame {
+            Blame::Unknown => Tried::Unknown(redriven, error),
+            Blame::Rows | Blame::FirstRow | Blame::Target => Tried::Ended(redriven),
+        })
+    }
+
+    /// Reads the row of an entry as it is now.
+    async fn current(self, entry: &Entry) -> Result<Picked, TickError> {
+        let stored = match entry.event() {
+            Ok(event) => event,
+            Err(error) => return Ok(Picked::Nothing(chain(&error))),
+        };
+        let rows = self.poller.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
+        Ok(match normalize(self.poller.source.shape(), &rows).map(|mut events| events.pop()) {
+            Ok(Some(event)) => Picked::Event(Box::new(event)),
+            // That it is deleted is what the row's present state is.
+            Ok(None) if stored.op == Operation::Delete => Picked::Event(Box::new(stored)),
+            Ok(None) => Picked::Gone,
+            Err(error) => Picked::Nothing(chain(&error)),
+        })
+    }
+
+    async fn deliver_one(
+        self,
+        lease: &mut Lease<'_>,
+        entry: &Entry,
+        event: &ChangeEvent,
+        redrive: &Redrive<'_>,
+    ) -> Result<Called, RedriveError> {
+        let events = std::slice::from_ref(event);
+        let batch_id = BatchId::of(&BatchIdentity {
+            poller: &self.poller.name,
+            generation: lease.generation().0,
+            replay_id: Some(redrive.id),
+            after: None,
+            upto: &event.cursor,
+            digest: &Digested::of(events),
+        });
+        let delivery = Delivery {
+            poller: &self.poller.name,
+            source: &self.poller.source.shape().label,
+            batch_id: &batch_id,
+            step: None,
+            started_at: lease.now(),
+            generation: lease.generation(),
+            fencing_token: lease.token(),
+            attempt: entry.attempts.saturating_add(1),
+            replay_id: Some(redrive.id),
+            beside: None,
+            events,
+            traceparent: None,
+            tracestate: None,
+            progress: &Progress::default(),
+        };
+        let limit = self.poller.limits.handler_stop_after;
+        let called = Box::pin(timeout(limit, self.poller.guarded(&*self.poller.handler, delivery)));
+        Ok(match lease.hold_while(redrive.stop.unless_aborted(called)).await? {
+            Some(Ok(Ok(()))) => Called::Accepted,
+            Some(Ok(Err(error))) => Called::Failed(error),
+            Some(Err(_late)) => Called::Failed(HandlerError::Stalled(limit)),
+            None => {
+                // What it would still do must not follow the release.
+                self.poller.handler.settle().await;
+                Called::Aborted
+            }
+        })
+    }
+
+    async fn gone(
+        self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+        redrive: &Redrive<'_>,
+    ) -> Result<Redriven, RedriveError> {
+        if !redrive.drop_gone {
+            return Ok(Redriven::Gone { removed: false });
+        }
+        Ok(match self.remove_under(lease, at).await? {
+            Ok(()) => Redriven::Gone { removed: true },
+            Err(error) => Redriven::NotTried { error: chain(&error) },
+        })
+    }
+
+    async fn remove_under(
+        self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+    ) -> Result<Result<(), StoreError>, RedriveError> {
+        Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
+    }
+
+    /// Counts a refusal in the entry. What cannot be written there is told only.
+    async fn count(
+        self,
+        lease: &mut Lease<'_>,
+        at: &Place,
+        entry: &Entry,
+        error: &HandlerError,
+    ) -> Result<Redriven, RedriveError> {
+        let text = chain(error);
+        let (counted, bytes) = entry.refused_again(&text);
+        let key = self.poller.entry_key(&at.event);
+        let precondition = Precondition::Matches(at.etag.clone());
+        let written = lease.hold_while(self.poller.store.store(&key, bytes, precondition)).await?;
+        Ok(match written {
+            Ok(_) => Redriven::Refused { attempts: counted.attempts, error: text },
+            Err(why) => Redriven::Refused {
+                attempts: entry.attempts,
+                error: format!("{text}; and that could not be counted: {}", chain(&why)),
+            },
+        })
+    }
+}
+
+/// Which version of which entry.
+struct Place {
+    event: EventId,
+    etag: ETag,
+}
+
+/// What is delivered for an entry.
+enum Picked {
+    Event(Box<ChangeEvent>),
+    Gone,
+    /// Nothing can be, for this reason.
+    Nothing(String),
+}
+
+fn stored(entry: &Entry) -> Picked {
+    if entry.without_columns {
+        let why =
+            "the event was too large to be stored with its columns: redrive the row as it is now";
+        return Picked::Nothing(why.to_owned());
+    }
+    match entry.event() {
+        Ok(event) => Picked::Event(Box::new(event)),
+        Err(error) => Picked::Nothing(chain(&error)),
+    }
+}

@@ -1,0 +1,493 @@
+//! Putting a checkpoint elsewhere, as an operator asks for it: first a plan, then one write under the tag
+//! of what the plan was made of.
+//!
+//! A tick that began before the write had read at the old position can write nothing on the strength of it:
+//! its tag is gone, and generation and token have grown. So a race ends in one of two ways. The write comes
+//! first, and the tick begins anew at the new position; or the tick does, and nothing is reset.
+
+use thiserror::Error;
+
+use super::range::RangeSize;
+use crate::admin::{Admin, Operator, Present, RestoreError, Restored};
+use crate::cursor::{Cursor, CursorMode, KeyValues, SourceFingerprint, SourceState};
+use crate::document::{Generation, LoadError, StateDocument, forgiven};
+use crate::error::{ErrorKind, chain, restart_in_source};
+use crate::journal::Happened;
+use crate::partition::whole_of;
+use crate::poller::TickError;
+use crate::range::{
+    Direction, RangeError, is_first_reading, misfit, position, refuse_future, refuse_other_key,
+};
+use crate::source::{FetchError, FetchWindow};
+
+/// Most rows that are counted for a plan; beyond it a plan says "at least".
+const COUNT_MAX: usize = 1_000_000;
+
+/// Where a checkpoint is to go.
+#[derive(Clone, Copy, Debug)]
+pub enum ResetTo<'a> {
+    /// Before the first row.
+    Beginning,
+    /// Behind all that the source has now.
+    Now,
+    /// A position, as [`position`] reads it.
+    Cursor(&'a str),
+    /// Where a copy of the poller's document stands.
+    Document(&'a StateDocument),
+    /// Where it is, in the source that the settings name now.
+    Keep,
+}
+
+/// How many rows there are, as far as that can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// So many.
+    Rows(RangeSize),
+    /// It cannot be told, for this reason.
+    Unknown(String),
+}
+
+impl Counted {
+    const NONE: Self = Self::Rows(RangeSize { rows: 0, more: false });
+
+    /// Whether there is none for sure.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+}
+
+/// What it means that a checkpoint moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Which way.
+    pub direction: Direction,
+    /// Rows that were delivered and come again.
+    pub again: Counted,
+    /// Rows that will not be delivered; of change tracking that begins anew, changes of which the
+    /// deletions will not be.
+    pub skipped: Counted,
+}
+
+impl Weight {
+    /// Whether something will, or may, not be delivered.
+    pub fn skips(&self) -> bool {
+        self.direction == Direction::Forward || !self.skipped.is_none()
+    }
+
+    /// Returns what is known without the source.
+    fn uncounted(direction: Direction, reason: String) -> Self {
+        let direction = direction.known_by(0);
+        let (again, skipped) = match direction {
+            Direction::Back => (Counted::Unknown(reason), Counted::NONE),
+            Direction::Forward => (Counted::NONE, Counted::Unknown(reason)),
+            Direction::Stays | Direction::ByKey => (Counted::NONE, Counted::NONE),
+        };
+        Self { direction, again, skipped }
+    }
+}
+
+/// A reset that was not made yet.
+#[derive(Debug)]
+pub struct ResetPlan {
+    /// Where the checkpoint is; `None` for the beginning, and where nothing is stored.
+    pub from: Option<Cursor>,
+    /// Where it will be; `None` for the beginning.
+    pub to: Option<Cursor>,
+    /// What that means.
+    pub weight: Weight,
+    /// Whether the document is of another source than the settings.
+    pub other_source: bool,
+    /// Whether the position is kept, and only the source accepted.
+    pub keeps: bool,
+    /// How the source differs from the one that was read so far.
+    pub source_changes: Vec<String>,
+    /// What is stored, under whose tag the write will be made.
+    pub present: Present,
+    base: StateDocument,
+    fingerprint: SourceFingerprint,
+    source_state: SourceState,
+    /// Whether `from` is what the document says.
+    is_known: bool,
+}
+
+impl ResetPlan {
+    /// Whether there is anything to write.
+    pub fn changes(&self) -> bool {
+        let is_lost = self.base.lost_position().is_some();
+        let moves = self.weight.direction != Direction::Stays;
+        !self.is_known || moves || is_lost || !self.source_changes.is_empty()
+    }
+
+    /// Returns who keeps ticks from running, also after the reset.
+    pub fn paused_by(&self) -> Option<&str> {
+        self.base.paused.as_ref().map(|paused| paused.by.as_str())
+    }
+}
+
+/// Why there is no plan; nothing was written.
+#[derive(Debug, Error)]
+pub enum ResetError {
+    /// The position is none that a checkpoint can have.
+    #[error(transparent)]
+    Position(#[from] RangeError),
+    /// There is no position.
+    #[error(
+        "there is no state document, so there is no position to keep: the next tick begins one"
+    )]
+    NothingToKeep,
+    /// The source no longer has what follows the position that is to be kept, or has it in another order.
+    #[error("the position cannot be kept: {reason}; {remedy}")]
+    StillLost {
+        /// Why.
+        reason: String,
+        /// Commands that end the loss.
+        remedy: String,
+    },
+    /// The position has no place in the source of the settings.
+    #[error("the position cannot be kept: {reason}; {}", restart_in_source(poller))]
+    CannotKeep {
+        /// The poller.
+        poller: String,
+        /// Why.
+        reason: String,
+    },
+    /// The copy is of another source.
+    #[error(
+        "the document in the file is of another source, so its position says nothing of this one"
+    )]
+    OtherDocument,
+    /// Its parts are about to leave their rows to others.
+    #[error(
+        "its keys are being repartitioned: let `highwater repartition {poller} --to {to} --reason \"finish it\"` finish first"
+    )]
+    Dividing {
+        /// The poller as a whole.
+        poller: String,
+        /// How many partitions there will be.
+        to: u16,
+    },
+    /// What is stored may not be replaced.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The state or the source cannot be read.
+    #[error(transparent)]
+    Tick(#[from] TickError),
+}
+
+impl Admin<'_> {
+    /// Plans a reset; writes nothing. A document of another source is replaced only if `new_source`.
+    ///
+    /// # Errors
+    ///
+    /// [`ResetError`]; also while somebody holds the lease.
+    pub async fn plan_reset(
+        self,
+        to: ResetTo<'_>,
+        new_source: bool,
+    ) -> Result<ResetPlan, ResetError> {
+        let present = self.present().await.map_err(RestoreError::from)?;
+        if let Some(owner_id) = present.held_by.clone() {
+            return Err(RestoreError::Held { owner_id }.into());
+        }
+        match &present.document {
+            // Before, a lost position may be what keeps it from finishing, and is no position of new parts.
+            Ok(Some(StateDocument { repartition: Some(under_way), .. })) if under_way.caught_up => {
+                let poller = whole_of(&self.poller.name).to_owned();
+                return Err(ResetError::Dividing { poller, to: under_way.to });
+            }
+            Ok(Some(document)) => self.poller.refuse_division_of(document)?,
+            Ok(None) | Err(_) => self.poller.refuse_other_division(false).await?,
+        }
+        let stored = present.usable();
+        let opened =
+            self.poller.source.open(stored.map(|document| &document.source_fingerprint)).await;
+        opened.map_err(TickError::Fetch)?;
+        let fingerprint = self.poller.source.shape().fingerprint.clone();
+        let other = stored.filter(|document| document.source_fingerprint != fingerprint);
+        if let Some(other) = other.filter(|_| !new_source) {
+            return Err(self.poller.other_source(other).into());
+        }
+        let other_source = other.is_some();
+        let keeps = matches!(to, ResetTo::Keep);
+        if keeps && stored.is_none() {
+            return Err(ResetError::NothingToKeep);
+        }
+        let mut source_changes: Vec<String> =
+            other.map(|other| self.poller.differences_from(other)).into_iter().collect();
+        let known = stored.filter(|_| keeps || !other_source);
+        let from = stored.and_then(|document| document.checkpoint.cursor.clone());
+        let (to, weight) = self.aim(to, from.as_ref(), known).await?;
+        let Aim { cursor: to, state } = to;
+        let source_state = if let Some(state) = state {
+            state
+        } else {
+            let kept = known.filter(|_| keeps);
+            let kept = kept.map(|document| forgiven(document.source_state.clone()));
+            let anchor = self.poller.source.anchor(kept.as_ref()).await;
+            let anchor = anchor.map_err(|error| self.not_kept(error, other_source))?;
+            source_changes.extend(anchor.changes);
+            anchor.state
+        };
+        if let Some(at) = to.as_ref().filter(|_| keeps)
+            && let Some(lost) = self.lost_after(at, &source_state).await?
+        {
+            return Err(self.not_kept(lost, other_source));
+        }
+        let fresh = || StateDocument::new(&self.poller.name, fingerprint.clone(), Generation(0));
+        let base = present.document.as_ref().ok().cloned().flatten().unwrap_or_else(fresh);
+        let is_known = known.is_some();
+        Ok(ResetPlan {
+            from,
+            to,
+            weight,
+            other_source,
+            keeps,
+            source_changes,
+            present,
+            base,
+            fingerprint,
+            source_state,
+            is_known,
+        })
+    }
+
+    fn not_kept(self, error: FetchError, is_new_source: bool) -> ResetError {
+        if !error.is_position_lost() {
+            return TickError::Fetch(error).into();
+        }
+        let (reason, remedy) = (error.reason, self.poller.end_loss(true, is_new_source));
+        ResetError::StillLost { reason, remedy }
+    }
+
+    /// Does what `plan` says, under a new generation, and keeps what was there beside it. `replay_id` becomes
+    /// part of every batch id, so that a target does not take rows that come again for known.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`], as of [`Self::restore`]: also where anything was written since the plan was made.
+    pub async fn reset(
+        self,
+        plan: &ResetPlan,
+        replay_id: String,
+        operator: Operator<'_>,
+    ) -> Result<Restored, RestoreError> {
+        let mut next = if plan.keeps {
+            plan.base.keep_position()?
+        } else {
+            plan.base.reset(plan.to.clone(), replay_id)?
+        };
+        next.source_fingerprint = plan.fingerprint.clone();
+        next.source_definition.clone_from(&self.poller.source.shape().definition);
+        next.source_state.clone_from(&plan.source_state);
+        next.partition = self.poller.partition;
+        if plan.present.bytes.is_none() {
+            self.poller.write_division_down().await?;
+        }
+        Box::pin(self.restore(&next, &plan.present, (Happened::Reset, operator))).await
+    }
+
+    /// Returns what it means to put `document` in the place of what is stored; `None` where the two
+    /// positions cannot be compared. A source that cannot be asked leaves rows uncounted.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError`] where the positions are of two modes.
+    pub async fn weigh_against(
+        self,
+        document: &StateDocument,
+        present: &Present,
+    ) -> Result<Option<Weight>, RangeError> {
+        let same =
+            |stored: &&StateDocument| stored.source_fingerprint == document.source_fingerprint;
+        let Some(stored) = present.usable().filter(same) else { return Ok(None) };
+        let (from, to) = (stored.checkpoint.cursor.as_ref(), document.checkpoint.cursor.as_ref());
+        let direction = Direction::between(from, to)?;
+        let opened = self.poller.source.open(Some(&stored.source_fingerprint)).await;
+        let weighed = match opened.map_err(TickError::Fetch) {
+            Err(error) => Err(error),
+            Ok(()) if self.poller.source.shape().fingerprint != document.source_fingerprint => {
+                let reason = "the settings name another source".to_owned();
+                Ok(Weight::uncounted(direction, reason))
+            }
+            Ok(()) => self.weigh(Way { from, to, direction, state: &stored.source_state }).await,
+        };
+        let uncounted = |error: TickError| Weight::uncounted(direction, chain(&error));
+        Ok(Some(weighed.unwrap_or_else(uncounted)))
+    }
+
+    /// Returns where to go, and what that means. `from` is the stored position, which is of the same source
+    /// only if there is a `known` document.
+    async fn aim(
+        self,
+        to: ResetTo<'_>,
+        from: Option<&Cursor>,
+        known: Option<&StateDocument>,
+    ) -> Result<(Aim, Weight), ResetError> {
+        let shape = self.poller.source.shape();
+        let (mut aim, is_now) = match to {
+            ResetTo::Beginning => (Aim::default(), false),
+            ResetTo::Now => (Aim { cursor: self.end().await?, state: None }, true),
+            ResetTo::Cursor(text) => {
+                let like = match from.filter(|_| known.is_some()) {
+                    Some(from) => from.clone(),
+                    None => self.end().await?.unwrap_or_else(|| lowest(shape.mode)),
+                };
+                (Aim { cursor: Some(position(text, &like)?), state: None }, false)
+            }
+            ResetTo::Document(copy) if copy.source_fingerprint != shape.fingerprint => {
+                return Err(ResetError::OtherDocument);
+            }
+            ResetTo::Document(copy) => {
+                let state = forgiven(copy.source_state.clone());
+                (Aim { cursor: copy.checkpoint.cursor.clone(), state: Some(state) }, false)
+            }
+            ResetTo::Keep => (Aim { cursor: from.cloned(), state: None }, false),
+        };
+        if let Some(cursor) = &aim.cursor {
+            let misfit = misfit(cursor, shape.mode, &shape.key);
+            if let Some(reason) = misfit.filter(|_| matches!(to, ResetTo::Keep)) {
+                return Err(ResetError::CannotKeep { poller: self.poller.name.clone(), reason });
+            }
+            if cursor.mode != shape.mode {
+                return Err(RangeError::OtherMode(cursor.mode, shape.mode).into());
+            }
+            refuse_other_key(cursor, &shape.key)?;
+        }
+        let mut direction = match &aim.cursor {
+            // The same position, whichever source it is of: nothing is known to be skipped or to come again.
+            Some(cursor) if from == Some(cursor) => Direction::Stays,
+            // What was delivered is not known, so all of it counts as what comes again.
+            None if known.is_none() => Direction::Back,
+            cursor => Direction::between(from.filter(|_| known.is_some()), cursor.as_ref())?,
+        };
+        let from = from.filter(|_| known.is_some());
+        // A poller may be after what counts as now, by what its reads stay behind. After a loss it is after all
+        // that the source has, and would stop there again.
+        if is_now
+            && direction == Direction::Back
+            && let Some(from) = from
+            && self.lost_after(from, &SourceState::new()).await?.is_none()
+        {
+            direction = Direction::Stays;
+            aim.cursor = Some(from.clone());
+        }
+        if let Some(cursor) = aim.cursor.as_ref().filter(|_| direction == Direction::Forward) {
+            refuse_future(cursor, self.end().await?.as_ref())?;
+        }
+        let nothing = SourceState::new();
+        let state = known.map_or(&nothing, |document| &document.source_state);
+        let way = Way { from, to: aim.cursor.as_ref(), direction, state };
+        let weight = self.weigh(way).await?;
+        Ok((aim, weight))
+    }
+
+    /// Returns why a tick could not read on after a position; `None` where it could, or would fail for a reason
+    /// that has nothing to do with the position.
+    async fn lost_after(
+        self,
+        at: &Cursor,
+        state: &SourceState,
+    ) -> Result<Option<FetchError>, TickError> {
+        let window = FetchWindow { after: Some(at), upto: None, rows_max: 1, state };
+        match self.poller.source.fetch(window).await {
+            Err(error) if error.is_position_lost() => Ok(Some(error)),
+            Err(error) if error.kind == ErrorKind::Transient => Err(TickError::Fetch(error)),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    async fn end(self) -> Result<Option<Cursor>, TickError> {
+        self.poller.source.present().await.map_err(TickError::Fetch)
+    }
+
+    async fn weigh(self, way: Way<'_>) -> Result<Weight, TickError> {
+        let Way { from, to, direction, state } = way;
+        let mut weight = Weight { direction, again: Counted::NONE, skipped: Counted::NONE };
+        if matches!(direction, Direction::Back | Direction::ByKey) {
+            let upto = match from {
+                Some(from) => Some(from.clone()),
+                None => self.end().await?,
+            };
+            if let Some(upto) = &upto {
+                weight.again = self.counted(to, upto, &SourceState::new()).await?;
+            }
+            let rows = match &weight.again {
+                Counted::Rows(size) => size.rows,
+                Counted::Unknown(_) => 0,
+            };
+            weight.direction = direction.known_by(rows);
+        }
+        let skips_upto = match (weight.direction, from, to) {
+            (Direction::Forward, _, Some(to)) => Some(to.clone()),
+            // A first reading finds no row that was deleted before it.
+            (Direction::Back, Some(from), None) if from.mode == CursorMode::ChangeTracking => {
+                self.end().await?
+            }
+            _ => None,
+        };
+        if let Some(upto) = skips_upto {
+            let counted = self.counted(from, &upto, state).await;
+            weight.skipped = tolerated(counted)?;
+        }
+        Ok(weight)
+    }
+
+    /// Counts the rows between two positions.
+    async fn counted(
+        self,
+        after: Option<&Cursor>,
+        upto: &Cursor,
+        state: &SourceState,
+    ) -> Result<Counted, TickError> {
+        if after.is_some_and(is_first_reading) || is_first_reading(upto) {
+            let reason = "rows of change tracking's first reading are not counted";
+            return Ok(Counted::Unknown(reason.to_owned()));
+        }
+        let window = FetchWindow { after, upto: Some(upto), rows_max: COUNT_MAX, state };
+        let rows = self.poller.source.count(window).await.map_err(TickError::Fetch)?;
+        let more = u64::try_from(COUNT_MAX).is_ok_and(|max| rows >= max);
+        Ok(Counted::Rows(RangeSize { rows, more }))
+    }
+}
+
+/// A position to go to.
+#[derive(Debug, Default)]
+struct Aim {
+    cursor: Option<Cursor>,
+    /// What the source wanted kept beside it.
+    state: Option<SourceState>,
+}
+
+/// From where to where.
+#[derive(Clone, Copy, Debug)]
+struct Way<'a> {
+    from: Option<&'a Cursor>,
+    to: Option<&'a Cursor>,
+    direction: Direction,
+    /// What the source wanted kept beside `from`.
+    state: &'a SourceState,
+}
+
+/// Rows that are skipped need not be there to be counted: to go on behind what was cleaned up is one
+/// reason to skip.
+fn tolerated(counted: Result<Counted, TickError>) -> Result<Counted, TickError> {
+    match counted {
+        Err(TickError::Fetch(error))
+            if error.is_position_lost() || error.kind == ErrorKind::Data =>
+        {
+            Ok(Counted::Unknown(chain(&error)))
+        }
+        counted => counted,
+    }
+}
+
+/// Returns a position that says how those of a mode are written, where a source has none.
+fn lowest(mode: CursorMode) -> Cursor {
+    Cursor { mode, value: "0".to_owned(), key: KeyValues::new() }
+}
+
+impl From<LoadError> for ResetError {
+    fn from(error: LoadError) -> Self {
+        Self::Restore(error.into())
+    }
+}

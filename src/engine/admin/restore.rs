@@ -1,0 +1,358 @@
+//! Putting a document in the place of what is stored: one that the journal leads to, or a copy.
+
+use serde_json::Value as Json;
+use thiserror::Error;
+use time::OffsetDateTime;
+
+use super::pause::{CHANGE_TIME_MAX, by_hand};
+use crate::admin::{Admin, Operator};
+use crate::document::{
+    Fence, FencingToken, FormatError, Generation, LeaseAge, LoadError, Refusal, Snapshot, Standing,
+    StateDocument,
+};
+use crate::journal::Happened;
+use crate::partition::{Partition, whole_of};
+use crate::poller::Poller;
+use crate::poller::memory::never_ran;
+use crate::store::{ETag, Precondition, StateKey, StoreError};
+
+/// What is stored of a poller, whether it can be used or not.
+#[derive(Debug)]
+pub struct Present {
+    /// The content; `None` where nothing is stored.
+    pub bytes: Option<Vec<u8>>,
+    /// What it says; `Ok(None)` where nothing is stored.
+    pub document: Result<Option<StateDocument>, FormatError>,
+    /// Who holds the lease; `None` where nobody does, or it cannot be told.
+    pub held_by: Option<String>,
+    etag: Option<ETag>,
+    /// How old it was then; `None` where nothing can be read.
+    age: Option<LeaseAge>,
+    /// The service's clock when it answered.
+    pub date: OffsetDateTime,
+}
+
+impl Present {
+    /// Returns the document, where there is one that can be used.
+    pub fn usable(&self) -> Option<&StateDocument> {
+        self.document.as_ref().ok()?.as_ref().filter(|document| !document.is_blank())
+    }
+
+    /// Returns the document of a poller that has started; `None` where nothing is stored, or a blank document.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError`] if what is stored cannot be used.
+    pub fn into_started(self) -> Result<Option<StateDocument>, FormatError> {
+        Ok(self.document?.filter(|document| !never_ran(document)))
+    }
+
+    /// Returns the highest grant that can be told of what is stored, also of what is damaged. The generation
+    /// is that of the target's fence, where one is kept that is higher.
+    fn newest(&self) -> (Generation, FencingToken) {
+        let json: Json = self
+            .bytes
+            .as_ref()
+            .and_then(|bytes| serde_json::from_slice(bytes).ok())
+            .unwrap_or_default();
+        let number = |pointer| json.pointer(pointer).and_then(Json::as_u64).unwrap_or(0);
+        let generation = number("/generation").max(number("/lease/target_fence/generation"));
+        (Generation(generation), FencingToken(number("/lease/fencing_token")))
+    }
+}
+
+/// A document that was put in its place.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// The document as written.
+    pub document: StateDocument,
+    /// Where the content before it was saved; `None` where there was none.
+    pub saved: Option<StateKey>,
+}
+
+/// Why a document was not put in its place; what is stored is as it was.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    /// Somebody holds the lease.
+    #[error("`{owner_id}` holds the lease: pause the poller, and try again when it is free")]
+    Held {
+        /// The holder.
+        owner_id: String,
+    },
+    /// The document is of another part of the poller's keys than the settings give to that name.
+    #[error(
+        "the document is of {document}, and the settings make `{poller}` {settings}: a tick would refuse it; take a \
+         document of the same division, or set `HIGHWATER__POLLERS__{}__PARTITIONS` as it was",
+        whole_of(poller).to_ascii_uppercase()
+    )]
+    OtherPart {
+        /// The poller.
+        poller: String,
+        /// What the document is of.
+        document: String,
+        /// What the poller is, by the settings.
+        settings: String,
+    },
+    /// It has been written since the plan was made.
+    #[error("the state was written since it was read: look at it again")]
+    Moved,
+    /// The document cannot be put there.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store did not do as asked, or what it has cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+impl From<StoreError> for RestoreError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict { .. } => Self::Moved,
+            error @ (StoreError::Unreachable { .. }
+            | StoreError::Unknown { .. }
+            | StoreError::Refused { .. }) => Self::Load(error.into()),
+        }
+    }
+}
+
+/// Most names that are tried to save what is replaced.
+const SAVES_MAX: u32 = 20;
+
+impl Poller {
+    /// Refuses a document that is of another part than this one, or whose rows other parts deliver: what would be put
+    /// in the place of this one's.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError::OtherPart`].
+    pub fn refuse_other_part(&self, document: &StateDocument) -> Result<(), RestoreError> {
+        let is_own = document.partition == self.partition && document.taken_over_by.is_none();
+        if !self.asks_kin || !document.tells_division() || is_own {
+            return Ok(());
+        }
+        let part = |partition: Option<Partition>| {
+            partition.map_or_else(|| "the whole poller".to_owned(), |part| format!("part {part}"))
+        };
+        let taken_over = document.taken_over_by.map(|count| {
+            let others = if count == 1 {
+                "one other has".to_owned()
+            } else {
+                format!("{count} others have")
+            };
+            format!(", whose rows {others} taken over")
+        });
+        Err(RestoreError::OtherPart {
+            poller: self.name.clone(),
+            document: part(document.partition) + &taken_over.unwrap_or_default(),
+            settings: part(self.partition),
+        })
+    }
+}
+
+impl Admin<'_> {
+    /// Returns what is stored, whether it can be used or not.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn present(self) -> Result<Present, StoreError> {
+        let loaded = self.poller.store.load(&self.poller.key).await?;
+        let date = loaded.date;
+        let Some(stored) = loaded.stored else {
+            return Ok(Present {
+                bytes: None,
+                document: Ok(None),
+                held_by: None,
+                etag: None,
+                age: None,
+                date,
+            });
+        };
+        let (bytes, etag) = (Some(stored.bytes.clone()), Some(stored.etag.clone()));
+        let read = Snapshot::read(&self.poller.key, stored, date);
+        let age = read.as_ref().ok().map(|read| read.age(self.poller.store.grain()));
+        let standing = read
+            .as_ref()
+            .ok()
+            .zip(age)
+            .map(|(read, age)| read.document.standing(self.poller.instance.owner_id(), age));
+        let held_by = match standing {
+            Some(Standing::Held { owner_id }) => Some(owner_id),
+            Some(Standing::Free | Standing::Own | Standing::Lapsed) | None => None,
+        };
+        let document = read.map(|read| Some(read.into_document()));
+        Ok(Present { bytes, document, held_by, etag, age, date })
+    }
+
+    /// Returns the document that `present` has or, if that is lost or damaged, the one that the journal leads to;
+    /// `None` where no journal is kept either.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the journal cannot be read.
+    pub async fn last_known(self, present: &Present) -> Result<Option<StateDocument>, StoreError> {
+        if let Some(document) = present.usable() {
+            return Ok(Some(document.clone()));
+        }
+        // A journal that is off may be of before the loss.
+        if !self.poller.keeps_journal() {
+            return Ok(None);
+        }
+        Ok(self.history(None).await?.fold().document)
+    }
+
+    /// Puts `document` in the place of what `present` has, under a new generation, and saves that beside
+    /// it first. A position that was found lost stays lost, unless this is a reset.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; nothing was put there then, unless the store gave no answer.
+    pub async fn restore(
+        self,
+        document: &StateDocument,
+        present: &Present,
+        told: (Happened, Operator<'_>),
+    ) -> Result<Restored, RestoreError> {
+        self.poller.refuse_other_part(document)?;
+        if let Some(owner_id) = present.held_by.clone() {
+            return Err(RestoreError::Held { owner_id });
+        }
+        let (newest, token) = present.newest();
+        let refused = document.lease.target_fence.map_or(Generation(0), |fence| fence.generation);
+        let known = newest.max(document.generation).max(refused);
+        let generation = self.generation_above(known, present).await?;
+        let (generation, saved) = self.save(present, generation).await?;
+        let mut next = document.restored(generation, token)?;
+        if told.0 == Happened::Reset {
+            next.reset_generation = Some(generation);
+        } else {
+            let replaced = if told.0 == Happened::Imported {
+                let replaced = Box::pin(self.last_known(present)).await?;
+                // A reset that the copy knows of may be of another history than a loss that was found here.
+                next.reset_generation = replaced.as_ref().and_then(|last| last.reset_generation);
+                replaced
+            } else {
+                present.usable().cloned()
+            };
+            if let Some(replaced) = &replaced {
+                next.inherit_loss(replaced);
+            }
+        }
+        let document = Box::pin(self.put(next, present, told)).await?;
+        Ok(Restored { document, saved })
+    }
+
+    /// Takes the lease from whoever holds it, and saves the document as it was beside it first; `None` where
+    /// nobody holds it. From a holder who still writes only if `even_live`: what he has in hand comes again.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    pub async fn break_lease(
+        self,
+        present: &Present,
+        even_live: bool,
+        operator: Operator<'_>,
+    ) -> Result<Option<Restored>, RestoreError> {
+        let (Some(document), Some(age)) = (present.usable(), present.age) else { return Ok(None) };
+        let broken = match document.broken_by_hand(age, present.date, even_live) {
+            Err(Refusal::Held { owner_id }) => return Err(RestoreError::Held { owner_id }),
+            broken => broken?,
+        };
+        let Some(next) = broken else { return Ok(None) };
+        // The document keeps its generation, and its batch in hand the id; only the copy needs a number.
+        let number = self.generation_above(document.generation, present).await?;
+        let (_, saved) = self.save(present, number).await?;
+        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        Ok(Some(Restored { document, saved }))
+    }
+
+    /// Gives a document that was put back from an older copy grants that its target accepts, which has
+    /// accepted `fence`, and saves the document as it was first; `None` where the next grant is high enough.
+    /// The checkpoint stays. A holder that still writes is superseded only if `even_live`.
+    ///
+    /// # Errors
+    ///
+    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    pub async fn raise_above(
+        self,
+        fence: Fence,
+        present: &Present,
+        even_live: bool,
+        operator: Operator<'_>,
+    ) -> Result<Option<Restored>, RestoreError> {
+        let Some(document) = present.usable() else { return Ok(None) };
+        if let Some(owner_id) = present.held_by.clone().filter(|_| !even_live) {
+            return Err(RestoreError::Held { owner_id });
+        }
+        let known = fence.generation.max(document.generation);
+        let generation = self.generation_above(known, present).await?;
+        let Some(next) = document.raised_above(fence, generation)? else { return Ok(None) };
+        let (_, saved) = self.save(present, generation).await?;
+        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        Ok(Some(Restored { document, saved }))
+    }
+
+    /// Writes `next` in the place of what `present` has, and tells of it.
+    async fn put(
+        self,
+        mut next: StateDocument,
+        present: &Present,
+        told: (Happened, Operator<'_>),
+    ) -> Result<StateDocument, RestoreError> {
+        next.note(by_hand(told.0.as_str(), told.1, present.date));
+        next.write_id = self.poller.instance.next_write_id();
+        self.poller.number(told.0, &mut next);
+        let etag = match &present.etag {
+            Some(etag) => etag.clone(),
+            None => self.created().await?,
+        };
+        let written = Box::pin(self.poller.documents(CHANGE_TIME_MAX).replace(next, &etag)).await?;
+        let written = written.ok_or(RestoreError::Moved)?;
+        self.poller.tell_of_operator(told, &written.document, written.written_at()).await;
+        Ok(written.into_document())
+    }
+
+    /// Returns a generation above all that are known of: the marker's, `known`, and those that were begun
+    /// before now.
+    async fn generation_above(
+        self,
+        known: Generation,
+        present: &Present,
+    ) -> Result<Generation, RestoreError> {
+        let marker = self.poller.read_marker().await?;
+        let known = known.max(marker.map_or(Generation(0), |marker| marker.generation));
+        let now = u64::try_from(present.date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
+        Ok(Generation(now.max(known.0.saturating_add(1))))
+    }
+
+    /// Saves what is stored beside it, by the generation that is to follow, or the next one of which
+    /// nothing is saved yet: an earlier try may have come so far.
+    async fn save(
+        self,
+        present: &Present,
+        mut generation: Generation,
+    ) -> Result<(Generation, Option<StateKey>), RestoreError> {
+        let Some(bytes) = &present.bytes else { return Ok((generation, None)) };
+        for _ in 0..SAVES_MAX {
+            let key = StateKey::Saved { poller: self.poller.name.clone(), before: generation };
+            match self.poller.store.store(&key, bytes.clone(), Precondition::Absent).await {
+                Ok(_) => return Ok((generation, Some(key))),
+                Err(StoreError::Conflict { .. }) => {
+                    generation = Generation(generation.0.saturating_add(1));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(RestoreError::Moved)
+    }
+
+    /// Creates the blank document that another can take the place of, and returns its tag.
+    async fn created(self) -> Result<ETag, RestoreError> {
+        self.poller.documents(CHANGE_TIME_MAX).create(&self.poller.blank()).await?;
+        let now = self.present().await?;
+        // Whoever was faster has begun it.
+        let is_blank = matches!(&now.document, Ok(Some(found)) if found.is_blank());
+        now.etag.filter(|_| is_blank).ok_or(RestoreError::Moved)
+    }
+}

@@ -1,0 +1,150 @@
+//! What `highwater doctor` finds: one finding for each check, and what they come to. Pure, but for
+//! [`state`], which reads through the store's port.
+//!
+//! # Why so
+//!
+//! Each part of a poller examines itself, since only it knows its statements; here is what they have
+//! in common. A finding that is not good says what mends it. What cannot be told is a finding too,
+//! never an error and never silence: a check that was left out would pass for one that was passed.
+
+pub mod clock;
+pub mod sizing;
+pub mod state;
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It cannot be told here, which the finding explains.
+    Unknown,
+    /// It works, but not as well or not as safely as it could.
+    Warning,
+    /// The poller will not work, or can miss rows.
+    Error,
+}
+
+impl Level {
+    /// Returns the name used in every output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Name of the check, as in `docs/reference/doctor.md`.
+    pub check: &'static str,
+    /// How it ended.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What mends it; `None` where nothing has to be mended.
+    pub fix: Option<String>,
+    /// Whether something the poller needs could not be reached at all.
+    #[serde(skip)]
+    pub unreachable: bool,
+}
+
+impl Finding {
+    /// Returns a finding that all is well.
+    pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, level: Level::Ok, found: found.into(), fix: None, unreachable: false }
+    }
+
+    /// Returns a finding of something that cannot be told; `fix` says how it could.
+    pub fn unknown(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Unknown, fix: Some(fix.into()), ..Self::ok(check, found) }
+    }
+
+    /// Returns a finding of what only SQL Server itself can answer, and the embedded one does not.
+    pub fn only_real(check: &'static str) -> Self {
+        let found = "only a real server answers this; the embedded development server does not";
+        Self { level: Level::Unknown, ..Self::ok(check, found) }
+    }
+
+    /// Returns a finding of something that works, but could be better.
+    pub fn warning(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Warning, fix: Some(fix.into()), ..Self::ok(check, found) }
+    }
+
+    /// Returns a finding of something that will not work, or can lose rows.
+    pub fn error(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level: Level::Error, fix: Some(fix.into()), ..Self::ok(check, found) }
+    }
+
+    /// Returns the finding of something that could not be reached.
+    pub fn unreachable(check: &'static str, found: impl Into<String>, fix: &str) -> Self {
+        Self { unreachable: true, ..Self::error(check, found, fix) }
+    }
+}
+
+/// What all findings together come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// No error; there may be warnings.
+    Healthy,
+    /// At least one error.
+    Ill,
+    /// Something needed could not be reached, so not everything was checked.
+    Unreachable,
+}
+
+/// Returns what `findings` come to: not reaching something outweighs an error.
+pub fn verdict(findings: &[Finding]) -> Verdict {
+    let judge = |finding: &Finding| match finding.level {
+        Level::Error if finding.unreachable => Verdict::Unreachable,
+        Level::Error => Verdict::Ill,
+        Level::Ok | Level::Unknown | Level::Warning => Verdict::Healthy,
+    };
+    findings.iter().map(judge).max().unwrap_or(Verdict::Healthy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_decides_and_what_cannot_be_reached_is_worst() {
+        let ok = Finding::ok("a", "fine");
+        let unknown = Finding::unknown("b", "not told", "grant it");
+        let warning = Finding::warning("c", "slow", "index it");
+        let error = Finding::error("d", "gone", "mend it");
+        let lost = Finding::unreachable("e", "silent", "start it");
+        assert_eq!(verdict(&[]), Verdict::Healthy);
+        assert_eq!(verdict(&[ok.clone(), unknown, warning.clone()]), Verdict::Healthy);
+        assert_eq!(verdict(&[warning, error.clone(), ok]), Verdict::Ill);
+        assert_eq!(verdict(&[error.clone(), lost, error]), Verdict::Unreachable);
+    }
+
+    #[test]
+    fn every_finding_that_is_not_good_says_what_mends_it() {
+        for finding in [
+            Finding::unknown("b", "not told", "grant it"),
+            Finding::warning("c", "slow", "index it"),
+            Finding::error("d", "gone", "mend it"),
+            Finding::unreachable("e", "silent", "start it"),
+        ] {
+            assert!(finding.fix.is_some(), "{finding:?}");
+        }
+        let json = serde_json::to_string(&Finding::error("d", "gone", "mend it")).unwrap();
+        assert_eq!(json, r#"{"check":"d","level":"error","found":"gone","fix":"mend it"}"#);
+    }
+}

@@ -1,0 +1,45 @@
+//! The state document: one JSON object that holds a poller's checkpoint and its lease.
+//!
+//! The document decides, the store obeys. Who may write what is a pure function from one document to the next
+//! (`document/transitions.rs`), and a [`StateStore`](crate::store::StateStore) only swaps bytes if the version it is
+//! given is still current. Checkpoint and lease share one object so that one compare-and-swap covers both. With two
+//! objects there would be a gap between checking one and writing the other.
+//!
+//! Nothing here reads a clock. Times come in as arguments and are the storage service's, so that two instances with
+//! wrong clocks still agree on when a lease has lapsed.
+//!
+//! [`DocumentStore`] loads, creates and changes a document where it is stored.
+
+mod audit;
+mod document_store;
+mod fence;
+mod format;
+mod lease_record;
+mod partition;
+mod position_loss;
+mod range;
+mod snapshot;
+mod state_document;
+mod step_results;
+mod transitions;
+
+pub use self::audit::{Audit, AuditStep, ClosedWindow, IdSum, WINDOW_ROWS_MAX, WINDOWS_MAX};
+pub use self::document_store::{DocumentStore, LoadError};
+pub use self::fence::{Fence, StaleWrite};
+pub use self::format::{
+    FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
+};
+pub use self::lease_record::{LeaseRecord, ReleasedGrants};
+pub use self::partition::{NoBound, RepartitionRecord, common_bound, seed_position};
+pub(crate) use self::position_loss::forgiven;
+pub use self::range::RangeRecord;
+pub use self::snapshot::Snapshot;
+pub use self::state_document::{
+    Checkpoint, CheckpointMetadata, Failing, Histogram, InFlight, Observed, OnMissingState, Paused,
+    RECENT_MAX, RecentTick, StateDocument,
+};
+pub use self::step_results::{STEP_TAKEN, StepResult};
+pub use self::transitions::{
+    Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
+};
+pub use crate::grant::{FencingToken, Generation, Holder};

@@ -1,0 +1,273 @@
+//! The document of a part of a poller: which part it is, how the keys come to be divided anew, and which parts
+//! have taken its place. Pure.
+//!
+//! # Why so
+//!
+//! The parts stop, each is run up to one position, and new ones begin behind it. So whatever is delivered before
+//! is of the old parts and whatever is delivered after is of the new ones, and no state of a row comes twice or
+//! not at all. How far this has come is kept in the document of the first of the old parts, which is the last to
+//! give way: whoever finds it there goes on.
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+use super::state_document::{Paused, StateDocument};
+use super::transitions::LeaseAge;
+use crate::cursor::{
+    Cursor, CursorMode, KeyValues, SourceFingerprint, TrackedPhase, TrackedPosition,
+};
+use crate::document::Generation;
+use crate::partition::Partition;
+
+/// How far it has come that keys are divided anew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RepartitionRecord {
+    /// How many parts there were.
+    pub from: u16,
+    /// How many there will be.
+    pub to: u16,
+    /// When it was begun; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub begun_at: OffsetDateTime,
+    /// Up to where all old parts are run, once that is known; `None` also where nothing was delivered yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upto: Option<Cursor>,
+    /// Set once they all have come so far.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub caught_up: bool,
+    /// Behind what the new parts begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Cursor>,
+}
+
+/// Why parts have no position in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoBound {
+    /// Some part still reads the rows that a table had when its changes began to be tracked.
+    FirstReading,
+    /// Their checkpoints are of different modes.
+    Modes,
+}
+
+/// Returns the position up to which all parts are run: the furthest of their checkpoints, with all rows that share
+/// its cursor. `None` where no part has delivered anything.
+///
+/// Whether a row may be read does not depend on its part: no row can still appear before a checkpoint that any part
+/// has reached, as far as its mode promises that at all.
+///
+/// # Errors
+///
+/// [`NoBound`] if there is none.
+pub fn common_bound(checkpoints: &[Option<&Cursor>]) -> Result<Option<Cursor>, NoBound> {
+    let mut furthest: Option<&Cursor> = None;
+    for checkpoint in checkpoints.iter().copied().flatten() {
+        let before = furthest.map(|furthest| furthest.compare_leading(checkpoint));
+        match before {
+            Some(None) => return Err(NoBound::Modes),
+            Some(Some(std::cmp::Ordering::Less)) | None => furthest = Some(checkpoint),
+            Some(Some(_)) => {}
+        }
+    }
+    let Some(furthest) = furthest else { return Ok(None) };
+    if furthest.mode == CursorMode::ChangeTracking
+        && !checkpoints.iter().all(|checkpoint| checkpoint.is_some_and(reads_changes))
+    {
+        return Err(NoBound::FirstReading);
+    }
+    Ok(Some(Cursor { key: KeyValues::new(), ..furthest.clone() }))
+}
+
+fn reads_changes(cursor: &Cursor) -> bool {
+    let position = cursor.value.parse::<TrackedPosition>();
+    position.is_ok_and(|position| position.phase == TrackedPhase::Changes)
+}
+
+/// Returns behind what new parts begin once all old ones have come to `bound`: there, or where the first window
+/// begins that was still to be read again for late rows.
+pub fn seed_position(bound: Option<Cursor>, documents: &[StateDocument]) -> Option<Cursor> {
+    documents.iter().fold(bound, |earliest, document| {
+        let Some(window) = document.audit.windows.first() else { return earliest };
+        let (earliest, begins) = (earliest?, window.after.as_ref()?);
+        let is_earlier = begins.compare_leading(&earliest) == Some(std::cmp::Ordering::Less);
+        Some(if is_earlier { begins.clone() } else { earliest })
+    })
+}
+
+impl StateDocument {
+    /// Returns into how many parts the keys were divided when this document was last of use; one where it is of
+    /// the whole. A document whose rows others deliver says how many those are.
+    pub fn divided_into(&self) -> u16 {
+        let own = self.partition.map_or(1, |partition| partition.count);
+        self.taken_over_by.unwrap_or(own)
+    }
+
+    /// Whether somebody has said into how many parts the keys are divided: a blank document of a whole poller says
+    /// nothing yet.
+    pub fn tells_division(&self) -> bool {
+        !self.is_blank() || self.partition.is_some() || self.checkpoint.cursor.is_some()
+    }
+
+    /// Whether the document is of a division into `count` parts that delivers, or may come to be.
+    pub fn is_of_division(&self, count: u16) -> bool {
+        !self.tells_division() || (self.taken_over_by.is_none() && self.divided_into() == count)
+    }
+
+    /// Returns the document with which a part begins behind `after`.
+    #[must_use]
+    pub fn of_partition(
+        name: &str,
+        fingerprint: SourceFingerprint,
+        partition: Option<Partition>,
+        after: Option<&Cursor>,
+    ) -> Self {
+        let mut seed = Self::new(name, fingerprint, Generation(0));
+        seed.partition = partition;
+        seed.checkpoint.cursor = after.cloned();
+        seed
+    }
+
+    /// Keeps ticks from running while keys are divided anew; the first part has the record of it.
+    #[must_use]
+    pub fn held_for_repartition(
+        &self,
+        record: Option<RepartitionRecord>,
+        paused: Paused,
+        age: LeaseAge,
+    ) -> Self {
+        let mut next = match &self.paused {
+            Some(_) => self.rewritten(age),
+            None => self.pause(paused, age),
+        };
+        next.repartition = record.or(next.repartition);
+        next
+    }
+
+    /// Leaves the rows to `count` other parts, for good.
+    #[must_use]
+    pub fn taken_over(&self, count: u16, paused: Paused, age: LeaseAge) -> Self {
+        let mut next = self.held_for_repartition(None, paused, age);
+        next.repartition = None;
+        next.taken_over_by = Some(count);
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    fn at(number: i64, key: Option<i64>) -> Cursor {
+        let keys = key.map(|key| ("id".to_owned(), json!(key)));
+        Cursor::integer(number, keys.into_iter().collect())
+    }
+
+    fn tracked(position: &str) -> Cursor {
+        Cursor {
+            mode: CursorMode::ChangeTracking,
+            value: position.to_owned(),
+            key: KeyValues::new(),
+        }
+    }
+
+    fn document() -> StateDocument {
+        let fingerprint = SourceFingerprint::of(&[("table", "orders")]);
+        StateDocument::new("orders__p1", fingerprint, Generation(7))
+    }
+
+    fn paused(by: &str) -> Paused {
+        let at = OffsetDateTime::UNIX_EPOCH;
+        Paused { by: by.to_owned(), reason: "repartition".to_owned(), at, extra: Map::new() }
+    }
+
+    const NOW: LeaseAge = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+
+    #[test]
+    fn the_bound_is_the_furthest_checkpoint_with_all_rows_of_its_cursor() {
+        let (low, high) = (at(3, Some(9)), at(7, Some(1)));
+        for order in [[Some(&low), Some(&high), None], [None, Some(&high), Some(&low)]] {
+            assert_eq!(common_bound(&order), Ok(Some(at(7, None))));
+        }
+        assert_eq!(common_bound(&[None, None]), Ok(None));
+        let of_mode = tracked("7");
+        assert_eq!(common_bound(&[Some(&low), Some(&of_mode)]), Err(NoBound::Modes));
+    }
+
+    #[test]
+    fn changes_have_no_bound_while_a_part_reads_what_the_table_had() {
+        let (changes, more, rows) = (tracked("5"), tracked("9"), tracked("snapshot@9"));
+        assert_eq!(common_bound(&[Some(&changes), Some(&more)]), Ok(Some(tracked("9"))));
+        assert_eq!(common_bound(&[Some(&changes), Some(&rows)]), Err(NoBound::FirstReading));
+        assert_eq!(common_bound(&[Some(&changes), None]), Err(NoBound::FirstReading));
+    }
+
+    #[test]
+    fn new_parts_begin_at_the_bound_or_at_what_was_to_be_read_again() {
+        let window = |after: Option<Cursor>| {
+            let mut with = document();
+            with.audit.windows = vec![crate::document::ClosedWindow {
+                after,
+                upto: at(7, Some(1)),
+                ids: crate::document::IdSum::default(),
+                closed_at: OffsetDateTime::UNIX_EPOCH,
+                again_upto: None,
+                not_taken: None,
+                extra: Map::new(),
+            }];
+            with
+        };
+        let bound = Some(at(7, None));
+        assert_eq!(seed_position(bound.clone(), &[document(), document()]), bound);
+        let (early, late) = (window(Some(at(2, Some(4)))), window(Some(at(5, None))));
+        assert_eq!(
+            seed_position(bound.clone(), &[late.clone(), early.clone()]),
+            Some(at(2, Some(4)))
+        );
+        assert_eq!(seed_position(bound, &[late, window(None), early]), None);
+    }
+
+    #[test]
+    fn a_document_tells_its_division_or_the_one_that_took_its_place() {
+        let mut document = document();
+        assert!(document.divided_into() == 1 && document.is_of_division(1));
+        document.partition = Some(Partition { index: 1, count: 4 });
+        assert!(document.divided_into() == 4 && !document.is_of_division(8));
+        let gone = document.taken_over(8, paused("ann"), NOW);
+        assert_eq!(gone.divided_into(), 8);
+        assert!(!gone.is_of_division(8) && !gone.is_of_division(4), "it delivers nothing");
+        assert!(gone.paused.is_some() && gone.requires == ["paused"]);
+    }
+
+    #[test]
+    fn what_is_held_keeps_who_paused_it_and_the_record_of_the_first_part() {
+        let record = RepartitionRecord {
+            from: 2,
+            to: 4,
+            begun_at: OffsetDateTime::UNIX_EPOCH,
+            upto: None,
+            caught_up: false,
+            after: None,
+        };
+        let held = document().held_for_repartition(Some(record.clone()), paused("ann"), NOW);
+        assert_eq!(held.paused.as_ref().map(|paused| paused.by.as_str()), Some("ann"));
+        let again = held.held_for_repartition(None, paused("bob"), NOW);
+        assert_eq!(again.paused.as_ref().map(|paused| paused.by.as_str()), Some("ann"));
+        assert_eq!(again.repartition, Some(record));
+        assert_eq!(again.taken_over(4, paused("bob"), NOW).repartition, None);
+    }
+
+    #[test]
+    fn a_part_begins_behind_its_position_and_with_nothing_else() {
+        let fingerprint = SourceFingerprint::of(&[("partition", "1 of 4")]);
+        let partition = Some(Partition { index: 1, count: 4 });
+        let after = at(7, None);
+        let seed =
+            StateDocument::of_partition("orders__p1", fingerprint.clone(), partition, Some(&after));
+        assert_eq!(seed.checkpoint.cursor, Some(after));
+        assert_eq!((seed.source_fingerprint, seed.partition), (fingerprint, partition));
+        assert!(seed.paused.is_none() && seed.in_flight.is_none() && seed.source_state.is_empty());
+    }
+}

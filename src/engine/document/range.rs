@@ -1,0 +1,110 @@
+//! The document of a range that is delivered again: what it says of the range, and how it ends.
+//!
+//! It is a state document like a poller's, under a name of its own, so lease, token, attempts and
+//! checkpoint work as they do there. What it adds is where it ends.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use time::OffsetDateTime;
+
+use super::state_document::StateDocument;
+use super::transitions::LeaseAge;
+use crate::cursor::Cursor;
+
+/// Name in `requires` of what a reader of such a document must obey.
+pub(super) const REQUIREMENT: &str = "range";
+
+/// A part of a poller's past that is delivered again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RangeRecord {
+    /// The poller whose rows they are.
+    pub of: String,
+    /// The rows come after this position; `None` from the beginning.
+    #[serde(default)]
+    pub after: Option<Cursor>,
+    /// They end at this position, which is part of the range.
+    pub upto: Cursor,
+    /// Where its windows end, in order, each delivered under a document of its own; none where the
+    /// range is delivered under this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Cursor>,
+    /// Rows that were counted when it was planned.
+    #[serde(default)]
+    pub rows_planned: u64,
+    /// Rows that were committed so far.
+    #[serde(default)]
+    pub rows: u64,
+    /// When it was begun; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub begun_at: OffsetDateTime,
+    /// When nothing was left of it; storage time.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub done_at: Option<OffsetDateTime>,
+    /// When somebody gave it up; storage time.
+    #[serde(default, with = "time::serde::rfc3339::option")]
+    pub cancelled_at: Option<OffsetDateTime>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+impl RangeRecord {
+    /// Whether nothing more of it is to be delivered.
+    pub fn has_ended(&self) -> bool {
+        self.done_at.is_some() || self.cancelled_at.is_some()
+    }
+}
+
+impl StateDocument {
+    /// Returns this document, which nobody has used yet, as that of a range.
+    ///
+    /// It needs no marker: a range whose document is lost is not begun again by itself.
+    #[must_use]
+    pub fn of_range(&self, range: RangeRecord, replay_id: &str) -> Self {
+        let mut next = self.clone();
+        next.checkpoint.cursor.clone_from(&range.after);
+        next.requires.push(REQUIREMENT.to_owned());
+        next.replay_id = Some(replay_id.to_owned());
+        next.marked = true;
+        next.range = Some(range);
+        next
+    }
+
+    /// Marks the range as delivered.
+    #[must_use]
+    pub fn end_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        // Rows that were in flight have left the range, or it would not be at its end.
+        next.in_flight = None;
+        if let Some(range) = &mut next.range {
+            range.done_at.get_or_insert(now);
+        }
+        next
+    }
+
+    /// Marks the range as given up; whoever delivers it stops.
+    #[must_use]
+    pub fn cancel_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        if let Some(range) = next.range.as_mut().filter(|range| range.done_at.is_none()) {
+            range.cancelled_at.get_or_insert(now);
+        }
+        next
+    }
+
+    /// Whether somebody has paused what it is of, or given it up, or rows after the checkpoint were found lost, so
+    /// that no further batch begins.
+    pub fn is_blocked(&self) -> bool {
+        let cancelled = |range: &RangeRecord| range.cancelled_at.is_some();
+        self.paused.is_some()
+            || self.lost_position().is_some()
+            || self.range.as_ref().is_some_and(cancelled)
+    }
+
+    /// Counts rows that a commit has moved past.
+    pub(super) fn count_in_range(&mut self, rows: u64) {
+        if let Some(range) = &mut self.range {
+            range.rows = range.rows.saturating_add(rows);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A batch that was not taken, and a batch that is made smaller to find out why.
+
+use time::OffsetDateTime;
+
+use super::{EndOfTick, Refusal};
+use crate::document::{Holder, InFlight, Paused, StateDocument};
+
+/// A batch that was not taken.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Why, in one line.
+    pub error: String,
+    /// Whether it counts as an attempt; back-pressure and wrong settings do not.
+    pub counted: bool,
+    /// Not to be tried before.
+    pub next_attempt_at: Option<OffsetDateTime>,
+    /// The service's clock.
+    pub now: OffsetDateTime,
+    /// The tick that ends with it.
+    pub tick: Option<EndOfTick>,
+    /// The part that is known to be at fault; the next attempt is at these rows only.
+    pub narrowed: Option<Box<InFlight>>,
+    /// Keeps the poller from trying again until somebody resumes it.
+    pub pause: Option<Paused>,
+}
+
+impl StateDocument {
+    /// Records that the batch in hand was not taken, and gives the lease up.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
+        let mut next = self.held_by(holder)?;
+        if let Some(narrowed) = failure.narrowed {
+            next.in_flight = Some(narrowed.being_part_of(self.in_flight.as_ref(), failure.now));
+        }
+        if let Some(in_flight) = &mut next.in_flight {
+            if failure.counted {
+                in_flight.attempt = in_flight.attempt.saturating_add(1);
+                in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
+            }
+            // Whoever lives to tell of a failure was not killed by the rows.
+            in_flight.crashes_survived = in_flight.crashes;
+            in_flight.next_attempt_at = failure.next_attempt_at;
+            in_flight.first_error.get_or_insert_with(|| failure.error.clone());
+            in_flight.last_error = Some(failure.error);
+        }
+        next.put_late_rows_back();
+        next.touch(failure.now);
+        next.give_up(failure.now, failure.tick);
+        Ok(match failure.pause {
+            Some(pause) => next.paused_by_holder(pause),
+            None => next,
+        })
+    }
+
+    /// Puts a part of the batch in hand in its place, with the counts that it brings.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Superseded`] if the lease has passed to another.
+    pub fn narrow(
+        &self,
+        holder: &Holder,
+        part: InFlight,
+        now: OffsetDateTime,
+    ) -> Result<Self, Refusal> {
+        let mut next = self.renew(holder, now)?;
+        next.in_flight = Some(part.being_part_of(self.in_flight.as_ref(), now));
+        Ok(next)
+    }
+}

@@ -1,0 +1,21 @@
+//! The span of a delivery.
+
+use tracing::{Instrument as _, Span};
+
+use super::HandlerError;
+
+/// Does `work` within `span`, and notes there why it was in vain.
+///
+/// # Errors
+///
+/// That of `work`.
+pub async fn within<T>(
+    span: Span,
+    work: impl Future<Output = Result<T, HandlerError>>,
+) -> Result<T, HandlerError> {
+    let result = work.instrument(span.clone()).await;
+    if let Err(error) = &result {
+        span.record("error.type", error.name());
+    }
+    result
+}

@@ -1,0 +1,102 @@
+//! Several tries of one delivery within one tick, for targets where each try is a whole one.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::{Delivery, HandlerError};
+
+/// Pause after the first try; it doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Counts the tries of one request, and waits between them.
+#[derive(Debug)]
+pub struct Tries {
+    made: u32,
+    max: u32,
+}
+
+impl Tries {
+    /// Allows `max` tries in all.
+    pub fn up_to(max: u32) -> Self {
+        Self { made: 0, max }
+    }
+
+    /// Waits until it is time for the next try.
+    ///
+    /// # Errors
+    ///
+    /// `error`, where another try is not worth it, or none is left.
+    pub async fn after(
+        &mut self,
+        error: HandlerError,
+        delivery: &Delivery<'_>,
+    ) -> Result<(), HandlerError> {
+        self.made += 1;
+        let HandlerError::Retryable(reason) = error else { return Err(error) };
+        let tries = self.made;
+        if tries >= self.max {
+            let counted = format!("{reason} (after {tries} tries)");
+            return Err(HandlerError::Retryable(if tries > 1 { counted } else { reason }));
+        }
+        log_retry(delivery.poller, &delivery.batch_id, tries, self.max, &reason);
+        let factor = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
+        tokio::time::sleep(PAUSE_MIN.saturating_mul(factor).min(PAUSE_MAX)).await;
+        Ok(())
+    }
+}
+
+/// Logs that a batch of a poller is delivered once more within its tick, after `tries` of at most `max`.
+pub fn log_retry(poller: &str, batch_id: &dyn Display, tries: u32, max: u32, error: &dyn Display) {
+    let next = tries.saturating_add(1);
+    tracing::info!(
+        event = "delivery_retried",
+        poller.name = %poller,
+        %batch_id,
+        tries,
+        %error,
+        "Retrying the handler of poller `{poller}` (attempt {next} of {max})"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::handler::testing::Sample;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_five_seconds_and_the_last_try_says_its_number() {
+        let (sample, began_at) = (Sample::new(1), Instant::now());
+        let mut tries = Tries::up_to(8);
+        let mut waited = Vec::new();
+        let error = loop {
+            let error = HandlerError::Retryable("no answer".to_owned());
+            if let Err(error) = tries.after(error, &sample.delivery()).await {
+                break error;
+            }
+            waited.push(began_at.elapsed().as_millis());
+        };
+        assert_eq!(waited, [200, 600, 1_400, 3_000, 6_200, 11_200, 16_200]);
+        assert_eq!(error.to_string(), "no answer (after 8 tries)");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_try_will_not_mend_is_not_tried_again() {
+        let (sample, began_at) = (Sample::new(1), Instant::now());
+        for error in [
+            HandlerError::Rejected("no".to_owned()),
+            HandlerError::Misconfigured("no".to_owned()),
+            HandlerError::Throttled { reason: "no".to_owned(), retry_after: None },
+        ] {
+            let ended = Tries::up_to(3).after(error, &sample.delivery()).await;
+            assert_eq!(ended.unwrap_err().to_string(), "no");
+        }
+        assert_eq!(began_at.elapsed(), Duration::ZERO);
+        let error = HandlerError::Retryable("no".to_owned());
+        let ended = Tries::up_to(1).after(error, &sample.delivery()).await;
+        assert_eq!(ended.unwrap_err().to_string(), "no");
+    }
+}

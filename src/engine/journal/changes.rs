@@ -1,0 +1,191 @@
+//! What one write of the document changed.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use thiserror::Error;
+
+use crate::document::{RECENT_MAX, RecentTick, StateDocument};
+
+/// The way from one document to a later one of the same poller.
+///
+/// Fields at the top of the document are replaced as a whole, but for the ring of recent ticks, of which
+/// only the new ones are kept: it is most of a document and hardly changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Changes {
+    /// Fields that are new or have another value.
+    #[serde(default)]
+    pub set: Map<String, Json>,
+    /// Fields that are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// Ticks that joined the ring.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<RecentTick>,
+}
+
+/// Changes that do not lead to a document.
+#[derive(Debug, Error)]
+#[error("changes do not lead to a state document")]
+pub struct ApplyError(#[source] serde_json::Error);
+
+const RECENT: &str = "recent";
+
+impl Changes {
+    /// Returns the way from `old` to `new`.
+    pub fn between(old: &StateDocument, new: &StateDocument) -> Self {
+        let before = fields(old);
+        let mut after = fields(new);
+        let removed = before.keys().filter(|name| !after.contains_key(*name)).cloned().collect();
+        after.retain(|name, value| before.get(name) != Some(value));
+        let joined = joined(&old.recent, &new.recent);
+        if joined.is_none() {
+            let ring = serde_json::to_value(&new.recent);
+            after.insert(RECENT.to_owned(), ring.expect("a ring has only string keys"));
+        }
+        Self { set: after, removed, recent: joined.unwrap_or_default().to_vec() }
+    }
+
+    /// Returns the document that they make of `old`.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`] if a field does not have the form it must have.
+    pub fn apply(&self, old: &StateDocument) -> Result<StateDocument, ApplyError> {
+        let mut all = fields(old);
+        for name in &self.removed {
+            all.remove(name);
+        }
+        all.extend(self.set.clone());
+        let is_replaced = self.set.contains_key(RECENT);
+        if !is_replaced {
+            all.insert(RECENT.to_owned(), Json::Array(Vec::new()));
+        }
+        // By way of its text: documents are read from texts anyway, and a second reader of all their parts, from values,
+        // is a hundredth of the program.
+        let text = serde_json::to_vec(&all).map_err(ApplyError)?;
+        let mut next: StateDocument = serde_json::from_slice(&text).map_err(ApplyError)?;
+        if !is_replaced {
+            next.recent = old.recent.iter().chain(&self.recent).cloned().collect();
+            let surplus = next.recent.len().saturating_sub(RECENT_MAX);
+            next.recent.drain(..surplus);
+        }
+        Ok(next)
+    }
+}
+
+/// Returns the fields of a document but for its ring.
+fn fields(document: &StateDocument) -> Map<String, Json> {
+    let bare = StateDocument { recent: Vec::new(), ..document.clone() };
+    match serde_json::to_value(bare) {
+        Ok(Json::Object(mut fields)) => {
+            fields.remove(RECENT);
+            fields
+        }
+        Ok(_) | Err(_) => unreachable!("a document is an object with string keys"),
+    }
+}
+
+/// Returns what joined the ring `old` to make it `new`; `None` where that does not explain it.
+fn joined<'a>(old: &[RecentTick], new: &'a [RecentTick]) -> Option<&'a [RecentTick]> {
+    (0..=old.len()).find_map(|dropped| {
+        let kept = old.get(dropped..)?;
+        let fits = dropped == 0 || new.len() == RECENT_MAX;
+        (fits && new.starts_with(kept)).then(|| new.get(kept.len()..))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cursor::SourceFingerprint;
+    use crate::document::{Generation, Paused};
+
+    fn document(recent: impl IntoIterator<Item = u64>) -> StateDocument {
+        let mut document = StateDocument::new(
+            "orders",
+            SourceFingerprint::of(&[("table", "orders")]),
+            Generation(7),
+        );
+        document.recent = recent.into_iter().map(tick).collect();
+        document
+    }
+
+    fn tick(rows: u64) -> RecentTick {
+        RecentTick {
+            at: time::OffsetDateTime::UNIX_EPOCH,
+            outcome: "tick_complete".to_owned(),
+            rows,
+            batches: 1,
+            duration_ms: 3,
+            idle_before: 0,
+            longest_ms: std::collections::BTreeMap::new(),
+            extra: Map::new(),
+        }
+    }
+
+    fn way(old: &StateDocument, new: &StateDocument) -> Changes {
+        let changes = Changes::between(old, new);
+        let text = serde_json::to_string(&changes).unwrap();
+        let read: Changes = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.apply(old).unwrap(), *new, "{text}");
+        read
+    }
+
+    #[test]
+    fn only_what_changed_is_kept() {
+        let old = document([]);
+        let mut new = old.clone();
+        new.lease.owner_id = Some("a".to_owned());
+        new.journal_seq = 1;
+        let changes = way(&old, &new);
+        assert_eq!(changes.set.keys().collect::<Vec<_>>(), ["lease", "journal_seq"]);
+        assert_eq!(way(&old, &old), Changes::default());
+    }
+
+    #[test]
+    fn a_field_that_becomes_nothing_is_told_from_one_that_is_gone() {
+        let mut old = document([]);
+        old.paused = Some(Paused {
+            by: "eve".to_owned(),
+            reason: "r".to_owned(),
+            at: time::OffsetDateTime::UNIX_EPOCH,
+            extra: Map::new(),
+        });
+        old.extra.insert("later".to_owned(), json!(1));
+        old.extra.insert("stays".to_owned(), Json::Null);
+        let mut new = old.clone();
+        new.paused = None;
+        new.extra.remove("later");
+        let changes = way(&old, &new);
+        assert_eq!(changes.set, json!({ "paused": null }).as_object().unwrap().clone());
+        assert_eq!(changes.removed, ["later"]);
+    }
+
+    #[test]
+    fn ticks_join_the_ring_whether_it_is_full_or_not() {
+        let full = u64::try_from(RECENT_MAX).unwrap();
+        for (old, new, joined) in [
+            (0..2, 0..3, Some(1)),
+            (0..full, 1..full + 1, Some(1)),
+            (0..full, 5..full + 5, Some(5)),
+            (0..full, 100..full + 100, Some(RECENT_MAX)),
+            (0..3, 0..3, Some(0)),
+            (0..0, 0..3, Some(3)),
+            (0..3, 1..3, None),
+            (0..3, 0..0, None),
+        ] {
+            let changes = way(&document(old), &document(new));
+            assert_eq!(joined.is_none(), changes.set.contains_key(RECENT), "{changes:?}");
+            assert_eq!(changes.recent.len(), joined.unwrap_or(0), "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn changes_that_make_no_document_are_an_error() {
+        let set = json!({ "lease": 7 }).as_object().unwrap().clone();
+        let changes = Changes { set, ..Changes::default() };
+        assert!(changes.apply(&document([])).is_err());
+    }
+}

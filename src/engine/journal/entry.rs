@@ -1,0 +1,363 @@
+//! One line of the journal.
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+
+use super::Changes;
+use crate::cursor::Cursor;
+use crate::document::{FencingToken, Generation, RecentTick, StateDocument};
+use crate::event::{BatchId, Digested};
+
+/// Version of the form of a line.
+pub const VERSION: u32 = 1;
+
+/// How much is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalMode {
+    /// Nothing.
+    #[default]
+    Off,
+    /// What moved the checkpoint, what operators did, and a position that was lost.
+    Commits,
+    /// Everything but renewals and the notes of idle ticks that changed nothing else.
+    Full,
+}
+
+impl JournalMode {
+    /// Whether entries of this kind are recorded.
+    pub fn records(self, event: Happened) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Commits => {
+                let stops = event == Happened::PositionLost;
+                event.moves_checkpoint() || event.is_of_operator() || stops
+            }
+            Self::Full => true,
+        }
+    }
+
+    /// Numbers a write of this kind, where the mode records such: part of the write itself. Returns
+    /// whether it does.
+    pub fn number(self, event: Happened, document: &mut StateDocument) -> bool {
+        let is_recorded = self.records(event) && event.writes();
+        if is_recorded {
+            document.journal_seq = document.journal_seq.saturating_add(1);
+        }
+        is_recorded
+    }
+}
+
+/// What happened, by the name of its log event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Happened {
+    /// The lease was granted.
+    LeaseAcquired,
+    /// A batch was announced under a lease that was held already.
+    BatchAnnounced,
+    /// A batch was handed to the handler.
+    ExecutionStarted,
+    /// A batch, or the front of one, was committed.
+    BatchComplete,
+    /// A batch was not taken, and that was written down.
+    HandlerFailed,
+    /// A row was set aside.
+    RowQuarantined,
+    /// The target refused a write of a stale owner.
+    StaleWriteBlocked,
+    /// The lease was found lost.
+    LeaseLost,
+    /// The lease was given up, and the checkpoint stayed.
+    LeaseReleased,
+    /// A result of a step of a handler chain was kept.
+    StepComplete,
+    /// What the source wants kept, or how far closed windows were read again, was written by itself.
+    Noted,
+    /// Rows after the checkpoint were found to be lost, which only a reset ends.
+    PositionLost,
+    /// Somebody, or the handler, paused the poller.
+    Paused,
+    /// Somebody let it run again.
+    Resumed,
+    /// Somebody moved the checkpoint.
+    Reset,
+    /// Somebody took the lease from its holder.
+    LeaseBroken,
+    /// Somebody put a document in place of the one that was there.
+    Imported,
+    /// Somebody made the document, at the position of another poller.
+    Cloned,
+    /// The document was made again from the journal.
+    Rebuilt,
+    /// The history before this entry was dropped.
+    Compacted,
+    /// The recovery controller acted.
+    Recovered,
+    /// Somebody divides the keys among other parts.
+    Repartitioned,
+    /// Something that a newer version tells of.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Happened {
+    /// Returns the name used in entries and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LeaseAcquired => "lease_acquired",
+            Self::BatchAnnounced => "batch_announced",
+            Self::ExecutionStarted => "execution_started",
+            Self::BatchComplete => "batch_complete",
+            Self::HandlerFailed => "handler_failed",
+            Self::RowQuarantined => "row_quarantined",
+            Self::StaleWriteBlocked => "stale_write_blocked",
+            Self::LeaseLost => "lease_lost",
+            Self::LeaseReleased => "lease_released",
+            Self::StepComplete => "step_complete",
+            Self::Noted => "noted",
+            Self::PositionLost => "position_lost",
+            Self::Paused => "paused",
+            Self::Resumed => "resumed",
+            Self::Reset => "reset",
+            Self::LeaseBroken => "lease_broken",
+            Self::Imported => "imported",
+            Self::Cloned => "cloned",
+            Self::Rebuilt => "rebuilt",
+            Self::Compacted => "compacted",
+            Self::Recovered => "recovered",
+            Self::Repartitioned => "repartitioned",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Returns as what a write of `next` over `base` is told of, if at all: as `event`, or where it has none,
+    /// such as a renewal, by what else rode on it.
+    pub fn told(event: Option<Self>, base: &StateDocument, next: &StateDocument) -> Option<Self> {
+        let rode = base.marked != next.marked
+            || base.source_state != next.source_state
+            || base.audit != next.audit;
+        event.or_else(|| rode.then_some(Self::Noted))
+    }
+
+    /// Whether an entry of this kind tells of a write that moved the checkpoint forward.
+    pub fn moves_checkpoint(self) -> bool {
+        matches!(self, Self::BatchComplete)
+    }
+
+    /// Whether an entry of this kind tells of a write of the document.
+    pub fn writes(self) -> bool {
+        !matches!(
+            self,
+            Self::ExecutionStarted
+                | Self::RowQuarantined
+                | Self::StaleWriteBlocked
+                | Self::LeaseLost
+                | Self::Unknown
+        )
+    }
+
+    /// Whether it is written by who holds no lease.
+    pub(super) fn needs_no_lease(self) -> bool {
+        matches!(self, Self::Noted | Self::PositionLost)
+    }
+
+    /// Whether somebody asked for it, beside the ticks.
+    pub fn is_of_operator(self) -> bool {
+        matches!(
+            self,
+            Self::Paused
+                | Self::Resumed
+                | Self::Reset
+                | Self::LeaseBroken
+                | Self::Imported
+                | Self::Cloned
+                | Self::Rebuilt
+                | Self::Compacted
+                | Self::Recovered
+                | Self::Repartitioned
+        )
+    }
+
+    /// Whether the checkpoint may lie before the one of the entry before it.
+    pub(super) fn may_move_back(self) -> bool {
+        matches!(
+            self,
+            Self::Reset
+                | Self::Imported
+                | Self::Cloned
+                | Self::Rebuilt
+                | Self::Repartitioned
+                | Self::Unknown
+        )
+    }
+}
+
+/// What an entry says beside who, when and which write; what does not apply is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Details {
+    /// The batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_id: Option<BatchId>,
+    /// Position before its first row; absent at the very beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Cursor>,
+    /// Position of its last row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upto: Option<Cursor>,
+    /// Rows in it, or committed of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// Digest of its encoded rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digested>,
+    /// The step of a handler chain that was called, or whose result was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Which attempt it was, or how many failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// How the tick ended with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// What went wrong, without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Details {
+    /// Returns what a write of this kind says of the batch, which made `next` of `base`.
+    pub fn of(event: Happened, base: &StateDocument, next: &StateDocument) -> Self {
+        let checkpoint = &next.checkpoint;
+        match (event, &next.in_flight) {
+            (Happened::BatchComplete, _) => Self {
+                batch_id: checkpoint.last_successful_batch_id.clone(),
+                after: base.checkpoint.cursor.clone(),
+                upto: checkpoint.cursor.clone(),
+                rows: Some(checkpoint.metadata.row_count),
+                digest: base.in_flight.as_ref().and_then(|batch| {
+                    let same =
+                        checkpoint.last_successful_batch_id.as_ref() == Some(&batch.batch_id);
+                    same.then(|| batch.digest.clone())
+                }),
+                outcome: next
+                    .recent
+                    .last()
+                    .filter(|_| next.lease.released_at.is_some())
+                    .map(outcome),
+                ..Self::default()
+            },
+            (Happened::LeaseReleased, _) => {
+                Self { outcome: next.recent.last().map(outcome), ..Self::default() }
+            }
+            (_, Some(batch)) => {
+                let has_failed = event == Happened::HandlerFailed;
+                let kept = batch.steps.last().filter(|_| event == Happened::StepComplete);
+                Self {
+                    batch_id: Some(batch.batch_id.clone()),
+                    after: batch.after.clone(),
+                    upto: Some(batch.upto.clone()),
+                    rows: Some(batch.rows),
+                    digest: Some(batch.digest.clone()),
+                    step: kept.map(|result| result.step.clone()),
+                    attempt: Some(batch.attempt),
+                    error: batch.last_error.clone().filter(|_| has_failed),
+                    reason: next.paused.as_ref().map(|paused| paused.reason.clone()),
+                    ..Self::default()
+                }
+            }
+            (_, None) => Self::default(),
+        }
+    }
+}
+
+fn outcome(tick: &RecentTick) -> String {
+    tick.outcome.clone()
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of the form; see [`VERSION`].
+    pub version: u32,
+    /// Number of the write it tells of, or of the last one before it.
+    pub seq: u64,
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// What happened.
+    pub event: Happened,
+    /// The poller.
+    pub poller_name: String,
+    /// Whose doing it was; absent for operators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// Generation of the document.
+    pub generation: Generation,
+    /// Token of the grant.
+    pub fencing_token: FencingToken,
+    /// Of the write; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_id: Option<String>,
+    /// About the batch.
+    #[serde(flatten)]
+    pub details: Details,
+    /// What the write changed; absent in snapshots and where there was no write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
+    /// The document as written; only in snapshots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Box<StateDocument>>,
+}
+
+impl Entry {
+    /// Returns the entry of what an operator did, which is always a snapshot: such entries are rare, and
+    /// come from programs that know of no entry before.
+    pub fn of_operator(
+        event: Happened,
+        document: &StateDocument,
+        at: OffsetDateTime,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            seq: document.journal_seq,
+            at,
+            event,
+            poller_name: document.poller_name.clone(),
+            owner_id: None,
+            generation: document.generation,
+            fencing_token: document.lease.fencing_token,
+            write_id: Some(document.write_id.clone()),
+            details: Details {
+                by: Some(by.to_owned()),
+                reason: reason.map(str::to_owned),
+                ..Details::default()
+            },
+            changes: None,
+            document: Some(Box::new(document.clone())),
+        }
+    }
+
+    /// Whether it tells of a write of the document.
+    pub fn wrote(&self) -> bool {
+        self.changes.is_some() || self.document.is_some()
+    }
+
+    /// Returns the place in the poller's history.
+    pub fn place(&self) -> (Generation, u64) {
+        (self.generation, self.seq)
+    }
+
+    /// Appends the line, with its line feed.
+    pub fn write_to(&self, bytes: &mut Vec<u8>) {
+        serde_json::to_writer(&mut *bytes, self).expect("an entry has only string keys");
+        bytes.push(b'\n');
+    }
+}

@@ -1,0 +1,184 @@
+//! From lines of the journal to the document as of the last of them.
+
+use std::fmt;
+
+use super::history::read_part;
+use super::{Entry, Happened, History};
+use crate::document::{Generation, StateDocument};
+
+/// What is wrong with a history; folding goes on behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A line that cannot be read, most often the last one of a file that a crash cut.
+    Unreadable {
+        /// Where it stands.
+        part: String,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Writes that no entry tells of: an append that failed, or a crash before it.
+    Missing {
+        /// Generation of the document.
+        generation: Generation,
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// An entry that builds on one that is missing; the next snapshot makes up for it.
+    Unreachable {
+        /// Generation of the document.
+        generation: Generation,
+        /// Its number.
+        seq: u64,
+    },
+    /// Two writes of one number: two documents, or a document that was put back by hand.
+    Forked {
+        /// Generation of the document.
+        generation: Generation,
+        /// Their number.
+        seq: u64,
+        /// Id of the write that was not used.
+        write_id: String,
+    },
+    /// A write that moved back what only ever grows.
+    WentBack {
+        /// Generation of the document.
+        generation: Generation,
+        /// Its number.
+        seq: u64,
+        /// What moved back.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { part, line, reason } => {
+                write!(formatter, "line {line} of `{part}` cannot be read: {reason}")
+            }
+            Self::Missing { generation, from, to } if from == to => {
+                write!(formatter, "write {from} of generation {generation} has no entry")
+            }
+            Self::Missing { generation, from, to } => {
+                write!(
+                    formatter,
+                    "writes {from} to {to} of generation {generation} have no entries"
+                )
+            }
+            Self::Unreachable { generation, seq } => write!(
+                formatter,
+                "entry {seq} of generation {generation} builds on one that is missing"
+            ),
+            Self::Forked { generation, seq, write_id } => write!(
+                formatter,
+                "entry {seq} of generation {generation} is there twice; `{write_id}` was not used"
+            ),
+            Self::WentBack { generation, seq, what } => {
+                write!(formatter, "entry {seq} of generation {generation} moves the {what} back")
+            }
+        }
+    }
+}
+
+/// The document as of the last entry, and what is wrong with the history.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Folded {
+    /// The document; `None` where there is no snapshot.
+    pub document: Option<StateDocument>,
+    /// Id of the write that made it.
+    write_id: Option<String>,
+    /// What is wrong, in the order of the history.
+    pub findings: Vec<Finding>,
+}
+
+/// Reads the lines of `part`; what cannot be read is told and left out.
+pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
+    let history = History { lines: read_part(part, bytes), parts: Vec::new() };
+    let findings = history.unreadable().collect();
+    (history.lines.into_iter().filter_map(|line| line.entry.ok()).collect(), findings)
+}
+
+/// Returns the document as of the last of `entries`, which may come in any order.
+///
+/// It is as old as the last entry that can be reached from a snapshot: behind the true one, or the
+/// same, never ahead of it.
+pub fn fold(mut entries: Vec<Entry>) -> Folded {
+    entries.retain(Entry::wrote);
+    entries.sort_by_key(Entry::place);
+    let compacted = |entry: &Entry| entry.event == Happened::Compacted && entry.document.is_some();
+    if let Some(begin) = entries.iter().rposition(compacted) {
+        // What was appended late, of a history that was dropped.
+        entries.drain(..begin);
+    }
+    let mut folded = Folded::default();
+    for entry in entries {
+        folded.add(entry);
+    }
+    folded
+}
+
+impl Folded {
+    fn add(&mut self, entry: Entry) {
+        let (generation, seq) = entry.place();
+        let place = self.document.as_ref().map(|last| (last.generation, last.journal_seq));
+        if place == Some((generation, seq)) {
+            // An append that was tried twice wrote the same twice.
+            if entry.write_id != self.write_id {
+                let write_id = entry.write_id.unwrap_or_default();
+                self.findings.push(Finding::Forked { generation, seq, write_id });
+            }
+            return;
+        }
+        let follows = place == Some((generation, seq.saturating_sub(1)));
+        if let Some((last_generation, last_seq)) = place
+            && last_generation == generation
+            && !follows
+        {
+            let (from, to) = (last_seq + 1, seq.saturating_sub(1));
+            // An entry that could not be reached was told of already.
+            if !matches!(self.findings.last(), Some(Finding::Unreachable { seq: told, .. }) if *told == to)
+            {
+                self.findings.push(Finding::Missing { generation, from, to });
+            }
+        }
+        let next = match (entry.document, &self.document, entry.changes) {
+            (Some(document), _, _) => Some(*document),
+            (None, Some(last), Some(changes)) if follows => changes.apply(last).ok(),
+            (None, _, _) => None,
+        };
+        // Its number is part of it: one of another number was put together from two histories.
+        let Some(next) =
+            next.filter(|next| (next.generation, next.journal_seq) == (generation, seq))
+        else {
+            self.findings.push(Finding::Unreachable { generation, seq });
+            return;
+        };
+        if let Some(last) = self.document.as_ref().filter(|last| last.generation == generation) {
+            let what = if next.lease.fencing_token < last.lease.fencing_token {
+                Some("fencing token")
+            } else if !entry.event.may_move_back() && is_back(last, &next) {
+                Some("checkpoint")
+            } else {
+                None
+            };
+            if let Some(what) = what {
+                self.findings.push(Finding::WentBack { generation, seq, what });
+            }
+        }
+        self.document = Some(next);
+        self.write_id = entry.write_id;
+    }
+}
+
+/// Whether the checkpoint of `next` lies before that of `last`.
+fn is_back(last: &StateDocument, next: &StateDocument) -> bool {
+    match (&last.checkpoint.cursor, &next.checkpoint.cursor) {
+        (Some(last), Some(next)) => next.compare_leading(last) == Some(std::cmp::Ordering::Less),
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether a history and a document tell the same.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use super::{Folded, JournalMode};
+use crate::document::{Generation, StateDocument};
+
+/// What comparing a journal with a document says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// They tell the same.
+    Agrees,
+    /// The document has had writes that no entry tells of: an append failed, or a crash came before it.
+    Behind {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// The document was begun anew, and no entry tells of that yet.
+    BegunAnew {
+        /// Generation of the document.
+        generation: Generation,
+    },
+    /// The journal tells of writes that the document has not had: an old copy was put in its place.
+    DocumentIsOlder {
+        /// Number of the document's last write.
+        document: u64,
+        /// Number of the journal's last write.
+        journal: u64,
+    },
+    /// Same history, other state: somebody else wrote, or something is broken.
+    Differs(Difference),
+    /// The journal tells of no write yet: the first append failed, a crash came before it, or nothing that
+    /// it tells of has happened.
+    NotBegun {
+        /// Number of the document's last write; 0 where it has none.
+        writes: u64,
+    },
+    /// The journal has no entries, though it is known to have had some.
+    Removed {
+        /// Number of the document's last write.
+        writes: u64,
+    },
+    /// There is no document; the journal has one.
+    NoDocument,
+    /// The journal has no snapshot to begin with, though it has lines that want one; or there is no
+    /// document either.
+    NoHistory,
+}
+
+/// The first place where two documents differ.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// JSON pointer to it.
+    pub pointer: String,
+    /// What the history leads to there.
+    pub journal: Json,
+    /// What the document has there.
+    pub document: Json,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pointer, journal, document } = self;
+        write!(formatter, "`{pointer}` is {document}, the journal leads to {journal}")
+    }
+}
+
+impl Verdict {
+    /// Whether the difference, if any, is what a crash or a failed append leaves.
+    pub fn is_explained(&self) -> bool {
+        matches!(
+            self,
+            Self::Agrees | Self::Behind { .. } | Self::BegunAnew { .. } | Self::NotBegun { .. }
+        )
+    }
+}
+
+/// Changed without an entry: by renewals and by the notes of idle ticks. What else rides on one of these
+/// gives it a number and an entry, or a healthy poller would look as if somebody else had written.
+const UNRECORDED: &[&str] = &[
+    "/write_id",
+    "/source_definition",
+    "/observed",
+    "/lease/heartbeat_at",
+    "/lease/expires_at",
+    "/lease/idle_before_seconds",
+    "/lease/idle_before_nanos",
+];
+
+/// Changed without an entry where only commits are recorded.
+const UNRECORDED_BESIDE_COMMITS: &[&str] =
+    &["/lease", "/in_flight", "/recent", "/timings", "/marked", "/source_state", "/audit"];
+
+/// Compares what a journal of this mode leads to with the document that is there.
+pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
+    let Some(history) = &folded.document else {
+        return match document.filter(|_| folded.findings.is_empty()) {
+            Some(StateDocument { journal_told: true, journal_seq, .. }) => {
+                Verdict::Removed { writes: *journal_seq }
+            }
+            Some(document) => Verdict::NotBegun { writes: document.journal_seq },
+            None => Verdict::NoHistory,
+        };
+    };
+    let Some(document) = document else { return Verdict::NoDocument };
+    if document.generation > history.generation {
+        return Verdict::BegunAnew { generation: document.generation };
+    }
+    let place = |document: &StateDocument| (document.generation, document.journal_seq);
+    if place(document) < place(history) {
+        let (document, journal) = (document.journal_seq, history.journal_seq);
+        return Verdict::DocumentIsOlder { document, journal };
+    }
+    if document.journal_seq > history.journal_seq {
+        return Verdict::Behind { from: history.journal_seq + 1, to: document.journal_seq };
+    }
+    let [left, right] = [history, document]
+        .map(|document| serde_json::to_value(document).expect("a document has only string keys"));
+    let is_unrecorded = |pointer: &str| {
+        UNRECORDED.contains(&pointer)
+            || (mode == JournalMode::Commits && UNRECORDED_BESIDE_COMMITS.contains(&pointer))
+    };
+    match difference(String::new(), &left, &right, &is_unrecorded) {
+        Some(difference) => Verdict::Differs(difference),
+        None => Verdict::Agrees,
+    }
+}
+
+/// Returns the first place, in the order of names, where `journal` and `document` differ.
+fn difference(
+    pointer: String,
+    journal: &Json,
+    document: &Json,
+    is_unrecorded: &impl Fn(&str) -> bool,
+) -> Option<Difference> {
+    if journal == document || is_unrecorded(&pointer) {
+        return None;
+    }
+    if let (Json::Object(left), Json::Object(right)) = (journal, document) {
+        let names: std::collections::BTreeSet<_> = left.keys().chain(right.keys()).collect();
+        return names.into_iter().find_map(|name| {
+            let below = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+            let side = |side: &serde_json::Map<String, Json>| {
+                side.get(name).cloned().unwrap_or(Json::Null)
+            };
+            difference(below, &side(left), &side(right), is_unrecorded)
+        });
+    }
+    Some(Difference { pointer, journal: journal.clone(), document: document.clone() })
+}

@@ -1,0 +1,83 @@
+//! The engine of Highwater: what a tick does, behind ports for sources, handlers and stores.
+//!
+//! It knows no driver, no web framework and no cloud: its manifest names none.
+//!
+//! # One tick
+//!
+//! ```text
+//! 1 load       the state document: from memory, or one read
+//! 2 blocked?   another instance's lease, a pause, a backoff ─► skipped, nothing written
+//! 3 fetch      one query, rows become events; no rows, none late ─► idle, nothing written
+//! 4 acquire    ONE write under the tag of the document from step 1; it also records the batch in flight
+//! 5 deliver    the handler runs while the lease is renewed and the next batch is prefetched;
+//!              rows that it has accepted early are committed with a renewal
+//! 6 next       rows of the same fetch, the prefetched batch, or late rows
+//! 7 commit     ONE write: the checkpoint moves, and the next batch is announced (back to 5)
+//!              or the lease is released
+//! 8 follow?    in follow mode: wait, then back to 1
+//! ```
+//!
+//! It fetches before it acquires, so an idle tick writes nothing. Acquiring under the tag of the document that gave
+//! the position proves that the position still was current.
+//!
+//! # The path of one batch
+//!
+//! A batch that is accepted at once passes through these files, in this order:
+//!
+//! | step | file | function |
+//! |---|---|---|
+//! | all | `tick.rs` | `Tick::round`: the story, top to bottom |
+//! | load | `poller/memory.rs` | `Poller::load` |
+//! | fetch | `tick/fetch.rs` | `Tick::read_first`, `Poller::batch_of` |
+//! | acquire | `lease.rs` | `Lease::acquire` |
+//! | deliver | `tick/deliver.rs` | `LeasedTick::deliver`: one loop, one handler call per step |
+//! | | `tick/call.rs` | `LeasedTick::call` |
+//! | | `lease/hold.rs` | `Lease::hold_while_accepting` |
+//! | commit | `tick/commit.rs` | `LeasedTick::commit`, then `Lease::commit` |
+//!
+//! What they call on the way decides nothing about the order of steps: `tick/isolate.rs` (which rows next),
+//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` only logs and counts.
+//!
+//! # Modules
+//!
+//! | layer | modules | may know |
+//! |---|---|---|
+//! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
+//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`] | vocabulary |
+//! | pure rules | [`policy`], [`quarantine`], [`range`], [`schedule`], [`document`], [`journal`], [`normalize`] | vocabulary |
+//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`repeats`], [`trace`] | each other |
+
+// Vocabulary: no async, no I/O.
+pub mod model;
+pub mod redaction;
+pub mod repeats;
+pub mod trace;
+
+pub use self::model::{clock, cursor, error, event, grant, partition, value};
+
+// Pure rules and ports.
+mod backoff;
+pub mod handler;
+pub mod journal;
+pub mod normalize;
+pub mod policy;
+pub mod quarantine;
+pub mod range;
+pub mod schedule;
+pub mod source;
+pub mod store;
+
+// Engine.
+pub mod admin;
+pub mod doctor;
+pub mod document;
+pub mod lease;
+pub mod metrics;
+pub mod poller;
+pub mod recovery;
+pub mod repartition;
+pub mod status;
+pub mod tick;
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;

@@ -1,0 +1,454 @@
+//! Instrument names, units and attributes in one place; the OpenTelemetry API only.
+//!
+//! Without a meter provider every instrument is a no-op. The first three names are the seeds'
+//! (001 §10), `batches_total` and `events_total` go with them; the rest follow
+//! `highwater.<thing>.<what>`. `docs/reference/telemetry.md` lists them all, and a test holds it to this.
+
+mod backlog;
+mod database;
+mod functions;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
+use tokio::time::Instant;
+
+pub(crate) use self::backlog::Standing;
+use self::backlog::StandingMetrics;
+pub use self::database::DatabaseCalls;
+pub use self::functions::{Invocations, Running, Trigger};
+
+/// Name of the meter.
+const SCOPE: &str = "highwater";
+/// Name of the counter of failed ticks.
+pub(crate) const FAILURES: &str = "failures_total";
+/// Boundaries of histograms in seconds: those of the conventions, and more up to the length of a tick.
+const SECONDS: [f64; 18] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
+/// Boundaries of histograms in rows, up to the most that a batch may hold.
+const ROWS: [f64; 12] =
+    [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 25_000.0, 100_000.0];
+
+/// The instruments of all pollers.
+pub struct Metrics {
+    failures: Counter<u64>,
+    lag: Gauge<f64>,
+    last_success: Gauge<f64>,
+    batches: Counter<u64>,
+    events: Counter<u64>,
+    redelivered: Counter<u64>,
+    takeovers: Counter<u64>,
+    quarantined: Counter<u64>,
+    journal_failures: Counter<u64>,
+    late: Counter<u64>,
+    not_audited: Counter<u64>,
+    audited: Counter<u64>,
+    tick_duration: Histogram<f64>,
+    fetch_duration: Histogram<f64>,
+    handler_duration: Histogram<f64>,
+    commit_duration: Histogram<f64>,
+    batch_size: Histogram<u64>,
+    leases: LeaseMetrics,
+    standing: StandingMetrics,
+    fetched: Counter<u64>,
+    behind: Gauge<u64>,
+    held_back: Gauge<u64>,
+    retention_left: Gauge<u64>,
+    known: Arc<Known>,
+}
+
+/// What is known of the pollers of this process.
+#[derive(Default)]
+struct Known(Mutex<BTreeMap<String, OnePoller>>);
+
+#[derive(Clone)]
+struct OnePoller {
+    /// When a tick did not fail for the last time, or the first one began.
+    success_at: Instant,
+    /// How old the checkpoint was, and when that was so.
+    checkpoint: Option<(Duration, Instant)>,
+}
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OnePoller>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far behind a poller is, in the units of its gauges.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Behind {
+    /// Age of the oldest row that is not delivered.
+    pub(crate) time: Option<Duration>,
+    /// Positions that may be read.
+    pub(crate) positions: Option<u64>,
+    /// Positions that may not be read yet.
+    pub(crate) held_back: Option<u64>,
+    /// Positions until changes are lost.
+    pub(crate) retention_left: Option<u64>,
+}
+
+/// The eight of seed 003, on leases and what becomes of those whose holder dies.
+struct LeaseMetrics {
+    active: UpDownCounter<i64>,
+    acquire_duration: Histogram<f64>,
+    attempts: Counter<u64>,
+    remaining: Histogram<f64>,
+    heartbeats: Counter<u64>,
+    expirations: Counter<u64>,
+    requeues: Counter<u64>,
+    requeue_delay: Histogram<f64>,
+    rejections: Counter<u64>,
+    orphans: Gauge<u64>,
+}
+
+/// Who found out that the holder of a lease has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// Whoever asked for the lease next.
+    Tick,
+    /// The recovery controller.
+    Recovery,
+}
+
+impl FoundBy {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Tick => "tick",
+            Self::Recovery => "recovery",
+        }
+    }
+}
+
+/// Where a write under a stale token was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedBy {
+    /// The target, which had seen a newer token.
+    Target,
+    /// The state document, which grants the lease to another.
+    State,
+}
+
+impl RefusedBy {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::State => "state",
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(&opentelemetry::global::meter(SCOPE))
+    }
+}
+
+impl Metrics {
+    /// Makes the instruments of `meter`.
+    pub fn new(meter: &Meter) -> Self {
+        let seconds = |name: &'static str| {
+            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+        };
+        let positions = |name: &'static str| meter.u64_gauge(name).with_unit("{position}").build();
+        let known = Arc::new(Known::default());
+        age_of_success(meter, Arc::clone(&known));
+        Self {
+            failures: meter.u64_counter(FAILURES).with_unit("{failure}").build(),
+            lag: meter.f64_gauge("lag_seconds").with_unit("s").build(),
+            last_success: meter.f64_gauge("last_success_timestamp").with_unit("s").build(),
+            batches: meter.u64_counter("batches_total").with_unit("{batch}").build(),
+            events: meter.u64_counter("events_total").with_unit("{row}").build(),
+            redelivered: meter.u64_counter("highwater.rows.redelivered").with_unit("{row}").build(),
+            takeovers: meter
+                .u64_counter("highwater.recovery.takeovers")
+                .with_unit("{takeover}")
+                .build(),
+            journal_failures: meter
+                .u64_counter("highwater.journal.append_failures")
+                .with_unit("{append}")
+                .build(),
+            quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
+            late: meter.u64_counter("highwater.rows.late").with_unit("{row}").build(),
+            not_audited: meter.u64_counter("highwater.rows.not_audited").with_unit("{row}").build(),
+            audited: meter.u64_counter("highwater.windows.audited").with_unit("{window}").build(),
+            tick_duration: seconds("highwater.tick.duration"),
+            fetch_duration: seconds("highwater.fetch.duration"),
+            handler_duration: seconds("highwater.handler.duration"),
+            commit_duration: seconds("highwater.commit.duration"),
+            batch_size: meter
+                .u64_histogram("highwater.batch.size")
+                .with_unit("{row}")
+                .with_boundaries(ROWS.to_vec())
+                .build(),
+            fetched: meter.u64_counter("highwater.rows.fetched").with_unit("{row}").build(),
+            behind: positions("highwater.lag.positions"),
+            held_back: positions("highwater.lag.held_back"),
+            retention_left: positions("highwater.retention.left"),
+            standing: StandingMetrics::new(meter, Arc::clone(&known)),
+            known,
+            leases: LeaseMetrics::new(meter),
+        }
+    }
+
+    /// Notes that a tick of a poller starts.
+    pub(crate) fn begun(&self, poller: &str) {
+        let mut known = self.known.lock();
+        if known.contains_key(poller) {
+            return;
+        }
+        let first = OnePoller { success_at: Instant::now(), checkpoint: None };
+        known.insert(poller.to_owned(), first);
+        drop(known);
+        self.count_from_zero(poller);
+    }
+
+    /// Makes the counters of what comes once in a while: one that begins with its first count has no
+    /// increase that an alert could see.
+    fn count_from_zero(&self, poller: &str) {
+        for reason in ["refused", "attempts", "crashes"] {
+            self.quarantined.add(0, &[named(poller), KeyValue::new("reason", reason)]);
+        }
+        for by in [RefusedBy::Target, RefusedBy::State] {
+            self.leases.rejections.add(0, &[named(poller), KeyValue::new("by", by.as_str())]);
+        }
+        for counter in [&self.late, &self.not_audited, &self.journal_failures] {
+            counter.add(0, &[named(poller)]);
+        }
+    }
+
+    /// Notes how far behind its source a poller is.
+    pub(crate) fn behind(&self, poller: &str, behind: &Behind) {
+        let attributes = [named(poller)];
+        let gauges = [
+            (&self.behind, behind.positions),
+            (&self.held_back, behind.held_back),
+            (&self.retention_left, behind.retention_left),
+        ];
+        for (gauge, value) in gauges {
+            if let Some(value) = value {
+                gauge.record(value, &attributes);
+            }
+        }
+        if let Some(time) = behind.time {
+            self.lag.record(time.as_secs_f64(), &attributes);
+        }
+    }
+
+    /// Counts a tick that ended as `outcome`; a failure by the name of its error.
+    pub(crate) fn tick(
+        &self,
+        poller: &str,
+        outcome: &'static str,
+        failure: Option<&'static str>,
+        duration: Duration,
+    ) {
+        let attributes = [named(poller), KeyValue::new("outcome", outcome)];
+        self.tick_duration.record(duration.as_secs_f64(), &attributes);
+        if let Some(error) = failure {
+            self.failures.add(1, &[named(poller), KeyValue::new("error.type", error)]);
+        }
+    }
+
+    /// Notes a tick that did not fail, idle ones included.
+    pub(crate) fn success(&self, poller: &str, at: time::OffsetDateTime) {
+        let timestamp = Duration::try_from(at - time::OffsetDateTime::UNIX_EPOCH);
+        let timestamp = timestamp.unwrap_or_default().as_secs_f64();
+        self.last_success.record(timestamp, &[named(poller)]);
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.success_at = Instant::now();
+        }
+    }
+
+    /// Notes a read of the source.
+    pub(crate) fn fetched(&self, poller: &str, rows: u64, duration: Duration) {
+        self.fetched.add(rows, &[named(poller)]);
+        self.fetch_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Notes a call of the handler, whatever came of it.
+    pub(crate) fn handled(&self, poller: &str, duration: Duration) {
+        self.handler_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Counts a committed batch.
+    pub(crate) fn committed(
+        &self,
+        poller: &str,
+        rows: u64,
+        duration: Option<Duration>,
+        lag: Option<Duration>,
+    ) {
+        let attributes = [named(poller)];
+        self.batches.add(1, &attributes);
+        self.events.add(rows, &attributes);
+        self.batch_size.record(rows, &attributes);
+        if let Some(duration) = duration {
+            self.commit_duration.record(duration.as_secs_f64(), &attributes);
+        }
+        if let Some(lag) = lag {
+            self.lag.record(lag.as_secs_f64(), &attributes);
+        }
+    }
+
+    /// Counts rows that are delivered again.
+    pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
+        self.redelivered.add(rows, &[named(poller)]);
+    }
+
+    /// Counts rows that are set aside.
+    pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
+        self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
+    }
+
+    /// Counts rows that became visible after their window had been delivered.
+    pub(crate) fn late(&self, poller: &str, rows: u64) {
+        self.late.add(rows, &[named(poller)]);
+    }
+
+    /// Counts delivered rows that will not be read again, for want of room.
+    pub(crate) fn not_audited(&self, poller: &str, rows: u64) {
+        self.not_audited.add(rows, &[named(poller)]);
+    }
+
+    /// Counts a closed window that was read again.
+    pub(crate) fn audited(&self, poller: &str, outcome: &'static str) {
+        self.audited.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// Counts an append to the journal that failed, or may have.
+    pub(crate) fn journal_append_failed(&self, poller: &str) {
+        self.journal_failures.add(1, &[named(poller)]);
+    }
+
+    /// Counts a lease as held, or as not held any more.
+    pub(crate) fn lease_active(&self, poller: &str, change: i64) {
+        self.leases.active.add(change, &[named(poller)]);
+    }
+
+    /// Counts how asking for a lease ended.
+    pub(crate) fn lease_asked(&self, poller: &str, outcome: &'static str) {
+        self.leases.attempts.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
+    }
+
+    /// Notes how long a lease that was granted was asked for.
+    pub(crate) fn lease_acquired(&self, poller: &str, duration: Duration) {
+        self.leases.acquire_duration.record(duration.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Notes how much was left of a lease when a commit began.
+    pub(crate) fn lease_remaining(&self, poller: &str, left: Duration) {
+        self.leases.remaining.record(left.as_secs_f64(), &[named(poller)]);
+    }
+
+    /// Counts a renewal.
+    pub(crate) fn heartbeat(&self, poller: &str, landed: bool) {
+        let outcome = KeyValue::new("outcome", if landed { "ok" } else { "failed" });
+        self.leases.heartbeats.add(1, &[named(poller), outcome]);
+    }
+
+    /// Counts a lease whose holder died `idle` after its last write, and a batch in hand that is free
+    /// again by that.
+    pub(crate) fn lease_expired(
+        &self,
+        poller: &str,
+        found_by: FoundBy,
+        idle: Duration,
+        requeued: bool,
+    ) {
+        let attributes = [named(poller), KeyValue::new("found_by", found_by.as_str())];
+        self.leases.expirations.add(1, &attributes);
+        if requeued {
+            self.leases.requeues.add(1, &attributes);
+            self.leases.requeue_delay.record(idle.as_secs_f64(), &attributes);
+        }
+    }
+
+    /// Counts a batch whose back-off is ended, so that the next tick takes it.
+    pub(crate) fn requeued(&self, poller: &str) {
+        let found_by = KeyValue::new("found_by", FoundBy::Recovery.as_str());
+        self.leases.requeues.add(1, &[named(poller), found_by]);
+    }
+
+    /// Counts a write under a stale token that was refused.
+    pub(crate) fn write_rejected(&self, poller: &str, by: RefusedBy) {
+        self.leases.rejections.add(1, &[named(poller), KeyValue::new("by", by.as_str())]);
+    }
+
+    /// Notes how many documents a scan found in a condition of the recovery controller's table.
+    pub(crate) fn orphans(&self, condition: &'static str, count: u64) {
+        self.leases.orphans.record(count, &[KeyValue::new("condition", condition)]);
+    }
+
+    /// Counts a lease taken over from a holder that died.
+    pub(crate) fn taken_over(&self, poller: &str) {
+        self.takeovers.add(1, &[named(poller)]);
+    }
+}
+
+/// Makes the gauge whose value is told when it is asked for: a timestamp would go stale in silence where
+/// ticks stop, an age goes on growing.
+fn age_of_success(meter: &Meter, known: Arc<Known>) {
+    let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
+    let gauge = gauge.with_callback(move |observer| {
+        for (poller, known) in &*known.lock() {
+            observer.observe(known.success_at.elapsed().as_secs_f64(), &[named(poller)]);
+        }
+    });
+    // The meter keeps what it calls.
+    let _kept_by_meter = gauge.build();
+}
+
+/// Makes the counter of log lines that were dropped, by stream. It is of the process, not of a poller,
+/// and is read when it is asked for.
+pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64); N]) {
+    let meter = opentelemetry::global::meter(SCOPE);
+    let counter = meter.u64_observable_counter("highwater.log.lines_dropped").with_unit("{line}");
+    let counter = counter.with_callback(move |observer| {
+        for (stream, lines) in dropped() {
+            observer.observe(lines, &[KeyValue::new("stream", stream)]);
+        }
+    });
+    // The meter keeps what it calls.
+    let _kept_by_meter = counter.build();
+}
+
+impl LeaseMetrics {
+    fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
+        let seconds = |name: &'static str| {
+            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+        };
+        Self {
+            active: meter
+                .i64_up_down_counter("highwater.lease.active")
+                .with_unit("{lease}")
+                .build(),
+            acquire_duration: seconds("highwater.lease.acquire.duration"),
+            attempts: counter("highwater.lease.acquire.attempts", "{attempt}"),
+            remaining: seconds("highwater.lease.remaining"),
+            heartbeats: counter("highwater.lease.heartbeats", "{heartbeat}"),
+            expirations: counter("highwater.lease.expirations", "{lease}"),
+            requeues: counter("highwater.recovery.requeues", "{batch}"),
+            requeue_delay: seconds("highwater.recovery.requeue.delay"),
+            rejections: counter("highwater.fence.rejections", "{write}"),
+            orphans: meter.u64_gauge("highwater.recovery.orphans").with_unit("{document}").build(),
+        }
+    }
+}
+
+fn named(poller: &str) -> KeyValue {
+    KeyValue::new("poller.name", poller.to_owned())
+}

@@ -1,0 +1,155 @@
+//! What becomes of the invocations of functions, by the conventions:
+//! <https://opentelemetry.io/docs/specs/semconv/faas/faas-metrics/>
+
+use std::fmt;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter};
+use tokio::time::Instant;
+
+use super::{SCOPE, SECONDS, named};
+
+/// What starts an invocation, as the conventions call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// A request through the host.
+    Http,
+    /// Something that wrong settings do not tell.
+    Other,
+    /// The host's timer, or one of our own.
+    Timer,
+}
+
+impl Trigger {
+    /// Returns its name in attributes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Other => "other",
+            Self::Timer => "timer",
+        }
+    }
+}
+
+/// Measures the invocations of this process.
+#[derive(Clone)]
+pub struct Invocations {
+    duration: Histogram<f64>,
+    succeeded: Counter<u64>,
+    errors: Counter<u64>,
+    cold_starts: Counter<u64>,
+}
+
+impl fmt::Debug for Invocations {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Invocations").finish_non_exhaustive()
+    }
+}
+
+impl Default for Invocations {
+    fn default() -> Self {
+        Self::new(&opentelemetry::global::meter(SCOPE))
+    }
+}
+
+impl Invocations {
+    fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
+        let duration = meter.f64_histogram("faas.invoke_duration").with_unit("s");
+        Self {
+            duration: duration.with_boundaries(SECONDS.to_vec()).build(),
+            succeeded: counter("faas.invocations", "{invocation}"),
+            errors: counter("faas.errors", "{error}"),
+            cold_starts: counter("faas.coldstarts", "{coldstart}"),
+        }
+    }
+
+    /// Begins to measure an invocation: of the function of `poller`, where it has one, and whether it is the first
+    /// one of this process.
+    pub fn begin(&self, trigger: Trigger, poller: Option<&str>, is_first: bool) -> Running {
+        let mut attributes = vec![KeyValue::new("faas.trigger", trigger.as_str())];
+        attributes.extend(poller.map(named));
+        // A counter that begins with its first count has no increase that an alert could see.
+        self.errors.add(0, &attributes);
+        self.cold_starts.add(is_first.into(), &attributes);
+        Running { of: self.clone(), attributes, began_at: Instant::now(), has_failed: true }
+    }
+}
+
+/// An invocation that is measured until this is dropped; it has failed unless it is known to have succeeded, so that a
+/// panic counts, too.
+#[derive(Debug)]
+#[must_use]
+pub struct Running {
+    of: Invocations,
+    attributes: Vec<KeyValue>,
+    began_at: Instant,
+    has_failed: bool,
+}
+
+impl Running {
+    /// Ends it.
+    pub fn end(mut self, has_failed: bool) {
+        self.has_failed = has_failed;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.of.duration.record(self.began_at.elapsed().as_secs_f64(), &self.attributes);
+        let counter = if self.has_failed { &self.of.errors } else { &self.of.succeeded };
+        counter.add(1, &self.attributes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::data::{
+        AggregatedMetrics, HistogramDataPoint, MetricData, ResourceMetrics, ScopeMetrics,
+        SumDataPoint,
+    };
+    use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
+
+    use super::*;
+
+    fn told(found: &ResourceMetrics, metric: &str) -> f64 {
+        let mut all = found.scope_metrics().flat_map(ScopeMetrics::metrics);
+        match all.find(|one| one.name() == metric).unwrap().data() {
+            AggregatedMetrics::U64(MetricData::Sum(sum)) => {
+                let counts = sum.data_points().map(SumDataPoint::value);
+                f64::from(u32::try_from(counts.sum::<u64>()).unwrap())
+            }
+            AggregatedMetrics::F64(MetricData::Histogram(times)) => {
+                times.data_points().map(HistogramDataPoint::sum).sum()
+            }
+            AggregatedMetrics::F64(_) | AggregatedMetrics::U64(_) | AggregatedMetrics::I64(_) => {
+                panic!("{metric}")
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_well_is_an_invocation_and_all_else_an_error() {
+        let exporter = InMemoryMetricExporter::default();
+        let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
+        let invocations = Invocations::new(&provider.meter(SCOPE));
+        let good = invocations.begin(Trigger::Timer, Some("orders"), true);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        good.end(false);
+        invocations.begin(Trigger::Timer, Some("orders"), false).end(true);
+        drop(invocations.begin(Trigger::Http, None, false));
+        provider.force_flush().unwrap();
+        let found = exporter.get_finished_metrics().unwrap().pop().unwrap();
+        for (metric, expected) in [
+            ("faas.invocations", 1.0),
+            ("faas.errors", 2.0),
+            ("faas.coldstarts", 1.0),
+            ("faas.invoke_duration", 2.0),
+        ] {
+            assert!((told(&found, metric) - expected).abs() < 1e-9, "{metric}");
+        }
+    }
+}

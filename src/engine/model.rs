@@ -1,0 +1,9 @@
+//! What the engine talks about: values, rows, positions, errors. No async, no I/O.
+
+pub mod clock;
+pub mod cursor;
+pub mod error;
+pub mod event;
+pub mod grant;
+pub mod partition;
+pub mod value;

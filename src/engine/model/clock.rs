@@ -1,0 +1,48 @@
+//! Wall-clock time, read through a trait so that tests own it.
+
+use std::fmt;
+
+use time::OffsetDateTime;
+
+/// Tells the current wall-clock time.
+///
+/// Timers are not part of this trait: the engine sleeps with [`tokio::time`], which a paused test
+/// runtime makes virtual. Nor does the engine use it to judge anything: only what stands in for a
+/// storage service on one machine, and what signs requests, reads this clock. The blob store also
+/// compares the service's `Date` with it, as a veto: see `store/date_check.rs`.
+pub trait Clock: fmt::Debug + Send + Sync {
+    /// Returns the current time in UTC.
+    fn now(&self) -> OffsetDateTime;
+}
+
+/// The clock of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> OffsetDateTime {
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+        OffsetDateTime::now_utc()
+    }
+}
+
+/// A clock that stands at a given time and moves with [`tokio::time::Instant`], so that a paused
+/// runtime owns it.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    started_at: OffsetDateTime,
+    started: tokio::time::Instant,
+}
+
+impl TokioClock {
+    /// Starts a clock at `started_at`.
+    pub fn starting_at(started_at: OffsetDateTime) -> Self {
+        Self { started_at, started: tokio::time::Instant::now() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> OffsetDateTime {
+        self.started_at + self.started.elapsed()
+    }
+}

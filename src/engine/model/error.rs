@@ -1,0 +1,160 @@
+//! What an error means for the person who runs the poller, and how a chain of causes is printed.
+
+use std::error::Error;
+use std::fmt::{Display, Write as _};
+
+use crate::redaction::redacted;
+
+/// What the operator has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Nothing: the next tick tries again, and nothing was lost.
+    Transient,
+    /// Mend a setting, a right, or an object that a setting names.
+    Configuration,
+    /// Mend the data or the state: each tick fails until somebody does.
+    Data,
+    /// Report a bug.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Returns the kind's name, as attributes want it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Configuration => "configuration",
+            Self::Data => "data",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// Returns an error with its causes, outermost first, as `a: b: c`.
+///
+/// A cause that its parent's text already ends with is left out. Whatever others say passes here on its way to
+/// logs, replies and state documents, so the secrets of this process are taken out.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            // Writing to a string cannot fail.
+            write!(text, ": {part}").unwrap_or_default();
+        }
+        cause = error.source();
+    }
+    redacted(text)
+}
+
+/// Returns the command that starts a poller over, for an error whose only remedy that is.
+pub fn reset_to_beginning(poller: &str, reason: &str) -> String {
+    format!("`highwater reset {poller} to-beginning --reason \"{reason}\"`")
+}
+
+/// Returns the commands that replace a lost or damaged state document. `has_journal` says whether there is a
+/// journal to rebuild it from; `None` where that is not known.
+pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String {
+    if let Some(restart) = restart_range(document) {
+        return restart;
+    }
+    let poller = document;
+    let rebuild = format!("`highwater state rebuild {poller} --reason \"state was lost\"`");
+    let rebuild = match has_journal {
+        Some(true) => format!("rebuild it from the journal with {rebuild}, "),
+        Some(false) => String::new(),
+        None => format!("where a journal is kept, rebuild it with {rebuild}, "),
+    };
+    // Whether there is a copy, and where, only the operator knows.
+    format!(
+        "{rebuild}put back a copy (a backup, an export, or the newest `{poller}.saved.*.json`) as `highwater state \
+         import --help` says, or deliver everything again with {}",
+        reset_to_beginning(poller, "state was lost")
+    )
+}
+
+/// Returns what to do about the state document of a range, which no command takes for a poller; `None` for the
+/// document of a poller.
+pub(crate) fn restart_range(document: &str) -> Option<String> {
+    let (poller, _) = document.split_once('.')?;
+    Some(format!(
+        "it only says how far a replay or backfill of `{poller}` has come: start that range again"
+    ))
+}
+
+/// Returns the commands that accept another source than the one of the checkpoint.
+pub(crate) fn accept_source(poller: &str) -> String {
+    format!(
+        "accept the new source: `highwater reset {poller} keep --new-source --reason \"same rows\"` keeps the \
+         position, `highwater reset {poller} to-beginning --new-source --reason \"other rows\"` delivers everything"
+    )
+}
+
+/// Returns the commands that accept another source in which the position of the checkpoint has no place.
+pub fn restart_in_source(poller: &str) -> String {
+    format!(
+        "deliver everything with `highwater reset {poller} to-beginning --new-source --reason \"other rows\"`, or \
+         skip to the end with `highwater reset {poller} to-now --new-source --skip-rows --reason \"other rows\"`"
+    )
+}
+
+/// What the commands that end the loss of a position depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// Whether the poller reads by change tracking.
+    pub is_tracked: bool,
+    /// Whether the position cannot be kept: rows after it are gone, or lie in another order.
+    pub is_final: bool,
+    /// Whether the settings name another source than the checkpoint's.
+    pub is_new_source: bool,
+}
+
+/// Returns the commands that end the loss of a poller's position.
+pub fn end_loss(poller: &str, loss: Loss) -> String {
+    let source = if loss.is_new_source { " --new-source" } else { "" };
+    // No read of a tracked table tells which rows were deleted meanwhile, so that has to be agreed to.
+    let skip = if loss.is_tracked { " --skip-rows" } else { "" };
+    let again = format!(
+        "deliver everything again with `highwater reset {poller} to-beginning{source}{skip} --reason \"position \
+         lost\"`"
+    );
+    if loss.is_final {
+        return format!(
+            "{again}, or only what comes from now on with `highwater reset {poller} to-now{source} --skip-rows \
+             --reason \"position lost\"`"
+        );
+    }
+    format!(
+        "{again}; only if the source has the same rows as before and none changed meanwhile, keep the position with \
+         `highwater reset {poller} keep --new-source --reason \"no row is missing\"`"
+    )
+}
+
+/// Returns the command that lets a poller deliver again whose target has accepted the higher grant `current`.
+pub(crate) fn raise_above(document: &str, current: &impl Display) -> String {
+    match document.split('.').collect::<Vec<_>>().as_slice() {
+        [poller, purpose, id, ..] => format!(
+            "give it up with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
+        ),
+        _ => format!(
+            "if no other app delivers `{document}` to this target, run `highwater lease break {document} --above \
+             {current} --reason \"state document is an older copy\"`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("load state document")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn a_chain_reads_from_the_outside_in() {
+        let error = Outer(std::io::Error::other("connection reset"));
+        assert_eq!(chain(&error), "load state document: connection reset");
+    }
+}

@@ -1,0 +1,148 @@
+//! The journal of a poller: what ticks did, appended when each has ended, and before that as often as a
+//! lease is renewed.
+//!
+//! A tick that is killed so leaves a journal that is behind by one heartbeat interval at most. Commits count
+//! as renewals, so a tick of many short batches may never renew: the appends have a timer of their own.
+//! They go on alongside the tick, in its task. The tick waits for none of them, and renewals and commits
+//! know nothing of them; only its end waits for the last ones. Entries are recorded after the write that
+//! they tell of, so a journal is never ahead of its document, whenever it is appended to.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::Poller;
+use crate::document::StateDocument;
+use crate::error::chain;
+use crate::journal::{
+    Appender, Details, Entry, Happened, JournalMode, JournalStore, Recorder, Seen,
+};
+
+/// Who changes something by hand, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator<'a> {
+    /// Who.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// What a poller's ticks did, and where it is told.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    /// Written to by the lease, in the task of the tick.
+    pub(crate) recorder: Mutex<Recorder>,
+    pub(crate) appender: Option<Box<tokio::sync::Mutex<Appender>>>,
+    /// Where it is read from, also where nothing is recorded now.
+    pub(crate) store: Option<Arc<dyn JournalStore>>,
+}
+
+impl Journal {
+    /// Returns the journal of a poller that keeps none.
+    pub(crate) fn off() -> Self {
+        Self { recorder: Mutex::new(Recorder::new(JournalMode::Off)), appender: None, store: None }
+    }
+}
+
+impl Poller {
+    /// Lets the poller keep a journal in `store`, as far as `mode` says, and drop parts of days that ended
+    /// longer ago than `retention`; `None` keeps all.
+    #[must_use]
+    pub fn with_journal(
+        self,
+        mode: JournalMode,
+        store: Arc<dyn JournalStore>,
+        retention: Option<Duration>,
+    ) -> Self {
+        let appender = Appender::new(Arc::clone(&store), &self.name, retention);
+        let appender = Some(Box::new(tokio::sync::Mutex::new(appender)));
+        let recorder = Mutex::new(Recorder::new(mode));
+        let journal = Journal { recorder, appender, store: Some(store) };
+        Self { journal, ..self }
+    }
+
+    /// Numbers a write that is not a lease's.
+    pub(crate) fn number(&self, event: Happened, document: &mut StateDocument) {
+        self.recorder().numbering().number(event, document);
+    }
+
+    /// Tells of what an operator wrote.
+    pub(crate) async fn tell_of_operator(
+        &self,
+        (event, operator): (Happened, Operator<'_>),
+        document: &StateDocument,
+        at: OffsetDateTime,
+    ) {
+        let entry = Entry::of_operator(event, document, at, operator.by, Some(operator.reason));
+        self.recorder().record_entry(&entry);
+        self.append_to_journal().await;
+    }
+
+    /// Tells of what a tick wrote under nobody's lease; appended when the tick ends.
+    pub(crate) fn tell_of_note(
+        &self,
+        event: Happened,
+        document: &StateDocument,
+        at: OffsetDateTime,
+    ) {
+        let holder = document.holder(self.instance.owner_id());
+        let error = document.lost_position().filter(|_| event == Happened::PositionLost);
+        let details = Details { error: error.map(str::to_owned), ..Details::default() };
+        self.recorder().record(Seen { event, at, holder: &holder, document, details });
+    }
+
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.journal.recorder.lock().expect("no holder of this lock panics")
+    }
+
+    /// Runs `work` under a lease, and appends what it does: at each heartbeat interval what has gathered,
+    /// and the rest once it has ended.
+    pub(crate) async fn append_during<T>(&self, work: impl Future<Output = T>) -> T {
+        if self.journal.appender.is_none() {
+            return work.await;
+        }
+        let (ends, mut end) = oneshot::channel::<()>();
+        let work = async {
+            let done = work.await;
+            drop(ends);
+            done
+        };
+        let appends = async {
+            while timeout(self.terms.heartbeat_interval, &mut end).await.is_err() {
+                self.append_to_journal().await;
+            }
+            self.append_to_journal().await;
+        };
+        let (work, appends) = (pin!(work), pin!(appends));
+        tokio::join!(work, appends).0
+    }
+
+    /// Appends what the tick did. A tick never fails for it: what is missing is found by its numbers, and
+    /// the next entry is a snapshot.
+    pub(crate) async fn append_to_journal(&self) {
+        let Some(appender) = &self.journal.appender else { return };
+        // Locked first: what is taken next builds on what was appended before.
+        let mut appender = appender.lock().await;
+        let taken = self.recorder().take();
+        let Some(append) = taken else { return };
+        let Err(error) = Box::pin(appender.append(&append)).await else {
+            return self.recorder().told();
+        };
+        self.recorder().lost();
+        self.metrics.journal_append_failed(&self.name);
+        warn!(
+            event = "journal_append_failed",
+            poller.name = self.name,
+            entries = append.entries,
+            error = chain(&error),
+            "Could not append {} entries to the journal of poller `{}`; the next entry is a snapshot",
+            append.entries,
+            self.name
+        );
+    }
+}

@@ -1,0 +1,529 @@
+//! What a poller remembers of its state between ticks, and how it reads it anew.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::outcome::{refused_outcome, rfc3339};
+use super::{Poller, TickError, TickOutcome};
+use crate::cursor::{Cursor, SourceFingerprint, SourceState};
+use crate::document::{
+    FencingToken, Generation, LoadError, Marker, Observed, OnMissingState, Snapshot, Standing,
+    StateDocument, decode_marker, encode_marker,
+};
+use crate::error::chain;
+use crate::journal::Happened;
+use crate::lease::Lease;
+use crate::poller::Skipped;
+use crate::range::misfit;
+use crate::source::{Lag, Remember, SourceShape};
+use crate::store::{Precondition, StateKey};
+
+/// How many times as long as a count took passes before the next one.
+const COUNT_SHARE: u32 = 10;
+
+/// What the last tick knew.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    snapshot: Option<Snapshot>,
+    /// Whether the snapshot has what is to be kept and is not written yet.
+    has_news: bool,
+    idle_ticks: u64,
+    /// How far behind the last read was.
+    lag: Lag,
+    /// The checkpoint that the last tick began with, and what its source had asked to keep.
+    began: (Option<Cursor>, SourceState),
+    /// When rows that wait were counted last, and how long that took.
+    counted: Option<(Instant, Duration)>,
+    /// Rows that waited at the end of the last tick that knew.
+    rows_behind: Option<u64>,
+}
+
+impl Memory {
+    pub(crate) fn note_lag(&mut self, lag: Lag) {
+        self.lag = lag;
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.know(None);
+    }
+
+    pub(crate) fn remember(&mut self, lease: Lease<'_>) {
+        self.idle_ticks = 0;
+        self.know(Some(lease.into_snapshot()));
+    }
+
+    /// Keeps a document as it is stored.
+    fn know(&mut self, stored: Option<Snapshot>) {
+        self.snapshot = stored;
+        self.has_news = false;
+    }
+
+    /// Keeps a document with what an idle tick has found.
+    fn keep(&mut self, found: Snapshot) {
+        let StateDocument { source_state, audit, .. } = &*found.document;
+        let is_known = self.snapshot.as_ref().is_some_and(|known| {
+            known.document.source_state == *source_state && known.document.audit == *audit
+        });
+        self.has_news |= !is_known;
+        self.snapshot = Some(found);
+    }
+
+    /// Returns the document as this process knows it last.
+    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Notes where a tick begins.
+    pub(crate) fn begin(&mut self, base: &Snapshot) {
+        let document = &base.document;
+        self.began = (document.checkpoint.cursor.clone(), document.source_state.clone());
+    }
+
+    /// Returns the checkpoint behind which rows wait, as it is known last, and what goes with it.
+    pub(crate) fn behind(&self) -> (Option<Cursor>, SourceState) {
+        let Some(snapshot) = &self.snapshot else { return self.began.clone() };
+        let document = &snapshot.document;
+        (document.checkpoint.cursor.clone(), document.source_state.clone())
+    }
+
+    /// Whether rows may be counted again: not before ten times as long has passed as the last count took.
+    pub(crate) fn may_count(&self) -> bool {
+        self.counted.is_none_or(|(at, took)| at.elapsed() >= took * COUNT_SHARE)
+    }
+
+    /// Notes that rows were counted for so long until now.
+    pub(crate) fn note_count(&mut self, took: Duration) {
+        self.counted = Some((Instant::now(), took));
+    }
+
+    /// Notes how many rows wait.
+    pub(crate) fn note_backlog(&mut self, rows: u64) {
+        self.rows_behind = Some(rows);
+    }
+
+    /// Returns how many rows waited at the end of the last tick that knew.
+    pub(crate) fn rows_behind(&self) -> Option<u64> {
+        self.rows_behind
+    }
+
+    /// Takes back that a tick was idle: it goes on, or has delivered before.
+    pub(crate) fn uncount_idle_tick(&mut self) {
+        self.idle_ticks = self.idle_ticks.saturating_sub(1);
+    }
+
+    /// Returns how many ticks were idle since the last delivery, and starts over.
+    pub(crate) fn take_idle_ticks(&mut self) -> u64 {
+        std::mem::take(&mut self.idle_ticks)
+    }
+}
+
+/// Returns what the state document says of how far behind a poller is.
+pub(crate) fn observed(
+    at: OffsetDateTime,
+    lag: Lag,
+    rows: Option<u64>,
+    idle_ticks: u64,
+) -> Observed {
+    Observed {
+        at,
+        lag: lag.time.map(|time| time.as_secs_f64()),
+        positions: lag.positions,
+        rows,
+        held_back: lag.held_back,
+        retention_left: lag.retention_left,
+        idle_ticks,
+        extra: serde_json::Map::new(),
+    }
+}
+
+impl Poller {
+    /// Returns the state document: from memory where it is fresh and would let a tick run, else from
+    /// the store.
+    pub(crate) async fn load(&self, memory: &mut Memory) -> Result<Snapshot, TickError> {
+        if let Some(snapshot) = &memory.snapshot
+            && snapshot.since_read() < self.limits.state_refresh
+            && self.hindrance(snapshot).is_none()
+        {
+            return Ok(snapshot.clone());
+        }
+        let snapshot = Box::pin(self.read()).await?;
+        memory.know(Some(snapshot.clone()));
+        Ok(snapshot)
+    }
+
+    pub(crate) async fn read(&self) -> Result<Snapshot, TickError> {
+        self.read_to(true).await
+    }
+
+    /// Reads as a tick does that `begins` a poller without a state; one that does not writes nothing.
+    pub(crate) async fn read_to(&self, begins: bool) -> Result<Snapshot, TickError> {
+        // Boxed: what is read is large, and lies within all other futures.
+        let mut snapshot = Box::pin(self.look()).await?;
+        if snapshot.document.is_blank() {
+            snapshot = Box::pin(self.begin(snapshot, begins)).await?;
+        }
+        self.refuse_division_of(&snapshot.document)?;
+        let shape = self.source.shape();
+        if snapshot.document.source_fingerprint != shape.fingerprint {
+            return Err(self.other_source(&snapshot.document));
+        }
+        // Documents made before the field existed get it with their next write.
+        if snapshot.document.source_definition != shape.definition {
+            snapshot.document_mut().source_definition.clone_from(&shape.definition);
+        }
+        Ok(snapshot)
+    }
+
+    pub(crate) fn differences_from(&self, document: &StateDocument) -> String {
+        let SourceShape { fingerprint, definition, .. } = self.source.shape();
+        document.source_differences(fingerprint, definition)
+    }
+
+    /// Returns the error of a document that is of another source than the settings.
+    pub(crate) fn other_source(&self, document: &StateDocument) -> TickError {
+        let poller = self.range_of.as_ref().unwrap_or(&self.name).clone();
+        let shape = self.source.shape();
+        let cursor = document.checkpoint.cursor.as_ref();
+        let keeps = cursor.is_none_or(|cursor| misfit(cursor, shape.mode, &shape.key).is_none());
+        TickError::Fingerprint { poller, differences: self.differences_from(document), keeps }
+    }
+
+    /// Lets the source choose what its settings leave open; it stays with what it chose before.
+    async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), TickError> {
+        self.source.open(stored).await.map_err(TickError::Fetch)
+    }
+
+    /// Returns what is stored, or a blank document without a tag. The source is open then.
+    pub(crate) async fn look(&self) -> Result<Snapshot, TickError> {
+        let (found, date) = self.documents(Duration::ZERO).load().await?;
+        let Some(found) = found else {
+            self.open(None).await?;
+            return Ok(Snapshot::absent(self.blank(), date));
+        };
+        if found.document.marked || found.document.lease.fencing_token > FencingToken(0) {
+            self.ran_since.get_or_init(|| date);
+        }
+        self.open(Some(&found.document.source_fingerprint)).await?;
+        Ok(found)
+    }
+
+    /// Returns `blank` as the document with which a poller begins, unless its marker says that it had
+    /// one.
+    ///
+    /// The generation lies above the one of the marker, which is read after the blank document was
+    /// seen under whose tag the first grant will be written. So no two documents of a poller have the
+    /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
+    async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
+        let marker = self.read_marker().await?;
+        self.refuse_division_of(&blank.document)?;
+        if !was_placed(&blank.document) {
+            self.refuse_other_division(writes).await?;
+        }
+        let marked_at = marker.as_ref().map(|marker| marker.created_at);
+        let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
+        // A first start, as far as marker and memory tell.
+        if ran_since.is_none() && self.start_now && !was_placed(&blank.document) {
+            // `init` would start after what another app has not delivered yet. Ranges have an app's poller.
+            if writes && self.range_of.is_none() {
+                self.refuse_elsewhere().await?;
+            }
+            return Err(self.not_started());
+        }
+        if let Some(ran_since) = ran_since {
+            // Another instance may have begun since, and marked its document.
+            let now = self.look().await?;
+            if !now.document.is_blank() {
+                return Ok(now);
+            }
+            // Somebody who has set its position since knows what he does.
+            if !was_placed(&now.document) {
+                self.refuse_vanished(&self.name, ran_since).await?;
+            }
+        }
+        // Once there is a blank document, right before the first grant: listing costs a request.
+        let is_first = ran_since.is_none() && !was_placed(&blank.document);
+        if is_first && writes && blank.etag.is_some() {
+            self.refuse_elsewhere().await?;
+        }
+        Ok(self.begun(blank, marker.as_ref()))
+    }
+
+    /// Returns `blank` under a generation that lies above the one of the marker.
+    pub(crate) fn begun(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
+        let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
+        let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
+        let generation = Generation(milliseconds.unwrap_or(0).max(floor));
+        let shape = self.source.shape();
+        let mut begun = blank.document.begun(generation, &shape.fingerprint);
+        if begun.source_fingerprint == shape.fingerprint {
+            begun.source_definition.clone_from(&shape.definition);
+        }
+        begun.partition = self.partition;
+        blank.with(begun)
+    }
+
+    /// Refuses to go on without the document of `poller`, which is this one or another part.
+    pub(crate) async fn refuse_vanished(
+        &self,
+        poller: &str,
+        ran_since: OffsetDateTime,
+    ) -> Result<(), TickError> {
+        match self.limits.on_missing_state {
+            OnMissingState::Recreate => Ok(()),
+            OnMissingState::Stop => Err(self.state_vanished(poller, ran_since).await),
+        }
+    }
+
+    /// Refuses to write where no document is stored, or a blank one, though the marker says that the poller has run.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::StateVanished`], or [`TickError::Load`] if the marker cannot be read.
+    pub async fn refuse_loss(&self) -> Result<(), TickError> {
+        match self.read_marker().await? {
+            Some(marker) => self.refuse_vanished(&self.name, marker.created_at).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) async fn state_vanished(
+        &self,
+        poller: &str,
+        ran_since: OffsetDateTime,
+    ) -> TickError {
+        let has_journal = match &self.journal.store {
+            Some(journals) => journals.list(poller).await.is_ok_and(|parts| !parts.is_empty()),
+            None => false,
+        };
+        let (poller, ran_since) = (poller.to_owned(), rfc3339(ran_since));
+        TickError::StateVanished { poller, ran_since, has_journal }
+    }
+
+    pub(crate) fn not_started(&self) -> TickError {
+        TickError::NotStarted { poller: self.name.clone() }
+    }
+
+    pub(crate) async fn read_marker(&self) -> Result<Option<Marker>, LoadError> {
+        self.read_marker_of(&self.name).await
+    }
+
+    pub(crate) async fn read_marker_of(&self, poller: &str) -> Result<Option<Marker>, LoadError> {
+        let stored = self.store.load(&StateKey::Marker(poller.to_owned())).await?.stored;
+        let decoded = stored.map(|stored| decode_marker(poller, &stored.bytes));
+        Ok(decoded.transpose()?)
+    }
+
+    /// Writes the marker of a document that has none yet, and remembers that the poller has run.
+    ///
+    /// The state is created first, then the marker, and `marked` rides on the next write: whatever
+    /// breaks between, the next tick under a lease tries again. The first lease of a process also looks
+    /// whether the marker of a marked document is still there: without it, a loss of the document would
+    /// look like a first start.
+    pub(crate) async fn mark(&self, lease: &mut Lease<'_>) {
+        self.ran_since.get_or_init(|| lease.now());
+        let was_marked = lease.document().marked;
+        if was_marked && (self.saw_marker.get().is_some() || self.range_of.is_some()) {
+            return;
+        }
+        match self.write_marker(lease).await {
+            Ok(written) => {
+                if written && was_marked {
+                    self.warn_rewritten();
+                }
+                self.saw_marker.get_or_init(|| ());
+                lease.mark();
+            }
+            Err(error) => self.marker_failed(&chain(&error)),
+        }
+    }
+
+    fn warn_rewritten(&self) {
+        warn!(
+            event = "marker_rewritten",
+            poller.name = self.name,
+            "The marker of poller `{}` was lost, or of an earlier document, and was written again",
+            self.name
+        );
+    }
+
+    /// Logs that the marker is missing still: once for each reason, then hourly.
+    fn marker_failed(&self, error: &str) {
+        if self.told.are_due("marker_failed", error) {
+            warn!(
+                event = "marker_failed",
+                poller.name = self.name,
+                error,
+                "Could not write the marker of poller `{}`; the next tick retries",
+                self.name
+            );
+        }
+    }
+
+    /// Returns whether it wrote the marker; `false` where it is there.
+    async fn write_marker(&self, lease: &Lease<'_>) -> Result<bool, LoadError> {
+        let key = StateKey::Marker(self.name.clone());
+        let marker = Marker {
+            poller_name: self.name.clone(),
+            generation: lease.generation(),
+            created_at: lease.now(),
+        };
+        let precondition = match self.store.load(&key).await?.stored {
+            None => Precondition::Absent,
+            Some(stored) => {
+                // What is no marker is not ours to overwrite, nor is the one of a later document.
+                let found = decode_marker(&self.name, &stored.bytes)?;
+                if found.generation >= marker.generation {
+                    return Ok(false);
+                }
+                Precondition::Matches(stored.etag)
+            }
+        };
+        self.store.store(&key, encode_marker(&marker), precondition).await?;
+        Ok(true)
+    }
+
+    /// Returns why a tick may not run on the strength of `snapshot`.
+    pub(crate) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
+        let document = &snapshot.document;
+        let hindrance = document.hindrance(snapshot.now(), self.store.grain());
+        let hindrance = hindrance.filter(|_| !self.through_pause);
+        let until = self.lapses_at(snapshot);
+        if let Some(refusal) = hindrance {
+            return refused_outcome(&refusal, until);
+        }
+        match document.standing(self.instance.owner_id(), snapshot.age(self.store.grain())) {
+            Standing::Held { owner_id } => {
+                Some(TickOutcome::Skipped(Skipped::Held { owner_id, until }))
+            }
+            Standing::Free | Standing::Own | Standing::Lapsed => None,
+        }
+    }
+
+    /// Returns the storage time at which the lease of a document lapses if it is not renewed.
+    pub(crate) fn lapses_at(&self, snapshot: &Snapshot) -> OffsetDateTime {
+        snapshot.now() + snapshot.document.lapses_in(snapshot.age(self.store.grain()))
+    }
+
+    /// Ends a tick that found nothing, and now and then notes that it ran.
+    ///
+    /// What the source wants kept, and which closed windows hold nothing more, is kept in memory and
+    /// rides on the next write, whichever that is. What the source wants is written at once where rows wait for it, since the next tick may be another process's.
+    pub(crate) async fn idle(
+        &self,
+        memory: &mut Memory,
+        mut base: Snapshot,
+        remember: Option<Remember>,
+    ) -> TickOutcome {
+        memory.idle_ticks += 1;
+        let mut at_once = false;
+        if let Some(remember) = remember {
+            at_once = remember.at_once;
+            base.document_mut().source_state = remember.state;
+        }
+        memory.keep(base.clone());
+        if at_once || self.is_status_due(&base) {
+            Box::pin(self.observe(memory, base)).await;
+        }
+        TickOutcome::Idle
+    }
+
+    /// Only while the lease is free, and only where nothing else was written for a while.
+    fn is_status_due(&self, base: &Snapshot) -> bool {
+        let document = &base.document;
+        let interval = self.limits.status_interval;
+        let last = [
+            document.observed.as_ref().map(|observed| observed.at),
+            document.lease.released_at,
+            document.lease.heartbeat_at,
+        ];
+        let standing = document.standing(self.instance.owner_id(), base.age(self.store.grain()));
+        interval > Duration::ZERO
+            && document.lease.fencing_token > FencingToken(0)
+            && standing == Standing::Free
+            && last.into_iter().flatten().all(|at| base.now() >= at + interval)
+    }
+
+    /// One try: whoever writes between has newer things to say. It is told of where it changes what only
+    /// entries with a number can tell. A document that is begun here gets its
+    /// marker from the first tick that takes the lease.
+    async fn observe(&self, memory: &mut Memory, base: Snapshot) {
+        let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
+        let lag = memory.lag.at_the_end();
+        let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
+        let age = base.age(self.store.grain());
+        let mut document = base.document.observe(observed, age);
+        document.write_id = self.instance.next_write_id();
+        let has_news = memory.has_news;
+        if has_news {
+            self.number(Happened::Noted, &mut document);
+        }
+        memory.forget();
+        let Some(etag) = base.etag else { return };
+        let written = self.documents(Duration::ZERO).replace(document, &etag).await;
+        if let Ok(Some(written)) = written {
+            if has_news {
+                self.tell_of_note(Happened::Noted, &written.document, written.written_at());
+            }
+            memory.know(Some(written));
+        }
+    }
+
+    /// Returns `base` with a tag to write under: where nothing is stored, a blank document is created
+    /// and begun first, with what the source wants kept. `None` where that did not come to be.
+    ///
+    /// A document is created blank and granted by a second write. A request to create that lands late, after the document
+    /// was lost, then grants nothing, so no token is ever granted twice.
+    async fn with_tag(&self, base: Snapshot) -> Option<Snapshot> {
+        if base.etag.is_some() {
+            return Some(base);
+        }
+        self.documents(Duration::ZERO).create(&self.blank()).await.ok()?;
+        let mut begun = Box::pin(self.read()).await.ok()?;
+        if begun.etag.is_none() || was_placed(&begun.document) {
+            return None;
+        }
+        begun.document_mut().source_state.clone_from(&base.document.source_state);
+        Some(begun)
+    }
+}
+
+/// Whether the document is one that no tick and no reset has written.
+pub(crate) fn never_ran(document: &StateDocument) -> bool {
+    document.is_blank() && !was_placed(document)
+}
+
+/// Whether a poller or somebody else has given the document a position, or taken its lease.
+pub(crate) fn was_placed(document: &StateDocument) -> bool {
+    document.checkpoint.cursor.is_some()
+        || document.replay_id.is_some()
+        || document.lease.fencing_token > FencingToken(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::HandlerError;
+    use crate::testing::{World, tick};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backing_off_batch_waits_by_the_services_clock() {
+        let world = World::new();
+        let poller = world.seasoned("a").await;
+        world.source.put(1, "new");
+        world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
+        tick(&poller).await.unwrap_err();
+        let key = StateKey::Document("p".to_owned());
+        let stored = world.stored(&key).await.unwrap();
+        let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
+        // By the date of the last answer, plus our monotonic time since.
+        let ahead = Snapshot::read(&key, stored.clone(), until).unwrap();
+        assert_eq!(poller.hindrance(&ahead), None);
+        let just_before = Snapshot::read(&key, stored, until - Duration::from_millis(1)).unwrap();
+        assert!(matches!(poller.hindrance(&just_before), Some(TickOutcome::BackingOff { .. })));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(poller.hindrance(&just_before), None);
+    }
+}

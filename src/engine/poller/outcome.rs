@@ -1,0 +1,452 @@
+//! How a tick can end, and the one table of what each end means outside.
+
+use thiserror::Error;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tracing::Level;
+
+use crate::document::{Failing, Fence, LoadError, Paused, Refusal};
+use crate::error::{
+    ErrorKind, accept_source, raise_above, restart_in_source, restart_range, restore_state,
+};
+use crate::handler::HandlerError;
+use crate::lease::LeaseError;
+use crate::metrics::{FAILURES, RefusedBy};
+use crate::normalize::NormalizeError;
+use crate::partition::Partition;
+use crate::source::FetchError;
+use crate::store::StoreError;
+
+/// A tick that did what it could.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TickOutcome {
+    /// At least one batch was delivered and committed.
+    Committed {
+        /// Whether rows are known to be waiting.
+        more: bool,
+    },
+    /// There was nothing new.
+    Idle,
+    /// Another tick is at it.
+    Skipped(Skipped),
+    /// The batch failed before and is not tried again yet.
+    BackingOff {
+        /// Storage time of the next attempt.
+        until: OffsetDateTime,
+        /// What failed.
+        failing: Option<Failing>,
+    },
+    /// Somebody paused the poller.
+    Paused {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+        /// Since when.
+        since: OffsetDateTime,
+    },
+}
+
+/// Why a tick was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// This process runs a tick of the same poller.
+    AlreadyRunning,
+    /// Another instance holds the lease.
+    Held {
+        /// The holder.
+        owner_id: String,
+        /// Storage time at which the lease lapses if it is not renewed.
+        until: OffsetDateTime,
+    },
+    /// Another instance was first, twice.
+    Conflict,
+}
+
+/// Where a tick failed. What was not committed is read again by the next tick.
+#[derive(Debug, Error)]
+pub enum TickError {
+    /// The state document could not be read; the handler was not called.
+    #[error("load state document")]
+    Load(#[from] LoadError),
+    /// The checkpoint belongs to another source.
+    #[error(
+        "source no longer matches the checkpoint: {differences}; revert the setting, or {}",
+        if *keeps { accept_source(poller) } else { restart_in_source(poller) }
+    )]
+    Fingerprint {
+        /// The poller.
+        poller: String,
+        /// How the settings differ from the source of the checkpoint.
+        differences: String,
+        /// Whether the position can be kept in the source of the settings.
+        keeps: bool,
+    },
+    /// The keys are divided into other parts than those that have run.
+    #[error(
+        "state of poller `{poller}` is of {stored} partitions, the settings say {configured}: set \
+         `HIGHWATER__POLLERS__{}__PARTITIONS` to `{stored}`, or run `highwater repartition {poller} --to \
+         {configured} --reason \"other partitions\"`",
+        poller.to_ascii_uppercase()
+    )]
+    Divided {
+        /// The poller as a whole.
+        poller: String,
+        /// Into how many parts by its state.
+        stored: u16,
+        /// Into how many by the settings.
+        configured: u16,
+    },
+    /// The poller has run before and its state is gone.
+    #[error(
+        "state document of `{poller}` is gone though the poller has run since {ran_since}: {}",
+        restore_state(poller, Some(*has_journal))
+    )]
+    StateVanished {
+        /// The poller.
+        poller: String,
+        /// When its marker was written, or this process first saw its document, as RFC 3339 writes it.
+        ran_since: String,
+        /// Whether there is a journal to rebuild it from.
+        has_journal: bool,
+    },
+    /// The poller has no state here, and the same poller has delivered under another application.
+    #[error(
+        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}): the \
+         app was renamed, or this is another slot. Continue from there with `highwater clone {poller} --from-app \
+         {app} --reason \"app renamed\"`, or start here on purpose with `highwater init {poller}`",
+        earlier(*others)
+    )]
+    FirstRunElsewhere {
+        /// The poller.
+        poller: String,
+        /// Where its document would be.
+        here: String,
+        /// The other application, whose document was written last.
+        app: String,
+        /// Where that keeps its document.
+        there: String,
+        /// How many more applications have delivered it, all of them earlier.
+        others: usize,
+    },
+    /// The poller has no state here, and has delivered under another application with another number of partitions.
+    #[error(
+        "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}) with \
+         `PARTITIONS` {stored}, which is {configured} here. Continue from there: set \
+         `HIGHWATER__POLLERS__{}__PARTITIONS={stored}`, run {}, and then `highwater repartition {poller} --to \
+         {configured} --reason \"other partitions\"`; or start here on purpose with `highwater init {poller}`",
+        earlier(*others),
+        poller.to_ascii_uppercase(),
+        clone_each(poller, app, *stored)
+    )]
+    DividedElsewhere {
+        /// The poller as a whole.
+        poller: String,
+        /// Where its document would be.
+        here: String,
+        /// The other application, whose document was written last.
+        app: String,
+        /// Where that keeps its document.
+        there: String,
+        /// How many more applications have delivered it, all of them earlier.
+        others: usize,
+        /// Into how many parts the keys are divided there.
+        stored: u16,
+        /// Into how many by the settings.
+        configured: u16,
+    },
+    /// The poller has no state, and is to start from now.
+    #[error("{}", not_started(poller))]
+    NotStarted {
+        /// The poller.
+        poller: String,
+    },
+    /// The lease could not be asked for.
+    #[error("acquire lease")]
+    Acquire(#[source] LeaseError),
+    /// The source could not be read.
+    #[error("fetch rows")]
+    Fetch(#[source] FetchError),
+    /// A row cannot become an event.
+    #[error("normalise rows")]
+    Normalize(#[source] NormalizeError),
+    /// The handler did not take the batch.
+    #[error("handle batch")]
+    Handler(#[source] HandlerError),
+    /// The target has accepted a higher grant, and the state document knows of none: it is an older copy.
+    #[error(
+        "target has accepted grant {current}, but the newest grant of the state document is {stale}: \
+         the document was put back from an older copy, or belongs to a copy of the app; {}",
+        raise_above(poller, current)
+    )]
+    FenceAhead {
+        /// The poller.
+        poller: String,
+        /// The grant that the target refused.
+        stale: Fence,
+        /// The highest grant that it has accepted.
+        current: Fence,
+    },
+    /// The handler was stopped before the host's time-out could kill the process.
+    #[error("handler ran into the tick's end of time and was stopped")]
+    OutOfTime,
+    /// The process was asked to stop, and the handler took longer than the grace for that. Neither an attempt nor a
+    /// crash is counted.
+    #[error("the process stops; the handler call was aborted, and its rows are delivered again")]
+    Aborted,
+    /// The lease was lost while the batch was handled.
+    #[error("hold lease")]
+    LeaseLost(#[source] LeaseError),
+    /// The batch was taken, but it is not known or not so that the checkpoint moved.
+    #[error("commit checkpoint")]
+    Commit(#[source] LeaseError),
+}
+
+fn not_started(document: &str) -> String {
+    if let Some(restart) = restart_range(document) {
+        return format!("`{document}` has no state document any more: {restart}");
+    }
+    format!(
+        "poller `{document}` has no state and is to start from now: run `highwater init {document}` once; no tick \
+         does so, because a lost state would look like a first start"
+    )
+}
+
+/// Returns the command that continues a poller of so many parts from another application.
+fn clone_each(poller: &str, app: &str, count: u16) -> String {
+    let clone =
+        |name: &str| format!("`highwater clone {name} --from-app {app} --reason \"app renamed\"`");
+    match Partition::all(count).into_iter().flatten().next() {
+        Some(first) => {
+            format!(
+                "{} and the same for each of the {count} partitions",
+                clone(&first.name(poller))
+            )
+        }
+        None => clone(poller),
+    }
+}
+
+fn earlier(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => ", the newest; 1 other app has delivered it earlier".to_owned(),
+        others => format!(", the newest; {others} other apps have delivered it earlier"),
+    }
+}
+
+impl TickError {
+    /// Returns who refused a write for its stale token, where that is how the tick ended.
+    pub(crate) fn refused_by(&self) -> Option<RefusedBy> {
+        if matches!(self, Self::Handler(HandlerError::Fenced(_)) | Self::FenceAhead { .. }) {
+            return Some(RefusedBy::Target);
+        }
+        let lost = matches!(
+            self,
+            Self::LeaseLost(LeaseError::Lost(_)) | Self::Commit(LeaseError::Lost(_))
+        );
+        lost.then_some(RefusedBy::State)
+    }
+}
+
+/// One line of the table: what an end means outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutcomeRow {
+    /// Value of the `outcome` attribute of metrics.
+    pub outcome: &'static str,
+    /// Name of the error, as the seeds name it.
+    pub error: Option<&'static str>,
+    /// Name of the log event.
+    pub event: &'static str,
+    /// Counter that is told of it by `error.type`, where that is a failure; every end is told to
+    /// `highwater.tick.duration` by `outcome`.
+    pub metric: Option<&'static str>,
+    /// Level of that event; `ERROR` means that a human may be needed.
+    pub level: Level,
+    /// Status of the reply to the Functions host: anything but 200 marks the invocation as failed.
+    pub status: u16,
+}
+
+/// How a tick ends that may not run; `lapses_at` is when the lease of another holder would lapse.
+pub(crate) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> Option<TickOutcome> {
+    match refusal {
+        Refusal::Held { owner_id } => {
+            let owner_id = owner_id.clone();
+            Some(TickOutcome::Skipped(Skipped::Held { owner_id, until: lapses_at }))
+        }
+        Refusal::Paused { by, reason, since } => {
+            let (by, reason, since) = (by.clone(), reason.clone(), *since);
+            Some(TickOutcome::Paused { by, reason, since })
+        }
+        Refusal::BackingOff { until, failing } => {
+            Some(TickOutcome::BackingOff { until: *until, failing: failing.clone() })
+        }
+        Refusal::Superseded { .. }
+        | Refusal::Backwards { .. }
+        | Refusal::FenceAhead(_)
+        | Refusal::TokensExhausted { .. } => None,
+    }
+}
+
+/// Returns the line of the table for an end of a tick.
+///
+/// The duration of each goes to `highwater.tick.duration` with `outcome` as its attribute; the metric
+/// counts it by `error.type`. A write under a stale token that was refused, be it by the target or by the
+/// state document, goes to `highwater.fence.rejections` too.
+///
+/// | end | outcome | error | log event | level | metric | status |
+/// |---|---|---|---|---|---|---|
+/// | committed | `committed` | – | `tick_complete` | INFO | – | 200 |
+/// | nothing new | `idle` | – | `fetch_empty` | DEBUG | – | 200 |
+/// | held, running, conflict | `skipped` | `LeaseAcquireError`, kept inside | `lease_acquire_skipped` | DEBUG | – | 200 |
+/// | backing off | `backing_off` | – | `tick_backing_off` | INFO | – | 200 |
+/// | paused by a person | `paused` | – | `tick_paused` | INFO | – | 200 |
+/// | paused by a rule (`ON_FAILURE=stop`, a reply of 410) | `paused` | – | `tick_paused` | WARN | – | 200 |
+/// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
+/// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
+/// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
+/// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `failures_total` | 500 |
+/// | first start, and it ran under another app | `first_run_elsewhere` | `LeaseAcquireError` | `first_run_elsewhere` | ERROR | `failures_total` | 500 |
+/// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
+/// | fetch | `fetch_failed` | `FetchError` | `fetch_failed` | ERROR | `failures_total` | 500 |
+/// | the source has lost what follows the checkpoint | `position_lost` | `FetchError` | `position_lost` | ERROR | `failures_total` | 500 |
+/// | the source's columns have changed, and it is to stop then | `schema_changed` | `FetchError` | `schema_changed` | ERROR | `failures_total` | 500 |
+/// | normalise | `normalize_failed` | `SerializationError` | `normalize_failed` | ERROR | `failures_total` | 500 |
+/// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | handler aborted, as the process stops | `aborted` | `HandlerError` | `tick_aborted` | WARN | – | 500 |
+/// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `failures_total` | 500 |
+/// | stale write refused by the target, and no owner is newer | `fence_ahead` | `HandlerError` | `fence_ahead` | ERROR | `failures_total` | 500 |
+/// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `failures_total` | 500 |
+/// | commit | `commit_failed` | `CommitError` | `commit_failed` | ERROR | `failures_total` | 500 |
+pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
+    match result {
+        Ok(TickOutcome::Committed { .. }) => quiet("committed", "tick_complete", Level::INFO),
+        Ok(TickOutcome::Idle) => quiet("idle", "fetch_empty", Level::DEBUG),
+        Ok(TickOutcome::Skipped(_)) => OutcomeRow {
+            error: Some("LeaseAcquireError"),
+            ..quiet("skipped", "lease_acquire_skipped", Level::DEBUG)
+        },
+        Ok(TickOutcome::BackingOff { .. }) => quiet("backing_off", "tick_backing_off", Level::INFO),
+        Ok(TickOutcome::Paused { by, .. }) => {
+            let level = if Paused::is_by_rule(by) { Level::WARN } else { Level::INFO };
+            quiet("paused", "tick_paused", level)
+        }
+        Err(error) => failed(error),
+    }
+}
+
+/// Writes a time as the state document does, so that one can be found by the other.
+pub(crate) fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
+}
+
+/// Rounds up to a whole second: a reader who waits until then has waited long enough.
+pub(crate) fn whole_second_after(at: OffsetDateTime) -> OffsetDateTime {
+    let second = at.truncate_to_second();
+    if second == at { at } else { second + time::Duration::SECOND }
+}
+
+fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow {
+    OutcomeRow { outcome, error: None, event, level, metric: None, status: 200 }
+}
+
+fn failed(error: &TickError) -> OutcomeRow {
+    let (outcome, name, event) = match error {
+        TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
+        TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
+        TickError::Fingerprint { .. } | TickError::Divided { .. } => {
+            ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
+        }
+        TickError::StateVanished { .. } => {
+            ("state_vanished", "LeaseAcquireError", "state_vanished")
+        }
+        TickError::FirstRunElsewhere { .. } | TickError::DividedElsewhere { .. } => {
+            ("first_run_elsewhere", "LeaseAcquireError", "first_run_elsewhere")
+        }
+        TickError::NotStarted { .. } => ("not_started", "LeaseAcquireError", "not_started"),
+        TickError::Fetch(error) if error.is_position_lost() => {
+            ("position_lost", "FetchError", "position_lost")
+        }
+        TickError::Fetch(error) if error.schema_changed => {
+            ("schema_changed", "FetchError", "schema_changed")
+        }
+        TickError::Fetch(_) => ("fetch_failed", "FetchError", "fetch_failed"),
+        TickError::Normalize(_) => ("normalize_failed", "SerializationError", "normalize_failed"),
+        TickError::Handler(HandlerError::Fenced(_)) => {
+            ("fenced", "LostLeaseError", "stale_write_blocked")
+        }
+        TickError::FenceAhead { .. } => ("fence_ahead", "HandlerError", "fence_ahead"),
+        TickError::Handler(_) => ("handler_failed", "HandlerError", "handler_failed"),
+        TickError::OutOfTime => ("out_of_time", "HandlerError", "handler_failed"),
+        TickError::Aborted => {
+            let status = 500;
+            let row = quiet("aborted", "tick_aborted", Level::WARN);
+            return OutcomeRow { error: Some("HandlerError"), status, ..row };
+        }
+        TickError::LeaseLost(_) => ("lease_lost", "LostLeaseError", "lease_lost"),
+        TickError::Commit(_) => ("commit_failed", "CommitError", "commit_failed"),
+    };
+    // A lost lease is the protocol at work (001 §5.6): no human is needed.
+    let level = if name == "LostLeaseError" { Level::WARN } else { Level::ERROR };
+    OutcomeRow { outcome, error: Some(name), event, level, metric: Some(FAILURES), status: 500 }
+}
+
+impl TickError {
+    /// Says what a commit that failed means for its tick.
+    pub(crate) fn of_commit(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Lost(_) | LeaseError::Gone => Self::LeaseLost(error),
+            LeaseError::Lapsed
+            | LeaseError::OutOfTime
+            | LeaseError::Uncommitted(_)
+            | LeaseError::Refused(_)
+            | LeaseError::Store(_)
+            | LeaseError::Format(_) => Self::Commit(error),
+        }
+    }
+
+    /// Says what it means for a tick that work under the lease was dropped.
+    pub(crate) fn of_loss(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Uncommitted(error) => Self::of_commit(*error),
+            LeaseError::Lost(_)
+            | LeaseError::Gone
+            | LeaseError::Lapsed
+            | LeaseError::OutOfTime
+            | LeaseError::Refused(_)
+            | LeaseError::Store(_)
+            | LeaseError::Format(_) => Self::LeaseLost(error),
+        }
+    }
+
+    /// Returns what the operator has to do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Load(LoadError::Format(_))
+            | Self::Acquire(LeaseError::Refused(_))
+            | Self::StateVanished { .. }
+            | Self::FenceAhead { .. }
+            | Self::Normalize(_)
+            | Self::Handler(HandlerError::Rejected(_)) => ErrorKind::Data,
+            Self::Fetch(error) => error.kind,
+            Self::Load(LoadError::Store(StoreError::Refused { .. }))
+            | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
+            | Self::Fingerprint { .. }
+            | Self::Divided { .. }
+            | Self::NotStarted { .. }
+            | Self::FirstRunElsewhere { .. }
+            | Self::DividedElsewhere { .. }
+            | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
+                ErrorKind::Configuration
+            }
+            Self::Load(LoadError::Store(_))
+            | Self::Acquire(_)
+            | Self::Handler(_)
+            | Self::OutOfTime
+            | Self::Aborted
+            | Self::LeaseLost(_)
+            | Self::Commit(_) => ErrorKind::Transient,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the documents of one poller's parts have to agree on: into how many its keys are divided.
+//!
+//! A part that ran beside parts of another division would deliver what those have delivered, or leave rows to
+//! nobody. Where a document is there, it says so itself. Where none is, two others are asked before one is
+//! begun: that of the poller as a whole, and that of its first part, which whoever is first makes: blank, but for
+//! the number of parts. So that number is written down before the first row of any part is delivered.
+
+use tokio::time::Instant;
+
+use super::{Poller, TickError};
+use crate::document::{DocumentStore, LoadError, StateDocument, decode};
+use crate::partition::{Partition, whole_of};
+use crate::store::StateKey;
+
+impl Poller {
+    /// Says which part this is, or that it is the whole; it begins nothing beside another division then.
+    #[must_use]
+    pub fn dividing(self, partition: Option<Partition>) -> Self {
+        Self { partition, asks_kin: true, ..self }
+    }
+
+    /// Returns the names of the other partitions of its poller.
+    pub fn other_partitions(&self) -> Vec<String> {
+        let whole = whole_of(&self.name);
+        let all = Partition::all(self.division()).into_iter().flatten();
+        all.map(|partition| partition.name(whole)).filter(|name| *name != self.name).collect()
+    }
+
+    /// Refuses a document that is of another division than the settings.
+    pub(crate) fn refuse_division_of(&self, document: &StateDocument) -> Result<(), TickError> {
+        let (stored, configured) = (document.divided_into(), self.division());
+        if !self.asks_kin || !document.tells_division() || stored == configured {
+            return Ok(());
+        }
+        Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
+    }
+
+    /// Refuses what would run beside parts of another division.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError::Divided`], or [`TickError::Load`] if their documents cannot be read.
+    pub async fn refuse_beside_others(&self) -> Result<(), TickError> {
+        self.refuse_other_division(false).await
+    }
+
+    /// Refuses to begin beside a document of another division. `writes` is for who is about to begin: the number
+    /// of parts is written down first.
+    pub(crate) async fn refuse_other_division(&self, writes: bool) -> Result<(), TickError> {
+        if !self.asks_kin {
+            return Ok(());
+        }
+        let whole = whole_of(&self.name);
+        if self.name != whole {
+            self.refuse_division_of_kin(whole).await?;
+        }
+        let first = self.first();
+        if self.name == first {
+            return Ok(());
+        }
+        if self.refuse_division_of_kin(&first).await? {
+            return Ok(());
+        }
+        if let Some(marker) = self.read_marker_of(&first).await? {
+            self.refuse_vanished(&first, marker.created_at).await?;
+        }
+        if writes {
+            self.create_first(&first).await?;
+            // Whoever was faster may be of another number.
+            self.refuse_division_of_kin(&first).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the number of parts down, unless that was done, or the first part has lost its document.
+    pub(crate) async fn write_division_down(&self) -> Result<(), LoadError> {
+        let first = self.first();
+        if !self.asks_kin || self.name == first || self.kin(&first).await?.is_some() {
+            return Ok(());
+        }
+        match self.read_marker_of(&first).await? {
+            None => self.create_first(&first).await,
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns the name of the first part, which has the number of parts in its document.
+    fn first(&self) -> String {
+        Partition { index: 0, count: self.division() }.name(whole_of(&self.name))
+    }
+
+    async fn kin(&self, name: &str) -> Result<Option<StateDocument>, LoadError> {
+        let key = StateKey::Document(name.to_owned());
+        let stored = self.store.load(&key).await?.stored;
+        Ok(stored.map(|stored| decode(name, &stored.bytes)).transpose()?)
+    }
+
+    /// Returns whether there is a document of that name that says, or does not deny, that it is of this division.
+    async fn refuse_division_of_kin(&self, name: &str) -> Result<bool, TickError> {
+        let Some(document) = self.kin(name).await? else { return Ok(false) };
+        self.refuse_division_of(&document)?;
+        Ok(true)
+    }
+
+    /// Creates the blank document of the first part, unless there is one.
+    async fn create_first(&self, name: &str) -> Result<(), LoadError> {
+        let Some(own) = self.partition else { return Ok(()) };
+        let (key, first) = (StateKey::Document(name.to_owned()), Partition { index: 0, ..own });
+        // Of what source it is says whoever begins it.
+        let fingerprint = self.source.shape().fingerprint.clone();
+        let mut blank = StateDocument::blank(name, fingerprint);
+        blank.partition = Some(first);
+        let until = Instant::now();
+        DocumentStore { store: &*self.store, key: &key, until }.create(&blank).await
+    }
+}

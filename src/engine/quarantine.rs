@@ -1,0 +1,368 @@
+//! Rows that a handler will not take: the form in which they are set aside.
+//!
+//! One JSON object per row, beside the state document, under the id of the row's event: so a row that
+//! is set aside twice, since its checkpoint was not committed, is one entry.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use thiserror::Error;
+use time::OffsetDateTime;
+
+use crate::cursor::{Cursor, KeyValues};
+use crate::document::Holder;
+use crate::event::{BatchId, ChangeEvent, EventId, Operation};
+use crate::store::StateKey;
+
+/// Version of the form.
+pub const VERSION: u32 = 1;
+
+/// Largest event that is kept whole; a larger one is kept without its columns. Stores take documents
+/// of 4 MiB.
+const EVENT_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Why a row was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The target refused it alone, for good.
+    Refused,
+    /// It failed too often or for too long, and the target took another row since.
+    Attempts,
+    /// Processes died with it alone in hand.
+    Crashes,
+}
+
+impl Reason {
+    /// Returns the name used in entries, logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Attempts => "attempts",
+            Self::Crashes => "crashes",
+        }
+    }
+}
+
+/// What is known of a row that is set aside.
+#[derive(Clone, Debug)]
+pub struct QuarantinedRow<'a> {
+    /// The poller.
+    pub poller: &'a str,
+    /// The batch it was tried in last.
+    pub batch_id: &'a BatchId,
+    /// Who sets it aside.
+    pub holder: &'a Holder,
+    /// Why.
+    pub reason: Reason,
+    /// Counted attempts.
+    pub attempts: u32,
+    /// Processes that died with it.
+    pub crashes: u32,
+    /// When it failed first; storage time.
+    pub first_failed_at: OffsetDateTime,
+    /// When it was set aside; storage time.
+    pub quarantined_at: OffsetDateTime,
+    /// What it failed with first.
+    pub first_error: &'a str,
+    /// What it failed with last.
+    pub last_error: &'a str,
+}
+
+/// An entry of the quarantine, as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of the form; see [`VERSION`].
+    pub version: u32,
+    /// The poller.
+    pub poller_name: String,
+    /// Id of the row's event.
+    pub event_id: EventId,
+    /// The batch it was tried in last.
+    pub batch_id: BatchId,
+    /// Why it was set aside.
+    pub reason: Reason,
+    /// What it failed with last.
+    pub error: String,
+    /// What it failed with first.
+    pub first_error: String,
+    /// Counted attempts.
+    pub attempts: u32,
+    /// Processes that died with it.
+    pub crashes: u32,
+    /// When it failed first; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub first_failed_at: OffsetDateTime,
+    /// When it was set aside; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub quarantined_at: OffsetDateTime,
+    /// The instance that set it aside.
+    pub quarantined_by: String,
+    /// Generation of the state document.
+    pub generation: u64,
+    /// Token of the lease.
+    pub fencing_token: u64,
+    /// Whether the row's columns were left out, since they are too large to keep.
+    #[serde(default)]
+    pub without_columns: bool,
+    /// The event as it was delivered; one.
+    pub events: Vec<Box<RawValue>>,
+}
+
+/// An entry cannot be read.
+#[derive(Debug, Error)]
+pub enum EntryError {
+    /// It is not of the form.
+    #[error("`{key}` is no entry of the quarantine")]
+    Form {
+        /// Where it is stored.
+        key: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It is of a later version.
+    #[error("`{key}` has version {found}, and this program knows {VERSION}: use a newer one")]
+    Version {
+        /// Where it is stored.
+        key: String,
+        /// Its version.
+        found: u32,
+    },
+    /// It is one, but not of the row that its name says.
+    #[error("`{key}` speaks of event `{event}` of poller `{poller}`: it was put there by hand")]
+    Misplaced {
+        /// Where it is stored.
+        key: String,
+        /// The event in it.
+        event: EventId,
+        /// The poller in it.
+        poller: String,
+    },
+    /// It does not hold the one event that it speaks of.
+    #[error("`{key}` does not hold its event: {reason}")]
+    Event {
+        /// Where it is stored.
+        key: String,
+        /// What is there instead.
+        reason: String,
+    },
+}
+
+impl QuarantinedRow<'_> {
+    /// Returns where the row of `event` is to be kept, and the bytes.
+    pub fn entry(&self, event: &ChangeEvent) -> (StateKey, Vec<u8>) {
+        let without_columns = event.json.len() > EVENT_BYTES_MAX;
+        let json = if without_columns { reference(event) } else { event.json.to_string() };
+        let entry = Entry {
+            version: VERSION,
+            poller_name: self.poller.to_owned(),
+            event_id: event.id.clone(),
+            batch_id: self.batch_id.clone(),
+            reason: self.reason,
+            error: self.last_error.to_owned(),
+            first_error: self.first_error.to_owned(),
+            attempts: self.attempts,
+            crashes: self.crashes,
+            first_failed_at: self.first_failed_at,
+            quarantined_at: self.quarantined_at,
+            quarantined_by: self.holder.owner_id.clone(),
+            generation: self.holder.generation.0,
+            fencing_token: self.holder.token.0,
+            without_columns,
+            events: RawValue::from_string(json).into_iter().collect(),
+        };
+        let key =
+            StateKey::Quarantined { poller: entry.poller_name.clone(), event: event.id.clone() };
+        let bytes = serde_json::to_vec_pretty(&entry).unwrap_or_default();
+        (key, bytes)
+    }
+}
+
+/// Returns the event without its columns: which row it is, and in which state.
+fn reference(event: &ChangeEvent) -> String {
+    serde_json::json!({
+        "id": event.id, "op": event.op, "pk": event.cursor.key, "cursor": event.cursor,
+        "before": null, "after": null,
+    })
+    .to_string()
+}
+
+/// Reads an entry.
+///
+/// # Errors
+///
+/// [`EntryError`] if it is damaged, foreign, or of a later version.
+pub fn decode(key: &StateKey, bytes: &[u8]) -> Result<Entry, EntryError> {
+    let entry: Entry = serde_json::from_slice(bytes)
+        .map_err(|source| EntryError::Form { key: key.path(), source })?;
+    if entry.version > VERSION {
+        return Err(EntryError::Version { key: key.path(), found: entry.version });
+    }
+    if *key != entry.state_key() {
+        let Entry { event_id: event, poller_name: poller, .. } = entry;
+        return Err(EntryError::Misplaced { key: key.path(), event, poller });
+    }
+    entry.event()?;
+    Ok(entry)
+}
+
+/// What is read of an event as it is stored.
+#[derive(Deserialize)]
+struct StoredEvent {
+    id: EventId,
+    op: Operation,
+    cursor: Cursor,
+}
+
+impl Entry {
+    /// Returns where the entry is kept.
+    pub fn state_key(&self) -> StateKey {
+        StateKey::Quarantined { poller: self.poller_name.clone(), event: self.event_id.clone() }
+    }
+
+    /// Returns the event as it was delivered.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Event`] if there is none, or it is another one.
+    pub fn event(&self) -> Result<ChangeEvent, EntryError> {
+        let wrong = |reason: String| EntryError::Event { key: self.state_key().path(), reason };
+        let [json] = self.events.as_slice() else {
+            return Err(wrong(format!("it holds {} events", self.events.len())));
+        };
+        let event: StoredEvent =
+            serde_json::from_str(json.get()).map_err(|error| wrong(error.to_string()))?;
+        if event.id != self.event_id {
+            return Err(wrong(format!("it holds event `{}`", event.id)));
+        }
+        let StoredEvent { id, op, cursor } = event;
+        Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned().into() })
+    }
+
+    /// Returns the entry after it was refused once more, and its bytes.
+    pub fn refused_again(&self, error: &str) -> (Self, Vec<u8>) {
+        let attempts = self.attempts.saturating_add(1);
+        let entry = Self { attempts, error: error.to_owned(), ..self.clone() };
+        let bytes = serde_json::to_vec_pretty(&entry).unwrap_or_default();
+        (entry, bytes)
+    }
+
+    /// Returns the key of the row.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::event`].
+    pub fn row_key(&self) -> Result<KeyValues, EntryError> {
+        Ok(self.event()?.cursor.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::RowVersion;
+    use crate::document::{FencingToken, Generation};
+    use crate::event::{BatchIdentity, Digested, SourceLabel};
+    use crate::value::Value;
+
+    fn event(text: &str) -> ChangeEvent {
+        let mut key = KeyValues::new();
+        key.insert("id".to_owned(), 7.into());
+        let source = SourceLabel {
+            poller: "orders".to_owned(),
+            object: "dbo.orders".to_owned(),
+            mode: "rowversion",
+        };
+        let name = Value::Text(text.to_owned());
+        let cursor = Cursor::row_version(RowVersion(1), key);
+        ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("name", &name)])
+    }
+
+    fn entry(event: &ChangeEvent) -> (StateKey, Vec<u8>) {
+        let holder = Holder {
+            generation: Generation(3),
+            owner_id: "app@1".to_owned(),
+            token: FencingToken(9),
+        };
+        let batch_id = BatchId::of(&BatchIdentity {
+            poller: "orders",
+            generation: 3,
+            replay_id: None,
+            after: None,
+            upto: &event.cursor,
+            digest: &Digested::of(std::slice::from_ref(event)),
+        });
+        let row = QuarantinedRow {
+            poller: "orders",
+            batch_id: &batch_id,
+            holder: &holder,
+            reason: Reason::Refused,
+            attempts: 2,
+            crashes: 0,
+            first_failed_at: OffsetDateTime::UNIX_EPOCH,
+            quarantined_at: OffsetDateTime::UNIX_EPOCH,
+            first_error: "503",
+            last_error: "422",
+        };
+        row.entry(event)
+    }
+
+    #[test]
+    fn an_entry_reads_back_with_the_row_as_it_was_delivered() {
+        let event = event("x");
+        let (key, bytes) = entry(&event);
+        assert_eq!(key.path(), format!("orders.quarantine.{}.json", event.id));
+        let read = decode(&key, &bytes).unwrap();
+        assert_eq!(read.events[0].get(), event.json.as_str());
+        assert_eq!((read.first_error.as_str(), read.error.as_str()), ("503", "422"));
+        assert_eq!((read.reason, read.attempts, read.fencing_token), (Reason::Refused, 2, 9));
+    }
+
+    #[test]
+    fn a_row_that_is_too_large_to_keep_is_kept_by_reference() {
+        let event = event(&"x".repeat(EVENT_BYTES_MAX));
+        let (key, bytes) = entry(&event);
+        assert!(bytes.len() < 4096, "{}", bytes.len());
+        let read = decode(&key, &bytes).unwrap();
+        assert!(read.without_columns);
+        assert!(read.events[0].get().contains(r#""pk":{"id":7}"#), "{}", read.events[0]);
+    }
+
+    #[test]
+    fn what_is_no_entry_is_an_error_that_names_it() {
+        let (key, bytes) = entry(&event("x"));
+        let damaged = decode(&key, &bytes[..40]).unwrap_err();
+        assert!(damaged.to_string().contains(&key.path()), "{damaged}");
+        let text = String::from_utf8(bytes).unwrap().replace("\"version\": 1", "\"version\": 2");
+        let newer = decode(&key, text.as_bytes()).unwrap_err().to_string();
+        assert!(newer.contains("has version 2"), "{newer}");
+    }
+
+    #[test]
+    fn an_entry_under_another_ones_name_is_an_error() {
+        let (_, bytes) = entry(&event("x"));
+        let elsewhere = StateKey::parse(&format!("orders.quarantine.{:032}.json", 7)).unwrap();
+        let misplaced = decode(&elsewhere, &bytes).unwrap_err().to_string();
+        assert!(misplaced.contains("put there by hand"), "{misplaced}");
+    }
+
+    #[test]
+    fn an_entry_without_its_event_is_an_error() {
+        let (key, bytes) = entry(&event("x"));
+        let with = |events: serde_json::Value| {
+            let mut entry: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            entry["events"] = events;
+            decode(&key, entry.to_string().as_bytes()).unwrap_err().to_string()
+        };
+        let mut other: serde_json::Value = serde_json::from_str(&event("x").json).unwrap();
+        other["id"] = format!("{:032}", 7).into();
+        for (events, expected) in [
+            (serde_json::json!([]), "holds 0 events"),
+            (serde_json::json!(["x"]), "invalid type"),
+            (serde_json::json!([other]), "holds event `0"),
+        ] {
+            let text = with(events);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The recovery controller: the one place that finds pollers which cannot go on, and repairs what is
+//! safe to repair.
+//!
+//! # What is needed at all
+//!
+//! A lease that has expired is taken over by the next tick that has rows, without anybody's help, and
+//! the batch in hand is counted and delivered by it. So nothing waits for this controller as long as
+//! timers run. What it adds is to say what no tick says: that a timer does *not* run, that a poller is
+//! forgotten, paused or of another source, that rows wait and nothing moves. And it tidies: a lease
+//! that no tick takes over, since no rows come, would look held for ever.
+//!
+//! To *requeue* a batch is therefore little: it lies in the document already, and the next tick reads
+//! its range again from the checkpoint. The controller only takes away what would keep that tick: a
+//! dead holder, or a back-off that lies so far ahead that nothing can have asked for it.
+//!
+//! # Why it is safe
+//!
+//! - A holder is judged dead by the rule of the lease alone ([`StateDocument::standing`]): the storage
+//!   service's clock, the ttl that the holder wrote, the margin. No clock of this machine takes part.
+//! - A write is conditional on the very document that was judged, and a lost answer is judged like that
+//!   of any other write. Where somebody wrote between, nothing is done.
+//! - No transition that it uses knows the checkpoint. Rows can come twice by it, as after any takeover,
+//!   but none is skipped.
+//! - It holds a lease of its own, in a document of its own, so that one runs at a time; were there two,
+//!   the second would find nothing left to do. That is also what a second run finds.
+//!
+//! [`table`] is the table of conditions; the rules are pure (`recovery/judge.rs`).
+//!
+//! [`StateDocument::standing`]: crate::document::StateDocument::standing
+
+mod counted;
+mod judge;
+mod memory;
+mod poller_queries;
+mod range;
+mod repair;
+mod report;
+pub mod scan;
+pub mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use thiserror::Error;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+pub use self::counted::Calls;
+use self::counted::CountedStore;
+pub use self::judge::Thresholds;
+use self::judge::{Configured, Judged, Subject, judge};
+use self::memory::{Memory, Remembered};
+use self::range::SeenRange;
+pub use self::report::{Finding, Outcome, Report};
+use self::scan::{Found, Listing};
+use self::table::{Action, Condition, ROWS};
+use crate::cursor::SourceFingerprint;
+use crate::document::{FormatError, Generation, RangeRecord, Refusal, Snapshot, StateDocument};
+use crate::error::chain;
+use crate::journal::{JournalMode, Recorder};
+use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms};
+use crate::metrics::Metrics;
+use crate::poller::Poller;
+use crate::store::{StateKey, StateStore, StoreError};
+
+/// Name of the controller's own document; no poller can have it, for its two underscores.
+pub const DOCUMENT: &str = "highwater__recovery";
+
+/// Folder of the timer function that runs the controller.
+pub const FUNCTION: &str = "highwater_recovery";
+
+/// How long the controller's own lease lives without a write.
+const TTL: Duration = Duration::from_secs(120);
+
+/// How often its lease is asked for, where it had to be created first or others write too.
+const ACQUIRE_TRIES_MAX: u32 = 3;
+
+/// Why a run came to no end.
+#[derive(Debug, Error)]
+pub enum RecoveryError {
+    /// The store did not answer, or refused.
+    #[error("read the state documents")]
+    Store(#[from] StoreError),
+    /// The controller's own lease could not be had or kept.
+    #[error("hold the lease of the recovery controller")]
+    Lease(#[from] LeaseError),
+    /// The controller's own document cannot be used.
+    #[error("read the document of the recovery controller")]
+    Document(#[from] FormatError),
+}
+
+/// What the timer function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Off,
+    /// It tells what it finds.
+    Report,
+    /// It also repairs what is safe to repair.
+    Repair,
+}
+
+/// What a controller is made of.
+#[derive(Debug)]
+pub struct ControllerParts {
+    /// Where the documents are kept.
+    pub store: Arc<dyn StateStore>,
+    /// This process.
+    pub instance: Arc<Instance>,
+    /// Where measurements go.
+    pub metrics: Arc<Metrics>,
+    /// The pollers of the settings.
+    pub pollers: BTreeMap<String, Arc<Poller>>,
+    /// From when on something counts as stuck.
+    pub thresholds: Thresholds,
+    /// What its function does.
+    pub mode: Mode,
+    /// How long one run may take.
+    pub time_max: Duration,
+}
+
+/// Finds pollers that cannot go on.
+pub struct Controller {
+    parts: ControllerParts,
+    /// The same store, counted.
+    store: Arc<CountedStore>,
+    /// Held while a run is under way in this process.
+    running: Mutex<()>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Controller").field("mode", &self.parts.mode).finish_non_exhaustive()
+    }
+}
+
+/// What was learned on the way through the documents.
+#[derive(Default)]
+struct Survey {
+    findings: Vec<Finding>,
+    memory: Memory,
+    documents: u64,
+    written: u64,
+    paused: BTreeSet<String>,
+    /// Names of parts, of their pollers, and whether they are paused themselves.
+    parts: Vec<(String, String, bool)>,
+    /// Replays and backfills by name.
+    ranges: BTreeMap<String, SeenRange>,
+}
+
+impl Controller {
+    /// Puts a controller together.
+    pub fn new(parts: ControllerParts) -> Self {
+        let store = Arc::new(CountedStore::new(Arc::clone(&parts.store)));
+        Self { parts, store, running: Mutex::default() }
+    }
+
+    /// Does what its function is for: see [`Mode`].
+    ///
+    /// # Errors
+    ///
+    /// [`RecoveryError`]; what was repaired by then stays so.
+    pub async fn invoke(&self) -> Result<Report, RecoveryError> {
+        match self.parts.mode {
+            Mode::Off => {
+                let why = "the setting `HIGHWATER__RECOVERY__MODE` is `off`".to_owned();
+                Ok(Report { skipped: Some(why), ..Report::default() })
+            }
+            Mode::Report => self.run(false).await,
+            Mode::Repair => self.run(true).await,
+        }
+    }
+
+    /// Looks at all documents and says what a run would do: takes no lease and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RecoveryError`].
+    pub async fn look(&self) -> Result<Report, RecoveryError> {
+        let began_at = Instant::now();
+        self.store.take();
+        let key = StateKey::Document(DOCUMENT.to_owned());
+        let loaded = self.store.load(&key).await?;
+        let own = loaded.stored.map(|stored| Snapshot::read(&key, stored, loaded.date));
+        let before = own.transpose()?.map(|own| Memory::read(&own.document)).unwrap_or_default();
+        let survey = Box::pin(self.survey(&before, false)).await?;
+        Ok(self.tell(survey, began_at))
+    }
+
+    /// Looks at all documents under the controller's lease, remembers what it saw for the next run, and
+    /// repairs what is safe to repair where `repairs` says so.
+    ///
+    /// # Errors
+    ///
+    /// [`RecoveryError`]; what was repaired by then stays so.
+    pub async fn run(&self, repairs: bool) -> Result<Report, RecoveryError> {
+        let skipped = |why: String| Ok(Report { skipped: Some(why), ..Report::default() });
+        let Ok(_running) = self.running.try_lock() else {
+            return skipped("a run of this process is under way".to_owned());
+        };
+        let began_at = Instant::now();
+        self.store.take();
+        let key = StateKey::Document(DOCUMENT.to_owned());
+        let recorder = std::sync::Mutex::new(Recorder::new(JournalMode::Off));
+        let context = LeaseContext {
+            store: &*self.store,
+            key: &key,
+            instance: &self.parts.instance,
+            terms: LeaseTerms::of(TTL),
+            stop_at: began_at + self.parts.time_max,
+            journal: &recorder,
+        };
+        let mut lease = match Box::pin(acquire(context)).await? {
+            Holder::This(lease) => lease,
+            Holder::Another(owner_id) => return skipped(format!("`{owner_id}` is at it")),
+        };
+        let before = Memory::read(lease.document());
+        let surveyed = lease.hold_while(Box::pin(self.survey(&before, repairs))).await?;
+        if let Ok(survey) = &surveyed {
+            lease.remember(Some(survey.memory.clone().write()));
+        }
+        if let Err(error) = lease.release(None, None).await {
+            warn!(
+                event = "recovery_release_failed",
+                error = chain(&error),
+                "The recovery controller could not give its lease up; it will lapse"
+            );
+        }
+        Ok(self.tell(surveyed?, began_at))
+    }
+
+    async fn survey(&self, before: &Memory, repairs: bool) -> Result<Survey, RecoveryError> {
+        let listing = Listing::read(&*self.store).await?;
+        let mut survey = Survey::default();
+        let store: Arc<dyn StateStore> = self.store.clone();
+        let mut documents = Box::pin(scan::documents(store, listing.documents.clone()));
+        while let Some(read) = documents.next().await {
+            let (name, found) = read?;
+            survey.documents += 1;
+            match found {
+                Found::Document(base) => {
+                    let counted = listing.quarantined.get(&name).copied().unwrap_or(0);
+                    let seen = (before.0.get(&name), counted, repairs);
+                    Box::pin(self.examine(&mut survey, &name, &base, seen)).await;
+                    // Ranges have none.
+                    let has_marker = base.document.marked && base.document.range.is_none();
+                    if has_marker && !listing.marked.contains(&name) {
+                        let outcome = if repairs {
+                            self.rewrite_marker(&base).await
+                        } else {
+                            Outcome::Planned
+                        };
+                        survey.written += u64::from(outcome == Outcome::Done);
+                        survey.add(&name, judge::marker_missing(), outcome);
+                    }
+                }
+                Found::Unreadable(why) => {
+                    let judged = Judged::new(Condition::StateUnreadable, Action::Alarm, why);
+                    survey.add(&name, judged, Outcome::Told);
+                }
+                Found::Nothing => {}
+            }
+        }
+        self.examine_parts(&mut survey, &listing);
+        for (name, range) in std::mem::take(&mut survey.ranges) {
+            if let Some(judged) = range.judge(&self.parts.thresholds) {
+                survey.add(&name, judged, Outcome::Told);
+            }
+        }
+        for name in self.parts.pollers.keys().filter(|name| !listing.has_document(name)) {
+            let judged = judge::configuration_without_state(name, listing.marked.contains(name));
+            survey.add(name, judged, Outcome::Told);
+        }
+        survey.findings.sort_by(|a, b| (&a.poller, a.condition).cmp(&(&b.poller, b.condition)));
+        Ok(survey)
+    }
+
+    async fn examine(
+        &self,
+        survey: &mut Survey,
+        name: &str,
+        base: &Snapshot,
+        (before, quarantined, repairs): (Option<&Remembered>, u64, bool),
+    ) {
+        let document = &base.document;
+        let age = base.age(self.store.grain());
+        let poller = self.parts.pollers.get(name);
+        let configured = match poller {
+            Some(poller) => Some(self.configured(poller, base).await),
+            None => None,
+        };
+        let now = base.now();
+        let subject = Subject { name, document, age, now, quarantined, configured, before };
+        for judged in judge(&subject, &self.parts.thresholds) {
+            let outcome = match judged.action.is_repair() {
+                true if repairs => {
+                    Box::pin(self.repair(base, judged.condition, configured.as_ref())).await
+                }
+                true => Outcome::Planned,
+                false => Outcome::Told,
+            };
+            survey.written += u64::from(outcome == Outcome::Done);
+            survey.add(name, judged, outcome);
+        }
+        if let Some(poller) = poller
+            && document.taken_over_by.is_none()
+            && let Some(verdict) = Box::pin(poller.admin().verify_latest()).await
+            && let Some(judged) = judge::journal_differs(name, &verdict)
+        {
+            survey.add(name, judged, Outcome::Told);
+        }
+        if document.paused.is_some() {
+            survey.paused.insert(name.to_owned());
+        }
+        if let Some((whole, seen)) = SeenRange::of(&subject) {
+            let before = survey.ranges.remove(&whole);
+            let together = match before {
+                Some(before) => before.and(&seen),
+                None => seen,
+            };
+            survey.ranges.insert(whole, together);
+        }
+        let has_ended = document.taken_over_by.is_some()
+            || document.range.as_ref().is_some_and(RangeRecord::has_ended);
+        let parent = judge::parent_of(name, document).filter(|_| poller.is_none() && !has_ended);
+        if let Some(parent) = parent {
+            let part = (name.to_owned(), parent.to_owned(), document.paused.is_some());
+            survey.parts.push(part);
+        }
+        let known = configured.unwrap_or_default();
+        let waiting_since = judge::rows_wait_since(document, &known, before, now);
+        let remembered = Remembered::of(document, waiting_since, quarantined, before);
+        survey.memory.0.extend(remembered.map(|remembered| (name.to_owned(), remembered)));
+    }
+
+    /// Asks a poller what its document does not say; what is not answered is not known.
+    async fn configured(&self, poller: &Poller, base: &Snapshot) -> Configured {
+        let document = &base.document;
+        let age = base.age(self.store.grain());
+        let fingerprint_matches = poller.is_of_its_source(document).await;
+        let asks = fingerprint_matches == Some(true)
+            && judge::is_silent(document, age, self.parts.thresholds.stuck_after);
+        let rows_wait = if asks { poller.has_rows_waiting(document).await } else { None };
+        Configured {
+            journaled: poller.keeps_journal(),
+            retry_delay_max: poller.retry_delay_max(),
+            retry_after_max: poller.retry_after_max(),
+            fingerprint_matches,
+            rows_wait,
+            skipped_since: poller.skipped_since(),
+        }
+    }
+
+    fn examine_parts(&self, survey: &mut Survey, listing: &Listing) {
+        for (name, parent, is_paused) in std::mem::take(&mut survey.parts) {
+            let is_there =
+                listing.documents.contains(&parent) || self.parts.pollers.contains_key(&parent);
+            if !is_there || (survey.paused.contains(&parent) && !is_paused) {
+                survey.add(&name, judge::parent_gone(&parent, is_there), Outcome::Told);
+            }
+        }
+    }
+
+    /// Logs and counts what was found, once, at the end of a run.
+    fn tell(&self, survey: Survey, began_at: Instant) -> Report {
+        let Survey { findings, documents, written, .. } = survey;
+        for row in ROWS {
+            let of_row = findings.iter().filter(|finding| finding.condition == row.condition);
+            let count = u64::try_from(of_row.count()).unwrap_or(u64::MAX);
+            self.parts.metrics.orphans(row.name, count);
+        }
+        for finding in &findings {
+            log(finding);
+        }
+        let duration = began_at.elapsed();
+        let calls = self.store.take();
+        let report = Report { findings, documents, written, calls, duration, skipped: None };
+        info!(
+            event = "recovery_complete",
+            documents,
+            findings = report.findings.len(),
+            written,
+            duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            "{}",
+            report.summary()
+        );
+        report
+    }
+}
+
+impl Survey {
+    fn add(&mut self, poller: &str, judged: Judged, outcome: Outcome) {
+        let Judged { condition, action, found } = judged;
+        let poller = poller.to_owned();
+        self.findings.push(Finding { poller, condition, action, found, outcome });
+    }
+}
+
+/// Who has the controller's lease.
+enum Holder<'a> {
+    This(Box<Lease<'a>>),
+    Another(String),
+}
+
+/// Asks for the controller's lease.
+async fn acquire(context: LeaseContext<'_>) -> Result<Holder<'_>, RecoveryError> {
+    let fingerprint = SourceFingerprint::of(&[("recovery", "controller")]);
+    for _ in 0..ACQUIRE_TRIES_MAX {
+        let loaded = context.store.load(context.key).await?;
+        let mut base = if let Some(stored) = loaded.stored {
+            Snapshot::read(context.key, stored, loaded.date)?
+        } else {
+            let blank = StateDocument::blank(DOCUMENT, fingerprint.clone());
+            Snapshot::absent(blank, loaded.date)
+        };
+        if base.document.is_blank() {
+            let milliseconds = base.now().unix_timestamp_nanos() / 1_000_000;
+            let generation = Generation(u64::try_from(milliseconds).unwrap_or(0).max(1));
+            let begun = base.document.begun(generation, &fingerprint);
+            base = base.with(begun);
+        }
+        match Lease::acquire(context, &base, None).await? {
+            Acquired::Held(lease) => return Ok(Holder::This(lease)),
+            Acquired::Refused(Refusal::Held { owner_id }) => return Ok(Holder::Another(owner_id)),
+            Acquired::Refused(refusal) => return Err(LeaseError::Refused(refusal).into()),
+            Acquired::Conflict => {}
+        }
+    }
+    Ok(Holder::Another("another instance".to_owned()))
+}
+
+fn log(finding: &Finding) {
+    let Finding { poller, condition, action, found, outcome } = finding;
+    macro_rules! line {
+        ($level:ident) => {
+            $level!(
+                event = "recovery_finding",
+                poller.name = poller,
+                condition = condition.as_str(),
+                action = action.as_str(),
+                outcome = outcome.to_string(),
+                "Poller `{poller}`: {condition}: {found}"
+            )
+        };
+    }
+    match action {
+        Action::Alarm => line!(error),
+        Action::Report | Action::Release | Action::Requeue | Action::Rewrite => line!(warn),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! What the recovery controller asks a poller beside its document. Reads, and moves nothing.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+
+use crate::admin::Operator;
+use crate::document::StateDocument;
+use crate::journal::Happened;
+use crate::poller::Poller;
+use crate::source::FetchWindow;
+
+/// Who the controller is where operators are named.
+const CONTROLLER: &str = "recovery controller";
+
+impl Poller {
+    /// Whether `document` is of the source in the settings; `None` where that cannot be told now.
+    pub(super) async fn is_of_its_source(&self, document: &StateDocument) -> Option<bool> {
+        let stored = &document.source_fingerprint;
+        if document.is_blank() && document.checkpoint.cursor.is_none() {
+            return Some(true);
+        }
+        self.source.open(Some(stored)).await.ok()?;
+        Some(self.source.shape().fingerprint == *stored)
+    }
+
+    /// Whether a row lies behind the checkpoint; `None` where the source does not answer.
+    pub(super) async fn has_rows_waiting(&self, document: &StateDocument) -> Option<bool> {
+        let window = FetchWindow {
+            after: document.checkpoint.cursor.as_ref(),
+            upto: None,
+            rows_max: 1,
+            state: &document.source_state,
+        };
+        self.source.has_rows_behind(window).await.ok()
+    }
+
+    /// Returns the longest pause after failures.
+    pub(super) fn retry_delay_max(&self) -> Duration {
+        self.limits.retry_delay_max
+    }
+
+    /// Returns the longest backoff that a target may ask for.
+    pub(super) fn retry_after_max(&self) -> Duration {
+        self.limits.retry_after_max
+    }
+
+    /// Numbers a write of the controller.
+    pub(super) fn number_recovery(&self, document: &mut StateDocument) {
+        self.number(Happened::Recovered, document);
+    }
+
+    /// Tells the journal of a write of the controller.
+    pub(super) async fn tell_of_recovery(
+        &self,
+        document: &StateDocument,
+        at: OffsetDateTime,
+        condition: &str,
+    ) {
+        let operator = Operator { by: CONTROLLER, reason: condition };
+        self.tell_of_operator((Happened::Recovered, operator), document, at).await;
+    }
+}

@@ -1,0 +1,72 @@
+//! Pure: what the documents of one replay or backfill say together, and whether it was left.
+//!
+//! A range in windows has a document for itself and one for each window that was begun. While a window
+//! is delivered nobody writes the others, so only all of them tell whether somebody is at it.
+
+use std::time::Duration;
+
+use super::judge::{Judged, Subject, Thresholds};
+use super::table::{Action, Condition};
+use crate::document::Standing;
+
+/// What is known of a range after some of its documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SeenRange {
+    /// The command that goes on with it.
+    command: String,
+    /// Whether its own document was seen, and says that it has neither ended nor is paused.
+    is_open: bool,
+    /// Whether nobody holds the lease of any of its documents.
+    is_free: bool,
+    /// Time since the latest write.
+    idle: Duration,
+    rows_planned: u64,
+    rows: u64,
+}
+
+impl SeenRange {
+    /// Returns the name of the range that a document is part of, and what the document says of it.
+    pub(super) fn of(subject: &Subject<'_>) -> Option<(String, Self)> {
+        let Subject { name, document, age, .. } = subject;
+        let range = document.range.as_ref()?;
+        let (purpose, id) = document.replay_id.as_deref()?.split_once('-')?;
+        let of = &range.of;
+        let whole = format!("{of}.{purpose}.{id}");
+        let is_whole = *name == whole;
+        let seen = Self {
+            command: format!("`highwater {purpose} {of} --resume {id}`"),
+            is_open: is_whole && !range.has_ended() && document.paused.is_none(),
+            is_free: document.standing_for_nobody(*age) == Standing::Free,
+            idle: document.idle(*age),
+            rows_planned: if is_whole { range.rows_planned } else { 0 },
+            rows: range.rows,
+        };
+        Some((whole, seen))
+    }
+
+    /// Returns what both say together.
+    pub(super) fn and(self, other: &Self) -> Self {
+        Self {
+            command: self.command,
+            is_open: self.is_open || other.is_open,
+            is_free: self.is_free && other.is_free,
+            idle: self.idle.min(other.idle),
+            rows_planned: self.rows_planned.max(other.rows_planned),
+            rows: self.rows.saturating_add(other.rows),
+        }
+    }
+
+    /// Returns that nobody goes on with it, where that is so.
+    pub(super) fn judge(&self, thresholds: &Thresholds) -> Option<Judged> {
+        let is_left = self.is_open && self.is_free && self.idle >= thresholds.stuck_after;
+        is_left.then(|| {
+            let Self { command, rows, rows_planned, idle, .. } = self;
+            let found = format!(
+                "{rows} of {rows_planned} rows are delivered, and nobody has gone on for {} s: \
+                 {command} does, with `--cancel` in place of `--resume` it is given up",
+                idle.as_secs()
+            );
+            Judged::new(Condition::RangeLeft, Action::Report, found)
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! Reading what an app has in its store: one listing, then each document.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt as _};
+
+use super::DOCUMENT;
+use crate::document::Snapshot;
+use crate::error::chain;
+use crate::store::{StateKey, StateStore, StoreError};
+
+/// Documents that are read at a time: as many as a SQL store has connections.
+const READS_AT_ONCE: usize = 8;
+
+/// The names that a store holds.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Pollers that have a document, sorted; the controller's own is not among them.
+    pub documents: Vec<String>,
+    /// How many rows each poller has set aside, where it has any.
+    pub quarantined: BTreeMap<String, u64>,
+    /// Pollers that have a marker.
+    pub marked: BTreeSet<String>,
+}
+
+impl Listing {
+    /// Reads the names: a request for each 5,000 of them, or one scan.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] of any kind but `Conflict`.
+    pub async fn read(store: &dyn StateStore) -> Result<Self, StoreError> {
+        let mut listing = Self::default();
+        for key in store.list().await? {
+            match key {
+                StateKey::Document(poller) if poller == DOCUMENT => {}
+                StateKey::Document(poller) => listing.documents.push(poller),
+                StateKey::Marker(poller) => {
+                    listing.marked.insert(poller);
+                }
+                StateKey::Quarantined { poller, .. } => {
+                    *listing.quarantined.entry(poller).or_default() += 1;
+                }
+                StateKey::Saved { .. } => {}
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Whether a poller has a document.
+    pub fn has_document(&self, poller: &str) -> bool {
+        self.documents.binary_search_by(|name| name.as_str().cmp(poller)).is_ok()
+    }
+}
+
+/// What stands under the name of a document.
+#[derive(Debug)]
+pub enum Found {
+    /// The document.
+    Document(Box<Snapshot>),
+    /// Something that cannot be used, and why.
+    Unreadable(String),
+    /// Nothing any more.
+    Nothing,
+}
+
+/// Reads documents, some at a time, and returns them in the order of `names`.
+pub fn documents(
+    store: Arc<dyn StateStore>,
+    names: Vec<String>,
+) -> impl Stream<Item = Result<(String, Found), StoreError>> + Send {
+    let read = move |name: String| {
+        let store = Arc::clone(&store);
+        async move {
+            let key = StateKey::Document(name);
+            let found = match store.load(&key).await {
+                Ok(loaded) => match loaded.stored {
+                    Some(stored) => match Snapshot::read(&key, stored, loaded.date) {
+                        Ok(snapshot) => Found::Document(Box::new(snapshot)),
+                        Err(error) => Found::Unreadable(chain(&error)),
+                    },
+                    None => Found::Nothing,
+                },
+                // Of this one document; whatever else refuses does so for all, and ends the scan.
+                Err(error @ StoreError::Refused { .. }) => Found::Unreadable(chain(&error)),
+                Err(error) => return Err(error),
+            };
+            Ok((key.poller().to_owned(), found))
+        }
+    };
+    futures_util::stream::iter(names).map(read).buffered(READS_AT_ONCE)
+}

@@ -1,0 +1,78 @@
+//! Log lines that would say the same again and again: logged once, then at intervals, each hour by default.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How often a line that stays true is logged again, unless another interval is set.
+const INTERVAL: Duration = Duration::from_secs(60 * 60);
+
+/// Most subjects that are remembered: a caller may invent names.
+const SUBJECTS_MAX: usize = 1000;
+
+/// What was told last of each subject, and when; for the life of the process.
+#[derive(Debug)]
+pub struct Repeats {
+    told: Mutex<BTreeMap<String, (String, Instant)>>,
+    interval: Duration,
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self::each(INTERVAL)
+    }
+}
+
+impl Repeats {
+    /// Returns those of lines that are logged again after `interval`.
+    pub fn each(interval: Duration) -> Self {
+        Self { told: Mutex::default(), interval }
+    }
+
+    /// Whether to tell `text` of `subject`: it has changed, or the interval has passed. Counts as told then.
+    pub fn are_due(&self, subject: &str, text: &str) -> bool {
+        let mut told = self.lock();
+        if told.get(subject).is_some_and(|(last, at)| last == text && at.elapsed() < self.interval)
+        {
+            return false;
+        }
+        if told.len() >= SUBJECTS_MAX {
+            told.clear();
+        }
+        told.insert(subject.to_owned(), (text.to_owned(), Instant::now()));
+        true
+    }
+
+    /// Lets whatever comes next of `subject` be told at once.
+    pub fn forget(&self, subject: &str) {
+        self.lock().remove(subject);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_is_told_once_for_each_change_and_each_hour() {
+        let repeats = Repeats::default();
+        assert!(repeats.are_due("a", "x") && repeats.are_due("b", "x"));
+        assert!(!repeats.are_due("a", "x") && repeats.are_due("a", "y"));
+        tokio::time::advance(Duration::from_secs(3599)).await;
+        assert!(!repeats.are_due("a", "y"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(repeats.are_due("a", "y") && !repeats.are_due("a", "y"));
+        repeats.forget("a");
+        assert!(repeats.are_due("a", "y"));
+        for n in 0..2 * SUBJECTS_MAX {
+            repeats.are_due(&n.to_string(), "");
+        }
+        assert!(repeats.lock().len() <= SUBJECTS_MAX);
+    }
+}

@@ -1,0 +1,190 @@
+//! How the pollers of an app stand: what `highwater status`, the status page and its JSON show.
+//!
+//! Built from the state documents alone, so any replica can tell, and a laptop with the right to read;
+//! only the events of a poller's journal come from where that is kept. Nothing is ever written.
+//!
+//! One shape serves all: [`Status`] is an element of what `highwater status --output json` prints, and of
+//! `pollers` in the [`Report`] that `/api/status` answers. `docs/reference/status.md` lists its fields.
+
+pub mod health;
+mod poller;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use thiserror::Error;
+use time::OffsetDateTime;
+
+pub use self::poller::{
+    Batch, Beside, Event, Lease, Pause, RATE_WINDOW, Seen, Status, Tick, Tone, tone,
+};
+use crate::error::chain;
+use crate::journal::{Filter, JournalMode};
+use crate::partition::whole_of;
+use crate::poller::Poller;
+use crate::recovery::scan::{Found, Listing, documents};
+use crate::schedule::Schedule;
+use crate::store::{StateStore, StoreError};
+
+/// Most events of a journal that are shown: the newest.
+pub const EVENTS_MAX: usize = 50;
+
+/// How the pollers of an app stand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the app.
+    pub app: String,
+    /// Version of this program.
+    pub version: &'static str,
+    /// The storage service's time; `None` where no document was read.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub at: Option<OffsetDateTime>,
+    /// The pollers, by name.
+    pub pollers: Vec<Status>,
+}
+
+/// Which pollers, and how much of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked<'a> {
+    /// All that the settings or the store know.
+    All,
+    /// One, or all parts of one that is divided.
+    One(&'a str),
+    /// One, with the newest events of its journal.
+    WithJournal(&'a str),
+}
+
+/// Nothing can be told.
+#[derive(Debug, Error)]
+pub enum BoardError {
+    /// Nobody knows the poller.
+    #[error("there is no poller `{0}`, neither in the settings nor in the store")]
+    NoPoller(String),
+    /// The store does not answer, or refuses.
+    #[error("read state")]
+    Store(#[from] StoreError),
+}
+
+/// What is read from, and what is known without reading.
+#[derive(Clone, Debug)]
+pub struct Board {
+    /// Name of the app.
+    pub app: String,
+    /// Where the documents are.
+    pub state: Arc<dyn StateStore>,
+    /// The pollers of the settings.
+    pub pollers: BTreeMap<String, Arc<Poller>>,
+    /// When their functions run, where that is known.
+    pub schedules: BTreeMap<String, Vec<Schedule>>,
+}
+
+impl Board {
+    /// Reads how pollers stand: one listing, and one document each. Of all, ranges that have ended are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`BoardError::NoPoller`] where one was asked for that nobody knows; [`BoardError::Store`] of any kind
+    /// but `Conflict`.
+    pub async fn read(&self, asked: Asked<'_>) -> Result<Report, BoardError> {
+        let listing = Listing::read(&*self.state).await?;
+        let stored = listing.documents.iter().cloned();
+        let known: BTreeSet<String> = stored.chain(self.pollers.keys().cloned()).collect();
+        let names = match asked {
+            Asked::All => known.into_iter().collect(),
+            Asked::WithJournal(name) => known.into_iter().filter(|known| known == name).collect(),
+            Asked::One(name) => {
+                let is_of_it = |known: &String| known == name || whole_of(known) == name;
+                known.into_iter().filter(is_of_it).collect::<Vec<String>>()
+            }
+        };
+        if let (Asked::One(name) | Asked::WithJournal(name), true) = (asked, names.is_empty()) {
+            return Err(BoardError::NoPoller(name.to_owned()));
+        }
+        let (mut at, mut pollers) = (None, Vec::new());
+        let mut found = Box::pin(documents(Arc::clone(&self.state), names));
+        while let Some(read) = found.next().await {
+            let (name, found) = read?;
+            let quarantined = listing.quarantined.get(&name).copied().unwrap_or(0);
+            let (status, now) = self.status(&name, quarantined, found);
+            at = at.max(now);
+            if !(matches!(asked, Asked::All) && status.has_ended()) {
+                pollers.push(status);
+            }
+        }
+        if let (Asked::WithJournal(name), Some(status)) = (asked, pollers.first_mut()) {
+            status.journal = self.events(name).await?;
+        }
+        Ok(Report { app: self.app.clone(), version: env!("CARGO_PKG_VERSION"), at, pollers })
+    }
+
+    fn status(
+        &self,
+        name: &str,
+        quarantined: u64,
+        found: Found,
+    ) -> (Status, Option<OffsetDateTime>) {
+        let ttl = self.pollers.get(name).map(|poller| poller.lease_ttl());
+        let without = |error| Status {
+            quarantined,
+            schedule: self.schedule_text(name),
+            time_zone: self.time_zone(name),
+            ..Status::without_document(name, ttl.is_some(), error)
+        };
+        match found {
+            Found::Document(base) => {
+                let (age, now) = (base.age(self.state.grain()), base.now());
+                let beside = Beside { age, now, quarantined, ttl, poller: name };
+                let status = Status {
+                    schedule: self.schedule_text(name),
+                    time_zone: self.time_zone(name),
+                    next_tick_at: self.next_tick(name, now),
+                    ..Status::of(&base.document, beside)
+                };
+                (status, Some(now))
+            }
+            Found::Unreadable(error) => (without(Some(error)), None),
+            Found::Nothing => (without(None), None),
+        }
+    }
+
+    fn schedule_text(&self, name: &str) -> Option<String> {
+        let schedules = self.schedules.get(name)?;
+        let texts: Vec<String> = schedules.iter().map(ToString::to_string).collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+
+    /// Returns the zone of a poller's schedules: one process has one.
+    fn time_zone(&self, name: &str) -> Option<String> {
+        Some(self.schedules.get(name)?.first()?.zone().name().to_owned())
+    }
+
+    /// Returns when the first of a poller's functions is due, by the storage service's clock.
+    fn next_tick(&self, name: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
+        let schedules = self.schedules.get(name)?;
+        schedules.iter().filter_map(|schedule| schedule.next_after(now)).min()
+    }
+
+    /// Reads the newest events of a poller's journal, newest first; `None` where none is kept.
+    async fn events(&self, name: &str) -> Result<Option<Vec<Event>>, StoreError> {
+        let Some(poller) = self.pollers.get(name) else { return Ok(None) };
+        let history = poller.admin().latest_history().await?;
+        if history.lines.is_empty() && poller.journal_mode() == JournalMode::Off {
+            return Ok(None);
+        }
+        let lines = history.select(&Filter::default());
+        let entries = lines.iter().rev().filter_map(|line| line.entry.as_ref().ok());
+        Ok(Some(entries.take(EVENTS_MAX).map(Event::of).collect()))
+    }
+}
+
+impl BoardError {
+    /// Returns the error with all its causes, for people.
+    pub fn text(&self) -> String {
+        chain(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

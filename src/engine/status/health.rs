@@ -1,0 +1,557 @@
+//! The state of a poller, computed in one place. Pure.
+//!
+//! Every view calls [`Evidence::health`]: page, `/api/status`, `status`, `doctor`, `recover`, metrics and the health
+//! routes. So no two of them disagree.
+//!
+//! # No flapping
+//!
+//! The state is that of the last tick that finished, until the next one finishes. A tick in progress is shown beside
+//! it ([`Health::running`]), and a backoff that is over stays a backoff until the batch is tried again. A poller that
+//! fails every five seconds would otherwise look healthy in between.
+//!
+//! # Silence
+//!
+//! Idle and failing ticks write to the document at most every `STATUS_INTERVAL`. A poller is silent once three of its
+//! due times and two of these intervals passed without a trace of a tick. Where `STATUS_INTERVAL` is 0, idle ticks
+//! leave no trace, so the state is [`PollerState::Unknown`] and not [`PollerState::Silent`].
+
+use std::time::Duration;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::error::restore_state;
+use crate::schedule::Schedule;
+
+/// Due times without a trace of a tick after which a poller is silent.
+const DUE_TIMES_MISSED: usize = 3;
+/// The same in intervals at which idle ticks leave a trace.
+const INTERVALS_MISSED: u32 = 2;
+
+/// The state of a poller in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PollerState {
+    /// No tick has left a trace yet.
+    #[default]
+    NeverRan,
+    /// A tick is in progress, and none has finished before it.
+    Running,
+    /// The last tick succeeded.
+    Idle,
+    /// The target did not accept the batch; the next attempt is scheduled.
+    BackingOff,
+    /// The last tick failed.
+    Failing,
+    /// Ticks deliver nothing until an operator decides.
+    Stopped,
+    /// No tick has run for longer than the schedule allows.
+    Silent,
+    /// The same, where idle ticks leave no trace: they may run.
+    Unknown,
+    /// The poller ran before, and its state document is gone.
+    Vanished,
+    /// An operator paused it.
+    Paused,
+    /// No function runs it.
+    Disabled,
+    /// A range that is delivered.
+    Done,
+    /// A range that was cancelled.
+    Cancelled,
+    /// Other partitions deliver its rows.
+    TakenOver,
+}
+
+/// How urgent a state is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Nothing to do.
+    #[default]
+    Ok,
+    /// Nothing is delivered now. It is deliberate, or resolves by itself.
+    Warning,
+    /// Nothing is delivered until someone acts.
+    Error,
+}
+
+impl PollerState {
+    /// All states, in the order of their names in metrics.
+    pub const ALL: [Self; 14] = [
+        Self::NeverRan,
+        Self::Running,
+        Self::Idle,
+        Self::BackingOff,
+        Self::Failing,
+        Self::Stopped,
+        Self::Silent,
+        Self::Unknown,
+        Self::Vanished,
+        Self::Paused,
+        Self::Disabled,
+        Self::Done,
+        Self::Cancelled,
+        Self::TakenOver,
+    ];
+
+    /// Returns the name of the state in JSON, metrics and command output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NeverRan => "never_ran",
+            Self::Running => "running",
+            Self::Idle => "idle",
+            Self::BackingOff => "backing_off",
+            Self::Failing => "failing",
+            Self::Stopped => "stopped",
+            Self::Silent => "silent",
+            Self::Unknown => "unknown",
+            Self::Vanished => "vanished",
+            Self::Paused => "paused",
+            Self::Disabled => "disabled",
+            Self::Done => "done",
+            Self::Cancelled => "cancelled",
+            Self::TakenOver => "taken_over",
+        }
+    }
+
+    /// Returns how urgent the state is.
+    pub fn severity(self) -> Severity {
+        match self {
+            Self::Running | Self::Idle | Self::Done | Self::Cancelled | Self::TakenOver => {
+                Severity::Ok
+            }
+            Self::NeverRan | Self::BackingOff | Self::Unknown | Self::Paused | Self::Disabled => {
+                Severity::Warning
+            }
+            Self::Failing | Self::Stopped | Self::Silent | Self::Vanished => Severity::Error,
+        }
+    }
+}
+
+/// What kind of failure a tick ended with.
+///
+/// The names are the `outcome` values of [`outcome_row`](crate::poller::outcome_row); a failed handler call has three,
+/// since 503, 401 and 400 ask for different things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureClass {
+    /// The next attempt may succeed.
+    Retried,
+    /// Fails again until something is fixed.
+    Failing,
+    /// Only an operator ends it.
+    Stopped,
+}
+
+impl FailureClass {
+    /// Returns the class of a kind of failure.
+    pub fn of(kind: &str) -> Self {
+        match kind {
+            "handler_failed" | "out_of_time" => Self::Retried,
+            "position_lost"
+            | "schema_changed"
+            | "fingerprint"
+            | "fence_ahead"
+            | "not_started"
+            | "first_run_elsewhere" => Self::Stopped,
+            _ => Self::Failing,
+        }
+    }
+}
+
+/// Failed ticks without a success in between.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The last one; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The first one.
+    #[serde(with = "time::serde::rfc3339")]
+    pub since: OffsetDateTime,
+    /// How many.
+    pub count: u64,
+    /// What failed: see [`FailureClass::of`].
+    pub kind: String,
+    /// Why, in one line.
+    pub error: String,
+}
+
+/// What a store holds under the name of a poller.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stored<'a> {
+    /// No document.
+    Missing {
+        /// Whether a marker says that the poller ran before.
+        ran_before: bool,
+    },
+    /// A document that cannot be used, and why.
+    Unreadable(&'a str),
+    /// A document.
+    Found(Box<Document<'a>>),
+}
+
+/// What a state document says of its poller.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document<'a> {
+    /// [`PollerState::Done`], [`PollerState::Cancelled`] or [`PollerState::TakenOver`], if nothing is left to deliver.
+    pub ended: Option<PollerState>,
+    /// Whether a lease was ever granted.
+    pub has_run: bool,
+    /// The lease.
+    pub lease: LeaseStatus<'a>,
+    /// Who paused the poller, and why.
+    pub paused: Option<Pause<'a>>,
+    /// Why ticks stop before they read: rows are lost after the checkpoint, or the target's fence is ahead.
+    pub stopped: Option<String>,
+    /// Failed ticks since the last success.
+    pub failure: Option<Failure>,
+    /// When a tick succeeded last.
+    pub last_success_at: Option<OffsetDateTime>,
+    /// When a tick last left a trace.
+    pub last_tick_at: Option<OffsetDateTime>,
+    /// When the batch in flight is tried again.
+    pub next_attempt_at: Option<OffsetDateTime>,
+}
+
+/// A lease as its document shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaseStatus<'a> {
+    /// Released.
+    #[default]
+    Free,
+    /// Held and renewed.
+    Held,
+    /// Held by an instance that stopped renewing it.
+    Lapsed {
+        /// The instance.
+        owner_id: &'a str,
+    },
+}
+
+/// A pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause<'a> {
+    /// Who asked for it.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// Since when.
+    pub at: OffsetDateTime,
+    /// Whether the failure policy or a reply of the target paused it, and not a person.
+    pub is_by_rule: bool,
+}
+
+/// What this process saw of the poller itself; empty in a process that runs no ticks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Whether a tick is in progress.
+    pub running: bool,
+    /// When the last tick ended, of whatever outcome.
+    pub last_tick_at: Option<OffsetDateTime>,
+    /// When a tick succeeded last.
+    pub last_success_at: Option<OffsetDateTime>,
+    /// Failed ticks since that success.
+    pub failure: Option<Failure>,
+}
+
+/// What makes the poller tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Trigger<'a> {
+    /// Nothing is known of its functions, or it needs none.
+    #[default]
+    Unknown,
+    /// No function runs it, and why.
+    Off(&'a str),
+    /// When its functions run.
+    Timer(&'a [Schedule]),
+}
+
+/// All that is known of one poller.
+#[derive(Clone, Debug)]
+pub struct Evidence<'a> {
+    /// Its name.
+    pub poller: &'a str,
+    /// The time; of the storage service where that is known.
+    pub now: OffsetDateTime,
+    /// Its document.
+    pub stored: Stored<'a>,
+    /// What this process saw.
+    pub process: Process,
+    /// What makes it tick.
+    pub trigger: Trigger<'a>,
+    /// How often idle ticks leave a trace: zero for never, `None` where the settings do not name the poller.
+    pub status_interval: Option<Duration>,
+}
+
+/// The state of a poller, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// The state.
+    pub state: PollerState,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// Whether a tick is in progress.
+    pub running: bool,
+    /// Why, in one line; `None` where nothing is wrong.
+    pub cause: Option<String>,
+    /// Since when.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub since: Option<OffsetDateTime>,
+    /// Failed ticks since the last success.
+    pub last_failure: Option<Failure>,
+    /// When a tick succeeded last.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub last_success_at: Option<OffsetDateTime>,
+    /// When a tick last left a trace.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub last_tick_at: Option<OffsetDateTime>,
+    /// Page of the documentation that says what to do, relative to `docs/`.
+    pub runbook: Option<&'static str>,
+}
+
+/// What an interval without a trace of a tick means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    /// Ticks run, or nothing says how often they should.
+    No,
+    /// They do not run.
+    Silent,
+    /// They may run: idle ones leave no trace.
+    Unknown,
+}
+
+/// A state with its reason, before it is put together.
+struct Verdict {
+    state: PollerState,
+    cause: Option<String>,
+    since: Option<OffsetDateTime>,
+}
+
+impl Verdict {
+    fn new(state: PollerState, cause: impl Into<String>, since: Option<OffsetDateTime>) -> Self {
+        Self { state, cause: Some(cause.into()), since }
+    }
+
+    fn fine(state: PollerState) -> Self {
+        Self { state, cause: None, since: None }
+    }
+}
+
+impl Evidence<'_> {
+    /// Returns the state of the poller.
+    pub fn health(&self) -> Health {
+        let failure = self.failure();
+        let verdict = self.verdict(failure.as_ref());
+        let document = self.document();
+        let is_held = document.is_some_and(|document| document.lease == LeaseStatus::Held);
+        let state = verdict.state;
+        let runbook = runbook(state, failure.as_ref());
+        Health {
+            state,
+            // Settings that do not name it do not expect it to run.
+            severity: match (state, self.status_interval) {
+                (PollerState::Disabled | PollerState::NeverRan, None) => Severity::Ok,
+                _ => state.severity(),
+            },
+            running: self.process.running || is_held,
+            cause: verdict.cause,
+            since: verdict.since,
+            last_success_at: self.last_success_at(),
+            last_tick_at: self.last_tick_at(),
+            last_failure: failure,
+            runbook,
+        }
+    }
+
+    fn document(&self) -> Option<&Document<'_>> {
+        match &self.stored {
+            Stored::Found(document) => Some(document),
+            Stored::Missing { .. } | Stored::Unreadable(_) => None,
+        }
+    }
+
+    fn last_success_at(&self) -> Option<OffsetDateTime> {
+        self.document()
+            .and_then(|document| document.last_success_at)
+            .max(self.process.last_success_at)
+    }
+
+    fn last_tick_at(&self) -> Option<OffsetDateTime> {
+        self.document().and_then(|document| document.last_tick_at).max(self.process.last_tick_at)
+    }
+
+    /// Returns the failed ticks since the last success, which document and process may each know of.
+    fn failure(&self) -> Option<Failure> {
+        let success_at = self.last_success_at();
+        let stands = |failure: &&Failure| success_at.is_none_or(|at| failure.at >= at);
+        let stored = self.document().and_then(|document| document.failure.as_ref()).filter(stands);
+        let own = self.process.failure.as_ref().filter(stands);
+        match (stored, own) {
+            // The document is written less often than ticks fail.
+            (Some(stored), Some(own)) => {
+                let newest = if own.at >= stored.at { own } else { stored };
+                let count = stored.count.max(own.count);
+                Some(Failure { since: stored.since.min(own.since), count, ..newest.clone() })
+            }
+            (stored, own) => own.or(stored).cloned(),
+        }
+    }
+
+    fn verdict(&self, failure: Option<&Failure>) -> Verdict {
+        let document = match &self.stored {
+            Stored::Unreadable(error) => {
+                return Verdict::new(
+                    PollerState::Failing,
+                    *error,
+                    failure.map(|failure| failure.since),
+                );
+            }
+            Stored::Missing { ran_before } => {
+                let told = failure.filter(|failure| failure.kind == "state_vanished");
+                if *ran_before || told.is_some() {
+                    let cause = told.map_or_else(|| self.vanished(), |told| told.error.clone());
+                    return Verdict::new(PollerState::Vanished, cause, told.map(|told| told.since));
+                }
+                &Document::default()
+            }
+            Stored::Found(document) => document,
+        };
+        if let Some(ended) = document.ended {
+            return Verdict::fine(ended);
+        }
+        if let Some(pause) = &document.paused {
+            let Pause { by, reason, at, is_by_rule } = *pause;
+            let state = if is_by_rule { PollerState::Stopped } else { PollerState::Paused };
+            return Verdict::new(state, format!("paused by {by}: {reason}"), Some(at));
+        }
+        if let Trigger::Off(reason) = self.trigger {
+            return Verdict::new(PollerState::Disabled, reason, None);
+        }
+        if let Some(reason) = &document.stopped {
+            return Verdict::new(
+                PollerState::Stopped,
+                reason,
+                failure.map(|failure| failure.since),
+            );
+        }
+        let class = failure.map(|failure| FailureClass::of(&failure.kind));
+        if let (Some(failure), Some(FailureClass::Stopped)) = (failure, class) {
+            return Verdict::new(PollerState::Stopped, &failure.error, Some(failure.since));
+        }
+        let mut is_unknown = false;
+        match self.silence(document) {
+            Silence::No => {}
+            Silence::Silent => {
+                let cause = self.silent(failure);
+                return Verdict::new(PollerState::Silent, cause, self.last_tick_at());
+            }
+            Silence::Unknown => is_unknown = true,
+        }
+        if let LeaseStatus::Lapsed { owner_id } = document.lease {
+            let cause = format!(
+                "instance {owner_id} stopped during a tick and did not release the lease; the next tick takes over"
+            );
+            return Verdict::new(PollerState::Failing, cause, self.last_tick_at());
+        }
+        if let (Some(failure), Some(class)) = (failure, class) {
+            let state = match class {
+                FailureClass::Retried => PollerState::BackingOff,
+                FailureClass::Failing | FailureClass::Stopped => PollerState::Failing,
+            };
+            return Verdict::new(state, &failure.error, Some(failure.since));
+        }
+        if is_unknown {
+            let cause =
+                "no tick left a trace since then; with STATUS_INTERVAL=0 idle ticks leave none";
+            return Verdict::new(PollerState::Unknown, cause, self.last_tick_at());
+        }
+        if self.last_success_at().is_some()
+            || document.has_run && document.lease == LeaseStatus::Free
+        {
+            Verdict::fine(PollerState::Idle)
+        } else if self.process.running || document.lease == LeaseStatus::Held {
+            Verdict::fine(PollerState::Running)
+        } else if self.last_tick_at().is_some() {
+            // It ticks, and found nothing to do yet: another instance is at work, or rows are held back.
+            Verdict::fine(PollerState::Idle)
+        } else {
+            let cause = format!(
+                "no tick yet: start the function app, or run `highwater tick {}`",
+                self.poller
+            );
+            Verdict::new(PollerState::NeverRan, cause, None)
+        }
+    }
+
+    /// Judges how long no tick has left a trace.
+    fn silence(&self, document: &Document<'_>) -> Silence {
+        let (Some(last), Some(interval)) = (self.last_tick_at(), self.status_interval) else {
+            return Silence::No;
+        };
+        // Ticks that back off write nothing. The first one that does is due after the backoff.
+        let last = document.next_attempt_at.map_or(last, |until| last.max(until.min(self.now)));
+        let Trigger::Timer(schedules) = self.trigger else { return Silence::No };
+        let Some(due) = missed(schedules, last) else { return Silence::No };
+        let until = due.max(last + interval * INTERVALS_MISSED);
+        if self.process.running || document.lease == LeaseStatus::Held || self.now < until {
+            Silence::No
+        } else if interval.is_zero() {
+            Silence::Unknown
+        } else {
+            Silence::Silent
+        }
+    }
+
+    fn silent(&self, failure: Option<&Failure>) -> String {
+        let cause = match self.last_tick_at() {
+            Some(at) => {
+                let ago = (self.now - at).whole_minutes();
+                format!("no tick for {ago} min: start the function app, or `highwater run`")
+            }
+            None => "no tick: start the function app, or `highwater run`".to_owned(),
+        };
+        match failure {
+            Some(failure) => format!("{cause}; the last tick failed: {}", failure.error),
+            None => cause,
+        }
+    }
+
+    fn vanished(&self) -> String {
+        let poller = self.poller;
+        let restore = restore_state(poller, None);
+        format!("the state document of `{poller}` is gone, though the poller ran before: {restore}")
+    }
+}
+
+/// Returns the last of the due times that may be missed; `None` if the schedules end before.
+fn missed(schedules: &[Schedule], last: OffsetDateTime) -> Option<OffsetDateTime> {
+    (0..DUE_TIMES_MISSED).try_fold(last, |at, _| {
+        schedules.iter().filter_map(|schedule| schedule.next_after(at)).min()
+    })
+}
+
+/// Returns the page that says what to do.
+fn runbook(state: PollerState, failure: Option<&Failure>) -> Option<&'static str> {
+    let kind = failure.map(|failure| failure.kind.as_str());
+    match state {
+        PollerState::Running
+        | PollerState::Idle
+        | PollerState::Done
+        | PollerState::Cancelled
+        | PollerState::TakenOver
+        | PollerState::NeverRan
+        | PollerState::Disabled => None,
+        PollerState::Paused => Some("runbooks/paused.md"),
+        PollerState::Silent | PollerState::Unknown => Some("runbooks/silent.md"),
+        PollerState::Stopped if kind == Some("fence_ahead") => Some("runbooks/fenced.md"),
+        PollerState::Vanished | PollerState::Stopped => Some("runbooks/stopped.md"),
+        PollerState::Failing if kind.is_some_and(|kind| kind.starts_with("handler")) => {
+            Some("runbooks/handler.md")
+        }
+        PollerState::BackingOff => Some("runbooks/handler.md"),
+        PollerState::Failing => Some("runbooks/failures.md"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,468 @@
+//! How one poller stands, by its state document alone. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::cursor::Cursor;
+use crate::doctor::sizing::Sizing;
+use crate::document::{
+    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, StaleWrite, Standing,
+    StateDocument,
+};
+use crate::error::chain;
+use crate::journal::Entry;
+use crate::partition::Partition;
+use crate::poller::TickError;
+
+/// Over how long the rate of rows is told, as far back as the document remembers.
+pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
+
+/// What is known beside the document.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside<'a> {
+    /// How old it is.
+    pub age: LeaseAge,
+    /// The storage service's time.
+    pub now: OffsetDateTime,
+    /// Rows set aside.
+    pub quarantined: u64,
+    /// The ttl of the settings; `None` where the poller is in none.
+    pub ttl: Option<Duration>,
+    /// Its name.
+    pub poller: &'a str,
+}
+
+/// How a poller stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub poller: String,
+    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `done` and `cancelled` ranges,
+    /// `lapsed`, `blank`, `none` without a document, `unreadable`.
+    pub state: &'static str,
+    /// Whether the settings speak of it.
+    pub configured: bool,
+    /// Which part it is, where its keys are divided.
+    pub partition: Option<Partition>,
+    /// Leading part of the checkpoint.
+    pub checkpoint: Option<String>,
+    /// The checkpoint with its key.
+    pub cursor: Option<Cursor>,
+    /// When the checkpoint moved; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub checkpoint_at: Option<OffsetDateTime>,
+    /// Seconds since the checkpoint moved.
+    pub checkpoint_age_seconds: Option<i64>,
+    /// The batch that moved it.
+    pub last_batch_id: Option<String>,
+    /// How old the oldest row of the last batch was when it was read; not all modes can tell.
+    pub lag_ms: Option<u64>,
+    /// What the last tick saw that wrote; `None` where none has.
+    pub observed: Option<Seen>,
+    /// Rows committed a minute, over the last [`RATE_WINDOW`] or as far back as is remembered.
+    pub rows_per_minute: f64,
+    /// Who holds the lease, or held it last without giving it up.
+    pub owner: Option<String>,
+    /// Newest fencing token.
+    pub token: u64,
+    /// Orders tokens across a document that was made again; 0 before the first grant.
+    pub generation: u64,
+    /// The lease that is held; `None` where none is.
+    pub lease: Option<Lease>,
+    /// When its functions run, as their schedules are written; `None` where that is not known.
+    pub schedule: Option<String>,
+    /// The time zone of the schedules; `None` where they are not known.
+    pub time_zone: Option<String>,
+    /// When the next of them is due, with the offset of that zone; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub next_tick_at: Option<OffsetDateTime>,
+    /// Why no tick may run.
+    pub paused: Option<Pause>,
+    /// Rows set aside.
+    pub quarantined: u64,
+    /// Failed attempts at the batch in flight.
+    pub attempts: u32,
+    /// Why it was not taken, or why the document cannot be used.
+    pub last_error: Option<String>,
+    /// The batch being handled, or tried again.
+    pub in_flight: Option<Batch>,
+    /// The last ticks that wrote, newest last; at most [`RECENT_MAX`].
+    pub recent: Vec<Tick>,
+    /// The newest events of its journal, newest first; left out where it was not asked for, or is not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal: Option<Vec<Event>>,
+    /// What recent ticks suggest; `None` where they are too few.
+    pub sizing: Option<Sizing>,
+    /// Which settings break the rules of sizing.
+    pub warnings: Vec<String>,
+}
+
+/// A lease that is held, or was held by a process that died.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// How long it lives without a write of its holder.
+    pub ttl_seconds: u64,
+    /// How much of that is left; 0 also in the margin before somebody may take it over.
+    pub left_seconds: u64,
+    /// When it was granted; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub acquired_at: Option<OffsetDateTime>,
+}
+
+/// How far behind its source a tick saw the poller.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Seen {
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// How far behind the source was, in seconds; `None` in modes that know no times.
+    pub lag_seconds: Option<f64>,
+    /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
+    pub positions: Option<u64>,
+    /// Rows behind the checkpoint as they were counted last, up to a limit; 0 where no row waits.
+    pub rows: Option<u64>,
+    /// Positions that may not be read yet.
+    pub held_back: Option<u64>,
+    /// Positions until changes are lost to the cleaning up of tracked changes.
+    pub retention_left: Option<u64>,
+    /// Idle ticks of that process since its last delivery.
+    pub idle_ticks: u64,
+}
+
+/// Why no tick may run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+}
+
+/// The batch being handled, or tried again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Batch {
+    /// Its content identity.
+    pub batch_id: String,
+    /// Rows in it.
+    pub rows: u64,
+    /// Position before its first row.
+    pub after: Option<Cursor>,
+    /// Position of its last row.
+    pub upto: Cursor,
+    /// Whether its rows were found late.
+    pub late: bool,
+    /// Failed attempts so far.
+    pub attempt: u32,
+    /// Times a holder died with it.
+    pub crashes: u32,
+    /// When it was first announced; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it failed first; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub first_failed_at: Option<OffsetDateTime>,
+    /// Not to be tried before; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub next_attempt_at: Option<OffsetDateTime>,
+    /// Why it failed first.
+    pub first_error: Option<String>,
+    /// Why it failed last.
+    pub last_error: Option<String>,
+    /// Steps of a chain of handlers whose result is kept.
+    pub steps_done: Vec<String>,
+}
+
+/// What the outcome of a tick means to whoever watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tone {
+    /// It did what it should.
+    Good,
+    /// The protocol at work; worth a look where it comes often.
+    Warning,
+    /// It failed.
+    Bad,
+    /// Something that an operator or the recovery controller did.
+    Note,
+}
+
+/// One past tick, or what was done to the poller between two.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tick {
+    /// When it ended; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// How, by the name of its log event.
+    pub outcome: String,
+    /// What that means.
+    pub tone: Tone,
+    /// Rows committed.
+    pub rows: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// Idle ticks of the same process just before it.
+    pub idle_before: u64,
+    /// Longest of each step in it.
+    pub longest_ms: BTreeMap<String, u64>,
+    /// Who did it and why, where it was no tick.
+    pub note: Option<String>,
+}
+
+/// One event of a journal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Event {
+    /// When; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// Number of the write it tells of.
+    pub seq: u64,
+    /// What, by the name of its log event.
+    pub event: &'static str,
+    /// Token of the grant.
+    pub token: u64,
+    /// The batch.
+    pub batch_id: Option<String>,
+    /// Rows in it.
+    pub rows: Option<u64>,
+    /// What went wrong, or why it was done.
+    pub text: Option<String>,
+    /// Whose doing it was.
+    pub who: Option<String>,
+}
+
+impl Status {
+    /// Returns what a document says.
+    pub fn of(document: &StateDocument, beside: Beside<'_>) -> Self {
+        let Beside { age, now, quarantined, ttl, poller } = beside;
+        let checkpoint = &document.checkpoint;
+        let batch = document.in_flight.as_ref();
+        let ttl_of_lease = Duration::from_secs(document.lease.ttl_seconds);
+        let sizing = Sizing::of(document, ttl.unwrap_or(ttl_of_lease));
+        let mut last = document.recent.iter().rev();
+        let released = document.lease.released_at.is_some();
+        let batch_id = checkpoint.last_successful_batch_id.as_ref();
+        Self {
+            poller: poller.to_owned(),
+            state: state(document, age, now),
+            configured: ttl.is_some(),
+            partition: document.partition,
+            checkpoint: checkpoint.cursor.as_ref().map(|cursor| cursor.value.clone()),
+            cursor: checkpoint.cursor.clone(),
+            checkpoint_at: checkpoint.updated_at,
+            checkpoint_age_seconds: checkpoint.updated_at.map(|at| (now - at).whole_seconds()),
+            last_batch_id: batch_id.map(|id| id.as_str().to_owned()),
+            lag_ms: last.find_map(|tick| tick.longest_ms.get("lag")).copied(),
+            observed: document.observed.as_ref().map(Seen::of),
+            rows_per_minute: rows_per_minute(&document.recent, now),
+            owner: document.lease.owner_id.clone().filter(|_| !released),
+            token: document.lease.fencing_token.0,
+            generation: document.generation.0,
+            lease: Lease::of(document, age),
+            paused: document.paused.as_ref().map(Pause::of),
+            quarantined,
+            attempts: batch.map_or(0, |batch| batch.attempt),
+            last_error: document
+                .fence_ahead()
+                .map(|refused| fence_ahead(&document.poller_name, refused))
+                .or_else(|| batch.and_then(|batch| batch.last_error.clone())),
+            in_flight: batch.map(Batch::of),
+            recent: document.recent.iter().map(Tick::of).collect(),
+            warnings: sizing.as_ref().map(Sizing::warnings).unwrap_or_default(),
+            sizing,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the status of a poller whose document is not there, or cannot be used.
+    pub fn without_document(poller: &str, configured: bool, error: Option<String>) -> Self {
+        let state = if error.is_some() { "unreadable" } else { "none" };
+        Self { poller: poller.to_owned(), state, configured, last_error: error, ..Self::default() }
+    }
+
+    /// Whether it is a range of which nothing more is to be delivered.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, "done" | "cancelled")
+    }
+
+    /// Whether somebody should look at it: no tick delivers anything as it stands.
+    pub fn needs_attention(&self) -> bool {
+        matches!(self.state, "backing_off" | "fence_ahead" | "lapsed" | "paused" | "unreadable")
+            || self.attempts > 0
+    }
+}
+
+/// Says why no tick delivers, as each of them does.
+fn fence_ahead(poller: &str, refused: StaleWrite) -> String {
+    let StaleWrite { stale, current } = refused;
+    chain(&TickError::FenceAhead { poller: poller.to_owned(), stale, current })
+}
+
+fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'static str {
+    // Nobody has to take over what is not to be delivered any more.
+    let ended = document.range.as_ref().filter(|range| range.has_ended());
+    match document.standing_for_nobody(age) {
+        Standing::Held { .. } | Standing::Own => return "running",
+        Standing::Lapsed if ended.is_none() => return "lapsed",
+        Standing::Lapsed | Standing::Free => {}
+    }
+    let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
+    if document.taken_over_by.is_some() {
+        "taken_over"
+    } else if let Some(ended) = ended {
+        if ended.done_at.is_some() { "done" } else { "cancelled" }
+    } else if document.paused.is_some() {
+        "paused"
+    } else if document.fence_ahead().is_some() {
+        "fence_ahead"
+    } else if waits.is_some_and(|until| now < until) {
+        "backing_off"
+    } else if document.is_blank() {
+        "blank"
+    } else {
+        "free"
+    }
+}
+
+/// Returns rows a minute of the ticks in the last [`RATE_WINDOW`]. A ring that is full and does not reach
+/// back so far is taken for as long as it does.
+fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
+    let since = now - RATE_WINDOW;
+    let within: Vec<&RecentTick> = recent.iter().filter(|tick| tick.at > since).collect();
+    let rows: u64 = within.iter().map(|tick| tick.rows).sum();
+    let is_cut = recent.len() >= RECENT_MAX && within.len() == recent.len();
+    let from = within.first().filter(|_| is_cut).map_or(since, |tick| tick.at);
+    let minutes = (now - from).as_seconds_f64() / 60.0;
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = rows as f64 / minutes.max(1.0 / 60.0);
+    // Two digits are more than the ring can tell.
+    (rate * 100.0).round() / 100.0
+}
+
+impl Lease {
+    fn of(document: &StateDocument, age: LeaseAge) -> Option<Self> {
+        let lease = &document.lease;
+        if document.standing_for_nobody(age) == Standing::Free {
+            return None;
+        }
+        let idle = document.idle(age).as_secs();
+        Some(Self {
+            ttl_seconds: lease.ttl_seconds,
+            left_seconds: lease.ttl_seconds.saturating_sub(idle),
+            acquired_at: lease.acquired_at,
+        })
+    }
+}
+
+impl Seen {
+    fn of(observed: &Observed) -> Self {
+        Self {
+            at: observed.at,
+            lag_seconds: observed.lag,
+            positions: observed.positions,
+            rows: observed.rows,
+            held_back: observed.held_back,
+            retention_left: observed.retention_left,
+            idle_ticks: observed.idle_ticks,
+        }
+    }
+}
+
+impl Pause {
+    fn of(paused: &Paused) -> Self {
+        Self { by: paused.by.clone(), reason: paused.reason.clone(), at: paused.at }
+    }
+}
+
+impl Batch {
+    fn of(batch: &InFlight) -> Self {
+        Self {
+            batch_id: batch.batch_id.as_str().to_owned(),
+            rows: batch.rows,
+            after: batch.after.clone(),
+            upto: batch.upto.clone(),
+            late: batch.late,
+            attempt: batch.attempt,
+            crashes: batch.crashes,
+            started_at: batch.started_at,
+            first_failed_at: batch.first_failed_at,
+            next_attempt_at: batch.next_attempt_at,
+            first_error: batch.first_error.clone(),
+            last_error: batch.last_error.clone(),
+            steps_done: batch.steps.iter().map(|step| step.step.clone()).collect(),
+        }
+    }
+}
+
+impl Tick {
+    fn of(tick: &RecentTick) -> Self {
+        let text = |name: &str| tick.extra.get(name).and_then(|value| value.as_str());
+        let note = match (text("by"), text("reason"), text("condition")) {
+            (Some(by), Some(reason), _) if !reason.is_empty() => Some(format!("{by}: {reason}")),
+            (Some(by), ..) => Some(by.to_owned()),
+            (None, _, condition) => condition.map(str::to_owned),
+        };
+        Self {
+            at: tick.at,
+            outcome: tick.outcome.clone(),
+            tone: tone(&tick.outcome),
+            rows: tick.rows,
+            batches: tick.batches,
+            duration_ms: tick.duration_ms,
+            idle_before: tick.idle_before,
+            longest_ms: tick.longest_ms.clone(),
+            note,
+        }
+    }
+}
+
+impl Event {
+    /// Returns what is shown of an entry.
+    pub fn of(entry: &Entry) -> Self {
+        let Entry { at, seq, event, fencing_token, details, owner_id, .. } = entry;
+        let texts = [&details.error, &details.reason, &details.outcome];
+        Self {
+            at: *at,
+            seq: *seq,
+            event: event.as_str(),
+            token: fencing_token.0,
+            batch_id: details.batch_id.as_ref().map(|id| id.as_str().to_owned()),
+            rows: details.rows,
+            text: texts.into_iter().flatten().next().cloned(),
+            who: details.by.clone().or_else(|| owner_id.clone()),
+        }
+    }
+}
+
+/// Says what the outcome of a tick means, by the names of the table beside
+/// [`outcome_row`](crate::poller::outcome_row).
+pub fn tone(outcome: &str) -> Tone {
+    match outcome {
+        "tick_complete" | "fetch_empty" => Tone::Good,
+        "lease_lost"
+        | "stale_write_blocked"
+        | "lease_acquire_skipped"
+        | "tick_backing_off"
+        | "tick_aborted"
+        | "tick_paused" => Tone::Warning,
+        "fingerprint_mismatch"
+        | "state_vanished"
+        | "not_started"
+        | "first_run_elsewhere"
+        | "position_lost"
+        | "schema_changed"
+        | "fence_ahead" => Tone::Bad,
+        failed if failed.ends_with("_failed") => Tone::Bad,
+        _ => Tone::Note,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+use serde_json::json;
+use time::macros::datetime;
+
+use super::*;
+use crate::cursor::SourceFingerprint;
+use crate::document::{Generation, decode};
+
+const NOW: OffsetDateTime = datetime!(2026-01-01 2:00 UTC);
+
+fn beside(seconds: u64) -> Beside<'static> {
+    let age = LeaseAge { since_write: Duration::from_secs(seconds), grain: Duration::ZERO };
+    let ttl = Some(Duration::from_secs(120));
+    Beside { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
+}
+
+/// Returns the status of a document of which these fields are as given.
+fn status(seconds: u64, fields: &serde_json::Value) -> Status {
+    let document = StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(7));
+    let mut json = serde_json::to_value(&document).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        json[name] = value.clone();
+    }
+    let document = decode("orders", json.to_string().as_bytes()).unwrap();
+    Status::of(&document, beside(seconds))
+}
+
+#[test]
+fn a_word_says_how_a_poller_stands() {
+    let upto =
+        json!({ "kind": "rowversion", "value": "0x0000000000000008", "tiebreaker": { "id": 8 } });
+    let batch = |until: &str| {
+        json!({ "batch_id": "b", "upto": upto, "rows": 3, "digest": "d", "attempt": 2,
+            "last_error": "503", "next_attempt_at": until })
+    };
+    let held = json!({ "lease": { "owner_id": "a", "fencing_token": 4 } });
+    let range = |ended: serde_json::Value| {
+        let mut range = json!({ "of": "orders", "upto": upto, "begun_at": "2026-01-01T01:00:00Z" });
+        range.as_object_mut().unwrap().extend(ended.as_object().unwrap().clone());
+        range
+    };
+    for (seconds, fields, expected) in [
+        (0, json!({}), "free"),
+        (121, held.clone(), "running"),
+        (122, held, "lapsed"),
+        (0, json!({ "generation": 0 }), "blank"),
+        (0, json!({ "in_flight": batch("2026-01-01T02:00:01Z") }), "backing_off"),
+        (0, json!({ "in_flight": batch("2026-01-01T02:00:00Z") }), "free"),
+        (
+            0,
+            json!({ "paused": { "by": "ann", "reason": "r", "at": "2026-01-01T01:00:00Z" } }),
+            "paused",
+        ),
+        (
+            0,
+            json!({
+                "lease": {
+                    "fencing_token": 4,
+                    "released_at": "2026-01-01T01:00:00Z",
+                    "target_fence": { "generation": 7, "token": 9 },
+                },
+                "in_flight": batch("2026-01-01T02:00:01Z"),
+            }),
+            "fence_ahead",
+        ),
+        (0, json!({ "taken_over_by": 4 }), "taken_over"),
+        (0, json!({ "range": range(json!({})) }), "free"),
+        (0, json!({ "range": range(json!({ "done_at": "2026-01-01T01:30:00Z" })) }), "done"),
+        (
+            0,
+            json!({ "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })) }),
+            "cancelled",
+        ),
+        // Its holder has died meanwhile.
+        (
+            122,
+            json!({
+                "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })),
+                "lease": { "owner_id": "a", "fencing_token": 4 },
+            }),
+            "cancelled",
+        ),
+    ] {
+        assert_eq!(status(seconds, &fields).state, expected, "{fields}");
+    }
+}
+
+#[test]
+fn what_people_ask_for_is_in_the_document() {
+    let cursor =
+        json!({ "kind": "rowversion", "value": "0x0000000000000008", "tiebreaker": { "id": 8 } });
+    let fields = json!({
+        "checkpoint": { "cursor": cursor, "updated_at": "2026-01-01T01:59:00Z" },
+        "lease": { "owner_id": "a", "fencing_token": 4 },
+        "recent": [{ "at": "2026-01-01T01:59:00Z", "outcome": "x", "longest_ms": { "lag": 70 } }],
+    });
+    let found = status(10, &fields);
+    assert_eq!(found.checkpoint.as_deref(), Some("0x0000000000000008"));
+    assert_eq!((found.checkpoint_age_seconds, found.lag_ms), (Some(60), Some(70)));
+    assert_eq!((found.owner.as_deref(), found.token), (Some("a"), 4));
+    assert_eq!((found.quarantined, found.configured, found.sizing), (2, true, None));
+}
+
+fn tick(ago_seconds: i64, rows: u64) -> serde_json::Value {
+    use time::format_description::well_known::Rfc3339;
+    let at = NOW - time::Duration::seconds(ago_seconds);
+    json!({ "at": at.format(&Rfc3339).unwrap(), "outcome": "tick_complete", "rows": rows })
+}
+
+#[test]
+fn the_rate_is_of_the_window_or_of_as_much_of_it_as_is_remembered() {
+    let rate = |ticks: Vec<serde_json::Value>| {
+        status(0, &json!({ "recent": ticks })).rows_per_minute.to_string()
+    };
+    assert_eq!(rate(vec![]), "0");
+    assert_eq!(rate(vec![tick(601, 1000), tick(300, 15), tick(1, 5)]), "2");
+    // A full ring of one tick a second: it knows of no more than 50 seconds.
+    let full = (0..50).rev().map(|ago| tick(ago + 1, 3)).collect();
+    assert_eq!(rate(full), "180");
+    assert_eq!(rate(vec![tick(0, 1)]), "0.1");
+}
+
+#[test]
+fn a_countdown_takes_off_what_had_passed_before_another_wrote() {
+    let lease = |seconds: u64, released: bool| {
+        let at = released.then_some("2026-01-01T01:00:00Z");
+        let lease = json!({ "owner_id": "a", "fencing_token": 4, "ttl_seconds": 120,
+            "idle_before_seconds": 20, "released_at": at });
+        let found = status(seconds, &json!({ "lease": lease }));
+        found.lease.map(|lease| (lease.ttl_seconds, lease.left_seconds))
+    };
+    assert_eq!(lease(30, false), Some((120, 70)));
+    assert_eq!(lease(101, false), Some((120, 0)), "held still: the margin is not over");
+    assert_eq!(lease(30, true), None);
+}
+
+#[test]
+fn who_did_something_between_two_ticks_is_told_and_is_no_failure() {
+    let at = "2026-01-01T01:00:00Z";
+    let found = status(
+        0,
+        &json!({ "recent": [
+        { "at": at, "outcome": "resumed", "by": "ann", "reason": "mended" },
+        { "at": at, "outcome": "resumed", "by": "ann", "reason": "" },
+        { "at": at, "outcome": "recovered", "condition": "lease_expired" },
+        { "at": at, "outcome": "handler_failed" },
+    ] }),
+    );
+    let notes: Vec<_> = found.recent.iter().map(|tick| (tick.note.as_deref(), tick.tone)).collect();
+    let expected = [
+        (Some("ann: mended"), Tone::Note),
+        (Some("ann"), Tone::Note),
+        (Some("lease_expired"), Tone::Note),
+        (None, Tone::Bad),
+    ];
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn attention_is_asked_for_where_nothing_is_delivered() {
+    let needs = |state, attempts| Status { state, attempts, ..Status::default() }.needs_attention();
+    for state in ["paused", "lapsed", "backing_off", "fence_ahead", "unreadable"] {
+        assert!(needs(state, 0), "{state}");
+    }
+    for state in ["running", "free", "blank", "none"] {
+        assert!(!needs(state, 0), "{state}");
+        assert!(needs(state, 1), "{state}");
+    }
+}
+
+#[test]
+fn every_end_that_is_logged_as_an_error_is_bad_and_every_warning_is_one() {
+    let mut seen = 0;
+    let rows = include_str!("../../poller/outcome.rs").lines();
+    for row in rows.filter_map(|line| line.strip_prefix("/// |")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let expected = match cells.get(4) {
+            Some(&"ERROR") => Tone::Bad,
+            Some(&"WARN") => Tone::Warning,
+            _ => continue,
+        };
+        let event = cells[3].trim_matches('`');
+        assert_eq!(tone(event), expected, "{event}");
+        seen += 1;
+    }
+    assert!(seen > 10, "the table of ends was found");
+}

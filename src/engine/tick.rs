@@ -1,0 +1,278 @@
+//! One tick of one poller, from its position to the last commit.
+//!
+//! [`Tick::round`] tells the whole story, top to bottom; its steps are the modules of the same names. While a tick
+//! holds the lease it is a [`LeasedTick`]: the lease, and the current batch.
+
+mod audit;
+mod backlog;
+mod batch;
+mod batch_size;
+mod call;
+mod commit;
+mod deliver;
+mod event_range;
+mod failure;
+mod fetch;
+mod isolate;
+mod prefetch;
+mod report;
+mod rounds;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+use tracing::Level;
+
+use self::batch::{Batch, Work};
+pub(crate) use self::failure::{blame, reject_if_single_row};
+use self::fetch::{Fetched, Next};
+use self::prefetch::Prefetch;
+use self::report::Report;
+pub use self::report::TickLine;
+use crate::document::Snapshot;
+use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::poller::memory::Memory;
+use crate::poller::outcome::refused_outcome;
+use crate::poller::{Poller, Skipped, StopSignal, TickError, TickOutcome};
+
+/// How often a round starts again because the document changed before the lease was acquired.
+const ACQUIRE_TRIES_MAX: u32 = 2;
+
+/// What the caller asks of a tick.
+#[derive(Clone, Debug, Default)]
+pub struct TickRequest {
+    /// Id of the invocation, for logs.
+    pub invocation_id: String,
+    /// W3C trace context to pass on to the handler.
+    pub traceparent: Option<String>,
+    /// Vendor-specific part of the trace context.
+    pub tracestate: Option<String>,
+    /// Set when the tick is to stop after the current batch.
+    pub stop: StopSignal,
+    /// Whether the host retries soon if the tick fails. Such a tick waits for the end of a backoff, because that may
+    /// outlast all of the host's retries.
+    pub is_retried: bool,
+}
+
+/// How a tick ended, and what it did until then.
+#[derive(Debug)]
+pub struct TickReport {
+    /// The outcome.
+    pub result: Result<TickOutcome, TickError>,
+    /// Rows committed.
+    pub rows: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// How long it took.
+    pub duration: Duration,
+    /// One line for people.
+    pub summary: String,
+    /// Level of its last log event.
+    pub level: Level,
+    /// Fields of that event.
+    pub line: TickLine,
+}
+
+/// One run of a poller.
+struct Tick<'p> {
+    poller: &'p Poller,
+    /// Locked while a tick runs, which is how a second one notices it.
+    memory: MutexGuard<'p, Memory>,
+    report: Report<'p>,
+}
+
+/// A tick while it holds the lease.
+struct LeasedTick<'t, 'p> {
+    poller: &'p Poller,
+    report: &'t mut Report<'p>,
+    lease: Lease<'p>,
+    /// The current batch, and rows of the same fetch that wait after it.
+    work: Work,
+    /// The read of the next batch, on the assumption that the current one is accepted whole.
+    prefetch: Option<Prefetch<'p>>,
+    /// The previous batch, while its commit is made alongside the handler.
+    uncommitted: Option<Arc<Batch>>,
+}
+
+impl Poller {
+    /// Delivers what changed since the last commit.
+    ///
+    /// A process never runs two ticks of one poller at once: the second is skipped.
+    pub async fn tick(&self, request: &TickRequest) -> TickReport {
+        let report = Report::start(self, request);
+        match self.memory.try_lock() {
+            Ok(memory) => Box::pin(Tick { poller: self, memory, report }.run()).await,
+            Err(_) => report.finish(Ok(TickOutcome::Skipped(Skipped::AlreadyRunning))),
+        }
+    }
+}
+
+impl<'p> Tick<'p> {
+    async fn run(mut self) -> TickReport {
+        let poller = self.poller;
+        self.report.recall_backlog(self.memory.rows_behind());
+        let result = poller.append_during(Box::pin(self.rounds())).await;
+        let started_at = self.report.started_at();
+        let behind = poller.report_backlog(&mut self.memory, &result, started_at).await;
+        self.report.note_backlog(behind);
+        // An operator may change the document to fix the failure, so the next tick must read it.
+        if result.is_err() {
+            self.memory.forget();
+        }
+        self.report.finish(result)
+    }
+
+    /// Delivers from the position in the state document on, until no row is left or a limit is reached.
+    async fn round(&mut self) -> Result<TickOutcome, TickError> {
+        let poller = self.poller;
+        for _ in 0..ACQUIRE_TRIES_MAX {
+            // Load the state document, from memory if that is fresh enough. Writes nothing. A poller that never ran
+            // is first looked for under other names.
+            let mut base = poller.load(&mut self.memory).await?;
+            self.memory.begin(&base);
+
+            // Blocked? By another instance's lease, a pause, a backoff, lost rows or a fence that is ahead. Writes
+            // nothing.
+            if let Some(outcome) = poller.hindrance(&base) {
+                return Ok(outcome);
+            }
+            poller.refuse_lost(&base.document)?;
+            poller.refuse_fence_ahead(&base.document)?;
+
+            // Fetch the rows after the checkpoint, or late rows. Without any the tick is idle: every
+            // `STATUS_INTERVAL` it writes that it ran, otherwise nothing.
+            let Some(batch) = self.fetch(&mut base).await? else { return Ok(TickOutcome::Idle) };
+
+            // Acquire the lease: one write, under the tag of the document that gave the position, which proves that
+            // the position still was current. The first lease of a poller also writes its marker.
+            let lease = match self.acquire(&base, &batch).await? {
+                Acquisition::Held(lease) => *lease,
+                Acquisition::Refused(outcome) => return Ok(outcome),
+                Acquisition::Conflict => {
+                    self.memory.forget();
+                    continue;
+                }
+            };
+            self.memory.forget();
+            self.report.note_idle_ticks(self.memory.take_idle_ticks());
+            let mut held = LeasedTick::start(poller, &mut self.report, lease, batch);
+            let end = loop {
+                // Deliver the current batch. Meanwhile the lease is renewed; a renewal also commits rows that the
+                // handler has accepted early. Rows may be written to quarantine. A failure is recorded with the
+                // release, and ends the tick.
+                Box::pin(held.deliver()).await?;
+
+                // Next: rows of the same fetch that wait, the prefetched batch, or one read now. Writes nothing.
+                let next = Box::pin(held.next()).await;
+
+                // Commit: one write, which moves the checkpoint and either announces the next batch or releases the
+                // lease.
+                held.commit(&next).await?;
+                match next {
+                    Ok(Next::Work(next)) if !held.is_blocked() => held.continue_with(*next),
+                    // The commit found the poller paused, or the range cancelled.
+                    Ok(Next::Work(_)) => {
+                        held.release().await;
+                        break Ok(TickOutcome::Committed { more: true });
+                    }
+                    Ok(end) => {
+                        let more = !matches!(end, Next::Nothing(_));
+                        break Ok(TickOutcome::Committed { more });
+                    }
+                    Err(error) => break Err(error),
+                }
+            };
+            self.memory.remember(held.lease);
+            return end;
+        }
+        Ok(TickOutcome::Skipped(Skipped::Conflict))
+    }
+
+    /// Returns the first batch, which may be of late rows; `None` if there is none.
+    async fn fetch(&mut self, base: &mut Snapshot) -> Result<Option<Box<Batch>>, TickError> {
+        let remember = match self.read_first(base).await? {
+            Fetched::Batch(mut batch) => {
+                if let Some(state) = batch.anchored(&base.document.source_state) {
+                    base.document_mut().source_state = state;
+                }
+                return Ok(Some(batch));
+            }
+            Fetched::Nothing(remember) => remember,
+        };
+        let late = self.late(base).await;
+        if let Ok(Some(late)) = late {
+            // The new state of the source is written with the lease.
+            if let Some(remember) = remember {
+                base.document_mut().source_state = remember.state;
+            }
+            return Ok(Some(late));
+        }
+        self.report.note_time(base.now());
+        self.memory.note_lag(self.report.lag());
+        self.poller.idle(&mut self.memory, base.clone(), remember).await;
+        late
+    }
+
+    /// Requests the lease.
+    async fn acquire(
+        &mut self,
+        base: &Snapshot,
+        batch: &Batch,
+    ) -> Result<Acquisition<'p>, TickError> {
+        let poller = self.poller;
+        let context = LeaseContext {
+            store: &*poller.store,
+            key: &poller.key,
+            instance: &poller.instance,
+            terms: poller.terms,
+            stop_at: self.report.started_at() + poller.limits.handler_stop_after,
+            journal: &poller.journal.recorder,
+        };
+        let in_flight = Some(batch.in_flight());
+        let asked = if poller.through_pause {
+            Lease::acquire_under_pause(context, base, in_flight).await
+        } else {
+            Lease::acquire(context, base, in_flight).await
+        };
+        match asked.map_err(TickError::Acquire)? {
+            Acquired::Held(mut lease) => {
+                self.report.lease_acquired(&lease, base);
+                poller.log_first_run(&lease, base);
+                poller.mark(&mut lease).await;
+                Ok(Acquisition::Held(lease))
+            }
+            Acquired::Conflict => Ok(Acquisition::Conflict),
+            Acquired::Refused(refusal) => match refused_outcome(&refusal, poller.lapses_at(base)) {
+                Some(outcome) => Ok(Acquisition::Refused(outcome)),
+                None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
+            },
+        }
+    }
+}
+
+/// The result of requesting the lease.
+enum Acquisition<'p> {
+    Held(Box<Lease<'p>>),
+    /// The tick ends with this outcome.
+    Refused(TickOutcome),
+    /// Another writer was first: the tick may start again with that document.
+    Conflict,
+}
+
+impl<'t, 'p> LeasedTick<'t, 'p> {
+    fn start(
+        poller: &'p Poller,
+        report: &'t mut Report<'p>,
+        lease: Lease<'p>,
+        batch: Box<Batch>,
+    ) -> Self {
+        let work = Work::of(batch, poller, &lease);
+        Self { poller, report, lease, work, prefetch: None, uncommitted: None }
+    }
+
+    /// Whether the poller was paused, or the range cancelled.
+    fn is_blocked(&self) -> bool {
+        self.lease.document().is_blocked()
+    }
+}

@@ -1,0 +1,263 @@
+//! Delivering the current batch, or as much of it as the target accepts: one loop that does what [`super::isolate`]
+//! decides.
+
+use super::LeasedTick;
+use super::batch::Batch;
+use super::call::CallFailure;
+use super::failure::{blame, reject_if_single_row};
+use super::fetch::Fetched;
+use super::isolate::{CallContext, Decision, End, Outcome, PriorAttempts, Step};
+use crate::document::InFlight;
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::journal::{Details, Happened};
+use crate::lease::LeaseError;
+use crate::poller::TickError;
+use crate::quarantine::{QuarantinedRow, Reason};
+use crate::store::{Precondition, StoreError};
+
+/// Why the current rows were not accepted.
+struct Failure {
+    error: HandlerError,
+    /// Whether the only reason is that the tick's time is up.
+    is_out_of_time: bool,
+}
+
+impl LeasedTick<'_, '_> {
+    /// Delivers the current rows, or as much of their front as the target accepts, until they are settled.
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] if the tick ends with them. Their failure is recorded then, and the lease released.
+    pub(super) async fn deliver(&mut self) -> Result<(), TickError> {
+        let mut failure = self.judge_crashes();
+        loop {
+            match self.work.isolation.next() {
+                Step::Deliver { rows, announce } => {
+                    let tried = self.work.part(self.poller, &rows);
+                    if announce {
+                        self.announce_rows(&tried).await?;
+                    }
+                    self.start_prefetch();
+                    let handled = self.call(&tried, &rows).await;
+                    self.note_commit_alongside();
+                    let Err(not_taken) = handled else {
+                        self.record(Outcome::Accepted, None, &tried);
+                        continue;
+                    };
+                    // The prefetch starts after rows that may not be accepted now. Further reads may follow to find
+                    // out more about these rows, and must not wait for it.
+                    self.prefetch = None;
+                    let (outcome, failed) = self.outcome_of(not_taken, &tried)?;
+                    self.record(outcome, Some(&failed), &tried);
+                    failure = Some(failed);
+                }
+                Step::Probe { rows, announce } => {
+                    if let Some(whole) = announce {
+                        let whole = self.work.part(self.poller, &whole);
+                        self.announce_probe(&whole).await?;
+                    }
+                    let tried = self.work.part(self.poller, &rows);
+                    let outcome = match self.call(&tried, &rows).await {
+                        Ok(()) => Outcome::Accepted,
+                        Err(not_taken) => self.outcome_of(not_taken, &tried)?.0,
+                    };
+                    self.record(outcome, None, &tried);
+                }
+                Step::ReadMore => {
+                    let rows = self.read_probe_rows().await?;
+                    self.work.isolation.has_read_more(rows);
+                }
+                Step::Quarantine(reason) => {
+                    self.quarantine(reason, failure.as_ref()).await?;
+                    let before = self.work.isolation.rows();
+                    self.work.isolation.quarantined();
+                    self.work.follow(self.poller, &before);
+                }
+                Step::Settle(fate) => {
+                    self.work.fate = fate;
+                    return Ok(());
+                }
+                Step::GiveUp(end) => return Err(self.give_up(end, failure).await),
+            }
+        }
+    }
+
+    /// Reports the outcome of a call with `tried` to the state machine, and logs its decision.
+    fn record(&mut self, outcome: Outcome, failure: Option<&Failure>, tried: &Batch) {
+        let error = failure.map(|failure| &failure.error);
+        let when = self.call_context(error);
+        let before = self.work.isolation.rows();
+        let decision = self.work.isolation.record(outcome, &when);
+        self.work.follow(self.poller, &before);
+        if let (Some(decision), Some(error)) = (decision, error) {
+            self.log_decision(&decision, tried, error);
+        }
+    }
+
+    fn log_decision(&self, decision: &Decision, tried: &Batch, error: &HandlerError) {
+        match decision {
+            Decision::Halved { to } => self.report.batch_halved(tried, *to, error),
+            Decision::Bisect => self.report.bisecting(tried, error),
+            Decision::FrontOfChain { to } => self.report.accepted_in_part(tried, *to, error),
+        }
+    }
+
+    /// Returns the context in which a call ended just now.
+    pub(super) fn call_context(&self, error: Option<&HandlerError>) -> CallContext {
+        let in_flight = self.lease.expected().in_flight.as_ref();
+        CallContext {
+            tried: PriorAttempts::of(in_flight),
+            first_failed_alone: in_flight.is_some_and(|in_flight| in_flight.probing),
+            now: self.lease.now(),
+            error: error.map(|error| chain(error)).unwrap_or_default(),
+            may_call_again: self.has_time() && self.lease.expected().paused.is_none(),
+        }
+    }
+
+    /// Translates a failed call into an outcome for the state machine.
+    fn outcome_of(
+        &self,
+        not_taken: CallFailure,
+        tried: &Batch,
+    ) -> Result<(Outcome, Failure), TickError> {
+        let (outcome, error) = match not_taken {
+            CallFailure::Lost(error) => return Err(error),
+            CallFailure::OutOfTime { progressed } => {
+                let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
+                let had_all = !progressed && self.report.batches() == 0;
+                return Ok((
+                    Outcome::OutOfTime { had_all },
+                    Failure { error, is_out_of_time: true },
+                ));
+            }
+            CallFailure::AcceptedFrontByStep(rows, error) => {
+                (Outcome::AcceptedFrontByStep(rows), error)
+            }
+            CallFailure::Handler(error) => {
+                let error = reject_if_single_row(error, tried.events.len());
+                let outcome = if let HandlerError::Partial { accepted: accepted @ 1.., .. } = error
+                {
+                    Outcome::AcceptedFront(accepted)
+                } else if matches!(error, HandlerError::TooLarge(_)) {
+                    Outcome::TooLarge
+                } else {
+                    Outcome::Failed(blame(&error))
+                };
+                (outcome, error)
+            }
+        };
+        Ok((outcome, Failure { error, is_out_of_time: false }))
+    }
+
+    /// Applies the policy for rows with which processes have crashed. Returns the failure that stands for the
+    /// crashes.
+    fn judge_crashes(&mut self) -> Option<Failure> {
+        let in_flight = self.lease.expected().in_flight.as_ref();
+        let crashes = in_flight.map_or(0, InFlight::crashes_in_a_row);
+        if crashes == 0 {
+            return None;
+        }
+        let (tried, alone) = (PriorAttempts::of(in_flight), self.work.batch.crashed_alone);
+        let decision = self.work.isolation.crashed(crashes, alone, tried);
+        let error = HandlerError::Retryable(format!(
+            "{crashes} processes have ended with these rows in hand, without a word"
+        ));
+        if let Some(decision) = &decision {
+            self.log_decision(decision, &self.work.batch, &error);
+        }
+        Some(Failure { error, is_out_of_time: false })
+    }
+
+    /// Reads rows after the last one. Whether the target accepts them shows whether it is down. Returns how many
+    /// there are.
+    async fn read_probe_rows(&mut self) -> Result<usize, TickError> {
+        match self.read_next_batch().await {
+            Ok(Fetched::Batch(behind)) => {
+                self.work.append(self.poller, &behind);
+                Ok(behind.events.len())
+            }
+            Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => Err(lost),
+            // Without another row there is no proof either way.
+            Ok(Fetched::Nothing(_)) | Err(_) => Ok(0),
+        }
+    }
+
+    /// Records which rows are about to be delivered, because they may crash the process.
+    async fn announce_rows(&mut self, tried: &Batch) -> Result<(), TickError> {
+        let known = self.work.isolation.prior_attempts().cloned().unwrap_or_default();
+        self.lease.narrow(tried.in_flight_after(known)).await.map_err(TickError::LeaseLost)
+    }
+
+    /// Records that more rows than the failing one are about to be delivered: a process that crashes now did not
+    /// crash with that row alone.
+    async fn announce_probe(&mut self, whole: &Batch) -> Result<(), TickError> {
+        let tried = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
+        let whole = InFlight { probing: true, ..whole.in_flight_after(tried) };
+        self.lease.narrow(whole).await.map_err(TickError::LeaseLost)
+    }
+
+    /// Writes the current row to quarantine, so that the checkpoint may move past it.
+    ///
+    /// If that write fails, the checkpoint stays: the failure is recorded instead.
+    async fn quarantine(
+        &mut self,
+        reason: Reason,
+        failure: Option<&Failure>,
+    ) -> Result<(), TickError> {
+        let Some(Failure { error, .. }) = failure else { return Ok(()) };
+        let known = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
+        let tried = self.work.isolation.prior_attempts().unwrap_or(&known);
+        let (text, now) = (chain(error), self.lease.now());
+        let row = QuarantinedRow {
+            poller: self.poller.of(),
+            batch_id: &self.work.batch.id,
+            holder: self.lease.holder(),
+            reason,
+            attempts: tried.attempt.saturating_add(1),
+            crashes: tried.crashes,
+            first_failed_at: tried.first_failed_at.unwrap_or(now),
+            quarantined_at: now,
+            first_error: tried.first_error.as_deref().unwrap_or(&text),
+            last_error: &text,
+        };
+        let entries: Vec<_> = self.work.batch.events.iter().map(|event| row.entry(event)).collect();
+        let mut failed = None;
+        for (key, bytes) in entries {
+            let put = self.poller.store.store(&key, bytes, Precondition::Absent);
+            match self.lease.hold_while(put).await {
+                // Quarantined before, by a tick that never got to its commit.
+                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => {}
+                Ok(Err(error)) => failed = Some(chain(&error)),
+                Err(LeaseError::OutOfTime) => failed = Some("the tick's time is over".to_owned()),
+                Err(error) => return Err(TickError::LeaseLost(error)),
+            }
+        }
+        if let Some(why) = failed {
+            let error = HandlerError::Retryable(format!(
+                "{text}; and the row could not be set aside: {why}"
+            ));
+            self.record_failure(&error, None).await;
+            return Err(TickError::Handler(error));
+        }
+        self.report.quarantined(&self.work.batch, reason, error);
+        self.lease.note(Happened::RowQuarantined, || Details {
+            error: Some(text),
+            reason: Some(reason.as_str().to_owned()),
+            ..self.work.batch.details(None)
+        });
+        Ok(())
+    }
+
+    /// Records the failure, and pauses the poller if the policy says so.
+    async fn give_up(&mut self, end: End, failure: Option<Failure>) -> TickError {
+        // The state machine gives up only after a failure.
+        let Some(Failure { error, is_out_of_time }) = failure else { return TickError::OutOfTime };
+        if let HandlerError::Fenced(stale) = error {
+            return self.fenced(stale).await;
+        }
+        let pause = (end == End::Stop).then(|| self.stop_pause(&error));
+        self.record_failure(&error, pause).await;
+        if is_out_of_time { TickError::OutOfTime } else { TickError::Handler(error) }
+    }
+}

@@ -1,0 +1,200 @@
+//! Ends without a commit: recording that the handler failed, and releasing the lease.
+
+use super::LeasedTick;
+use crate::document::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
+use crate::error::chain;
+use crate::handler::HandlerError;
+use crate::lease::LeaseError;
+use crate::policy::Blame;
+use crate::poller::{Poller, TickError};
+
+/// Why a single row fails that is too large for the target.
+const SINGLE_ROW: &str = "a single row is too large for the target, and smaller than that it gets \
+                          not: raise the target's limit, or leave out columns";
+
+impl LeasedTick<'_, '_> {
+    /// Records why the handler did not accept the current rows, and releases the lease; `pause` also pauses the
+    /// poller.
+    ///
+    /// If the write fails, that is logged; the next tick delivers the rows again either way.
+    pub(super) async fn record_failure(&mut self, error: &HandlerError, pause: Option<Paused>) {
+        let tick = self.report.end_of_tick("handler_failed", None, &self.lease);
+        let written = match error {
+            HandlerError::Gone(reason) => {
+                let paused = Paused {
+                    by: Paused::by_handler_of(&self.poller.name),
+                    reason: reason.clone(),
+                    at: self.lease.now(),
+                    extra: serde_json::Map::new(),
+                };
+                self.lease.release(Some(tick), Some(paused)).await
+            }
+            // A newer holder has written the target, so this one writes nothing more.
+            HandlerError::Fenced(_) => return,
+            HandlerError::Partial { accepted, .. } if pause.is_none() => {
+                self.commit_front_and_fail(*accepted, error, tick).await
+            }
+            HandlerError::Partial { .. }
+            | HandlerError::Retryable(_)
+            | HandlerError::Throttled { .. }
+            | HandlerError::Rejected(_)
+            | HandlerError::TooLarge(_)
+            | HandlerError::Stalled(_)
+            | HandlerError::Misconfigured(_) => self.fail(error, pause, tick).await,
+        };
+        if let Err(error) = written {
+            self.report.front_committed(&self.work.batch, self.lease.document());
+            self.report.could_not_release(&error);
+        }
+    }
+
+    /// Commits the first `rows` current rows, and records the failure of the rest.
+    async fn commit_front_and_fail(
+        &mut self,
+        rows: usize,
+        error: &HandlerError,
+        mut tick: EndOfTick,
+    ) -> Result<(), LeaseError> {
+        let (poller, batch) = (self.poller, &self.work.batch);
+        let parts = batch
+            .part(&poller.name, 0..rows)
+            .zip(batch.part(&poller.name, rows..batch.events.len()));
+        let Some((front, rest)) = parts else { return self.fail(error, None, tick).await };
+        let then = AfterCommit::Handle(Box::new(rest.in_flight()));
+        let document = self.lease.expected();
+        let before = document.checkpoint.cursor.clone();
+        let commit = poller.commit_of(&front, front.rows(), document, self.lease.now(), then);
+        tick.recent.rows += commit.rows;
+        tick.recent.batches += 1;
+        let failure = self.failure(error, 0, tick);
+        self.lease.commit_prefix(commit, failure).await?;
+        poller.keep_ids(&front, before.as_ref());
+        self.report.prefix_committed(&front);
+        Ok(())
+    }
+
+    async fn fail(
+        &mut self,
+        error: &HandlerError,
+        pause: Option<Paused>,
+        tick: EndOfTick,
+    ) -> Result<(), LeaseError> {
+        let is_suspected = self.work.isolation.is_suspected();
+        let narrowed = is_suspected.then(|| Box::new(self.work.in_flight()));
+        let in_flight = narrowed.as_deref().or(self.lease.expected().in_flight.as_ref());
+        let earlier = in_flight.map_or(0, |batch| batch.attempt);
+        let failure = self.failure(error, earlier, tick);
+        self.lease.fail(Failure { narrowed, pause, ..failure }).await
+    }
+
+    fn failure(&self, error: &HandlerError, earlier: u32, tick: EndOfTick) -> Failure {
+        let counted =
+            !matches!(error, HandlerError::Throttled { .. } | HandlerError::Misconfigured(_));
+        let limits = &self.poller.limits;
+        let asked = error.retry_after();
+        let doubled = limits.retry_delay_min.saturating_mul(1 << earlier.min(20));
+        let delay = match asked {
+            Some(asked) => asked.min(limits.retry_after_max),
+            None => doubled.min(limits.retry_delay_max),
+        };
+        let text = match asked.filter(|asked| *asked > delay) {
+            Some(asked) => format!(
+                "{}; it asked for a pause of {} s, and gets {} s (`RETRY_AFTER_MAX`)",
+                chain(error),
+                asked.as_secs(),
+                delay.as_secs()
+            ),
+            None => chain(error),
+        };
+        let now = self.lease.now();
+        Failure {
+            error: text,
+            counted,
+            next_attempt_at: Some(now + delay),
+            now,
+            tick: Some(tick),
+            narrowed: None,
+            pause: None,
+        }
+    }
+
+    /// Returns the pause with which the policy `stop` ends a tick.
+    pub(super) fn stop_pause(&self, error: &HandlerError) -> Paused {
+        let batch = &self.work.batch;
+        let rows = batch.rows();
+        Paused {
+            by: Paused::by_policy_of(&self.poller.name),
+            reason: format!(
+                "{rows} rows from `{}` on were not taken: {}",
+                batch.events.first().map_or("", |event| event.cursor.value.as_str()),
+                chain(error)
+            ),
+            at: self.lease.now(),
+            extra: serde_json::Map::new(),
+        }
+    }
+
+    /// Finds out why the target rejected this grant. Usually a newer owner is at work. If the state document knows
+    /// of none, it is an older copy: the lease is released and the target's fence is kept, so that no later tick
+    /// takes another grant. Its tokens would catch up with the target's, and a copy would then replace the live
+    /// owner.
+    pub(super) async fn fenced(&mut self, refused: StaleWrite) -> TickError {
+        // A failed read proves nothing, and a newer owner is the usual case.
+        if !self.lease.is_newest_grant().await.unwrap_or(false) {
+            return TickError::Handler(refused.into());
+        }
+        let tick = self.report.end_of_tick("fence_ahead", None, &self.lease);
+        if let Err(error) = self.lease.release_refused(refused.current, Some(tick)).await {
+            self.report.could_not_release(&error);
+        }
+        self.poller.fence_ahead(refused)
+    }
+
+    /// Releases the lease. If that fails, it is logged, and the lease lapses by itself.
+    pub(super) async fn release(&mut self) {
+        let tick = self.report.end_of_tick("tick_complete", None, &self.lease);
+        if let Err(error) = self.lease.release(Some(tick), None).await {
+            self.report.could_not_release(&error);
+        }
+    }
+}
+
+impl Poller {
+    /// Fails if the target has rejected the newest grant of `document`. Another grant would come closer to the
+    /// target's fence, which only an operator may pass.
+    pub(super) fn refuse_fence_ahead(&self, document: &StateDocument) -> Result<(), TickError> {
+        document.fence_ahead().map_or(Ok(()), |refused| Err(self.fence_ahead(refused)))
+    }
+
+    pub(crate) fn fence_ahead(&self, refused: StaleWrite) -> TickError {
+        let StaleWrite { stale, current } = refused;
+        TickError::FenceAhead { poller: self.name.clone(), stale, current }
+    }
+}
+
+/// A single row that is too large is rejected permanently.
+pub(crate) fn reject_if_single_row(error: HandlerError, rows: usize) -> HandlerError {
+    if let HandlerError::TooLarge(reason) = &error
+        && rows <= 1
+    {
+        return HandlerError::Rejected(format!("{reason}; {SINGLE_ROW}"));
+    }
+    error
+}
+
+/// Returns what an error blames.
+pub(crate) fn blame(error: &HandlerError) -> Blame {
+    match error {
+        HandlerError::Rejected(_) => Blame::Rows,
+        HandlerError::Partial { accepted: 0, .. } => Blame::FirstRow,
+        HandlerError::Retryable(_) | HandlerError::Stalled(_) | HandlerError::TooLarge(_) => {
+            Blame::Unknown
+        }
+        HandlerError::Throttled { .. }
+        | HandlerError::Misconfigured(_)
+        | HandlerError::Gone(_)
+        | HandlerError::Fenced(_)
+        // The handler made progress: the accepted rows are committed, and attempts are counted from the start.
+        | HandlerError::Partial { .. } => Blame::Target,
+    }
+}

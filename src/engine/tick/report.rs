@@ -1,0 +1,504 @@
+//! What a tick reports: log events, metrics, and one line for people.
+//!
+//! The steps call in here with facts; nothing here decides anything. A failure is logged and counted once, at the
+//! end of the tick.
+
+mod blocked;
+mod calls;
+mod line;
+mod timings;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tracing::field::Empty;
+use tracing::{Span, debug, error, warn};
+
+pub use self::line::TickLine;
+use self::timings::RoundStart;
+use super::batch::Batch;
+use super::fetch::{FetchObserver, Next};
+use crate::cursor::Cursor;
+use crate::document::{Checkpoint, ClosedWindow, IdSum, Snapshot, StateDocument};
+use crate::error::chain;
+use crate::event::{BatchId, counted};
+use crate::handler::HandlerError;
+use crate::lease::{Lease, LeaseError};
+use crate::metrics::Behind;
+use crate::poller::outcome::{rfc3339, whole_second_after};
+use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
+use crate::quarantine::Reason;
+use crate::source::{Lag, Rows};
+use crate::tick::{TickReport, TickRequest};
+use crate::trace::span;
+
+/// What is known about one tick so far.
+pub(super) struct Report<'a> {
+    poller: &'a Poller,
+    request: &'a TickRequest,
+    started_at: Instant,
+    /// Name of the event with which the tick will end, as far as its last commit can tell.
+    end: &'static str,
+    rows: u64,
+    batches: u64,
+    quarantined: u64,
+    /// The batch whose rows were counted last.
+    counted: Option<BatchId>,
+    warned_of_skips: bool,
+    idle_before: u64,
+    fencing_token: u64,
+    lag: Lag,
+    /// Whether the last fetch reached the end of the source.
+    all_read: bool,
+    /// Rows that waited when they were counted last, at the end of an earlier tick.
+    rows_counted: Option<u64>,
+    rows_behind: Option<u64>,
+    service_time: Option<OffsetDateTime>,
+    timings: Vec<(&'static str, Duration)>,
+    /// Totals at the start of the current round.
+    round_start: RoundStart,
+    /// Longest duration of each step, in milliseconds.
+    longest_ms: BTreeMap<String, u64>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn start(poller: &'a Poller, request: &'a TickRequest) -> Self {
+        debug!(
+            event = "tick_start",
+            poller.name = poller.name,
+            invocation_id = request.invocation_id,
+            "Tick of poller `{}` begins",
+            poller.name
+        );
+        poller.metrics.begun(&poller.name);
+        Self {
+            poller,
+            request,
+            started_at: Instant::now(),
+            end: "tick_complete",
+            rows: 0,
+            batches: 0,
+            quarantined: 0,
+            counted: None,
+            warned_of_skips: false,
+            idle_before: 0,
+            fencing_token: 0,
+            lag: Lag::default(),
+            all_read: false,
+            rows_counted: None,
+            rows_behind: None,
+            service_time: None,
+            timings: Vec::new(),
+            round_start: RoundStart::now(),
+            longest_ms: poller.last_commit().into_iter().collect(),
+        }
+    }
+
+    pub(super) fn request(&self) -> &'a TickRequest {
+        self.request
+    }
+
+    pub(super) fn started_at(&self) -> Instant {
+        self.started_at
+    }
+
+    /// Whether the tick may start anything new: it was not asked to stop, and its time is not up.
+    pub(super) fn has_time(&self) -> bool {
+        !self.request.stop.is_set() && self.started_at.elapsed() < self.poller.limits.tick_time_max
+    }
+
+    /// Returns the span of one delivery of a batch, whichever handler it is for.
+    pub(super) fn delivery_span(&self, batch: &Batch, step: Option<&str>) -> Span {
+        span!(
+            "deliver batch",
+            highwater.batch.id = batch.id.as_str(),
+            highwater.batch.rows = batch.rows(),
+            highwater.step = step,
+            highwater.fencing_token = self.fencing_token,
+            error.type = Empty,
+        )
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    pub(super) fn note_idle_ticks(&mut self, ticks: u64) {
+        self.idle_before = ticks;
+    }
+
+    /// Notes whether the read of the next batch succeeded, and whether there is one.
+    pub(super) fn note_next(&mut self, next: &Result<Next, TickError>) {
+        self.all_read = matches!(next, Ok(Next::Nothing(_)));
+        self.end = if next.is_ok() { "tick_complete" } else { "fetch_failed" };
+    }
+
+    pub(super) fn end(&self) -> &'static str {
+        self.end
+    }
+
+    pub(super) fn note_time(&mut self, at: OffsetDateTime) {
+        self.service_time = Some(at);
+    }
+
+    /// Notes a fetch; a prefetch counts only once its rows are used.
+    pub(super) fn rows_read(&mut self, rows: usize, lag: Lag, duration: Duration) {
+        let count = u64::try_from(rows).unwrap_or(u64::MAX);
+        self.took("fetch", duration);
+        self.lag = lag;
+        let Lag { time, positions, held_back, retention_left } = self.lag;
+        let behind = Behind { time, positions, held_back, retention_left };
+        self.poller.metrics.fetched(&self.poller.name, count, duration);
+        self.poller.metrics.behind(&self.poller.name, &behind);
+        debug!(
+            event = "fetch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            rows,
+            duration_ms = ms(duration),
+            "Read {rows} rows"
+        );
+    }
+
+    pub(super) fn lease_acquired(&mut self, lease: &Lease<'_>, base: &Snapshot) {
+        self.fencing_token = lease.token().0;
+        let crashes =
+            |document: &StateDocument| document.in_flight.as_ref().map_or(0, |batch| batch.crashes);
+        let taken_over = crashes(lease.expected()) > crashes(&base.document);
+        macro_rules! line {
+            ($level:ident, $($text:tt)*) => {
+                $level!(
+                    event = "lease_acquired",
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    token = self.fencing_token,
+                    generation = lease.generation().0,
+                    taken_over,
+                    $($text)*
+                )
+            };
+        }
+        let (name, token) = (&self.poller.name, self.fencing_token);
+        if taken_over {
+            self.poller.metrics.taken_over(name);
+            let owner_id = base.document.lease.owner_id.as_deref().unwrap_or_default();
+            line!(
+                warn,
+                "Took over the lease of poller `{name}` from `{owner_id}`, which stopped renewing it; rows \
+                 of the batch in flight may be delivered twice"
+            );
+        } else {
+            line!(debug, "Acquired the lease of poller `{name}` with token {token}");
+        }
+    }
+
+    pub(super) fn handler_ran(&mut self, duration: Duration) {
+        self.took("handler", duration);
+        self.poller.metrics.handled(&self.poller.name, duration);
+    }
+
+    pub(super) fn batch_complete(
+        &mut self,
+        batch: &Batch,
+        rows: u64,
+        before: Option<&Cursor>,
+        duration: Duration,
+        at: OffsetDateTime,
+    ) {
+        self.rows += rows;
+        self.batches += 1;
+        self.counted = Some(batch.id.clone());
+        self.service_time = Some(at);
+        self.took("commit", duration);
+        self.poller.keep_commit(ms(duration));
+        self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
+        let late = batch.is_late();
+        let after = if late { before } else { Some(&batch.upto) };
+        let text = |cursor: Option<&Cursor>| cursor.map_or(String::new(), |at| at.value.clone());
+        debug!(
+            event = "batch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = batch.id.as_str(),
+            token = self.fencing_token,
+            rows,
+            late,
+            checkpoint_before = text(before),
+            checkpoint_after = text(after),
+            commit_duration_ms = ms(duration),
+            "Committed {rows} events of poller `{}`",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts the accepted front of a batch that failed.
+    pub(super) fn prefix_committed(&mut self, front: &Batch) {
+        self.count_front(&front.id, &front.upto, front.rows());
+    }
+
+    fn count_front(&mut self, id: &BatchId, upto: &Cursor, rows: u64) {
+        self.rows += rows;
+        self.batches += 1;
+        self.counted = Some(id.clone());
+        self.poller.metrics.committed(&self.poller.name, rows, None, None);
+        debug!(
+            event = "batch_complete",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = id.as_str(),
+            token = self.fencing_token,
+            rows,
+            checkpoint_after = upto.value,
+            "Committed the first {rows} events of a batch of poller `{}`",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts what renewals have committed of a batch that gets no commit of its own.
+    pub(super) fn front_committed(&mut self, batch: &Batch, document: &StateDocument) {
+        let Checkpoint { cursor, last_successful_batch_id: id, .. } = &document.checkpoint;
+        let (Some(upto), Some(id)) = (cursor, id) else { return };
+        let last = batch.events.iter().position(|event| event.cursor == *upto);
+        if let Some(last) = last.filter(|_| self.counted.as_ref() != Some(id)) {
+            self.count_front(id, upto, u64::try_from(last + 1).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Logs that a target accepts less at once than the settings allow.
+    pub(super) fn batch_halved(&self, batch: &Batch, half: usize, error: &HandlerError) {
+        let (rows, reason) = (batch.rows(), chain(error));
+        macro_rules! line {
+            ($level:ident) => {
+                $level!(
+                    event = "batch_halved",
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    batch_id = batch.id.as_str(),
+                    token = self.fencing_token,
+                    rows,
+                    error = reason,
+                    "A batch of {rows} rows is too large for the handler of poller `{}`, so {half} are tried; \
+                     lower `BATCH_ROWS_MAX` or `BATCH_BYTES_MAX`",
+                    self.poller.name
+                )
+            };
+        }
+        // Every full batch is too large until a setting changes.
+        if self.poller.told.are_due("batch_halved", "") { line!(warn) } else { line!(debug) }
+    }
+
+    /// Logs that the failing row is searched for.
+    pub(super) fn bisecting(&self, batch: &Batch, error: &HandlerError) {
+        let rows = batch.rows();
+        warn!(
+            event = "batch_bisected",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            batch_id = batch.id.as_str(),
+            token = self.fencing_token,
+            rows,
+            error = chain(error),
+            "Halving a batch of {rows} rows of poller `{}` to find the one that is not taken",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts quarantined rows.
+    pub(super) fn quarantined(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
+        let rows = batch.rows();
+        self.quarantined += rows;
+        self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
+        // Rows that a range quarantines are kept under the name of its poller.
+        let name = self.poller.of();
+        for event in batch.events.iter() {
+            let event_id = event.id.as_str();
+            error!(
+                event = "row_quarantined",
+                poller.name = self.poller.name,
+                invocation_id = self.request.invocation_id,
+                batch_id = batch.id.as_str(),
+                event_id,
+                token = self.fencing_token,
+                cursor = event.cursor.value,
+                reason = reason.as_str(),
+                error = chain(error),
+                "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {event_id}`",
+            );
+        }
+    }
+
+    /// Counts a window that was read again and holds nothing more.
+    pub(super) fn window_audited(&self, window: &ClosedWindow) {
+        let again = window.again_upto.is_some();
+        let outcome = if again { "delivered_again" } else { "as_delivered" };
+        self.poller.metrics.audited(&self.poller.name, outcome);
+        debug!(
+            event = "window_audited",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            rows = window.ids.rows,
+            outcome,
+            "Read a closed window of poller `{}` again",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts rows that were committed later than the settle window allows. Rows that were rejected before
+    /// have been logged then. Unless it is `certain` which rows those are, [`Self::window_differs`] logs them.
+    pub(super) fn late_commits_found(&self, window: &ClosedWindow, rows: usize, certain: bool) {
+        if window.not_taken.is_some() || !certain {
+            return;
+        }
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX);
+        self.poller.metrics.late(&self.poller.name, rows);
+        warn!(
+            event = "late_commits_found",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            rows,
+            "{rows} rows of poller `{}` were committed later than its settle window allows and are \
+             delivered now; raise `SOURCE__SETTLE`, or shorten the transactions that write them",
+            self.poller.name
+        );
+    }
+
+    /// Logs a window that has changed since it was delivered, if it is no longer known which rows were delivered.
+    pub(super) fn window_differs(&self, window: &ClosedWindow, found: IdSum) {
+        if window.not_taken.is_some() {
+            return;
+        }
+        let (delivered, rows) = (window.ids.rows, found.rows);
+        warn!(
+            event = "window_differs",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
+            upto = window.upto.value,
+            delivered,
+            rows,
+            "A closed window of poller `{}` held {delivered} rows and holds {rows} now: some have \
+             changed since or were committed late, and which is not known any more, so it is delivered \
+             again",
+            self.poller.name
+        );
+    }
+
+    /// Logs and counts rows that will not be audited, given the total before and after.
+    pub(super) fn rows_not_audited(&mut self, before: u64, after: u64) {
+        let rows = after.saturating_sub(before);
+        if rows == 0 {
+            return;
+        }
+        self.poller.metrics.not_audited(&self.poller.name, rows);
+        if std::mem::replace(&mut self.warned_of_skips, true) {
+            return;
+        }
+        warn!(
+            event = "rows_not_audited",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            rows,
+            "More rows of poller `{}` wait to be read again than can be kept track of: {rows} rows and \
+             maybe more of this tick are not; lower `SOURCE__AUDIT_AFTER`",
+            self.poller.name
+        );
+    }
+
+    /// Logs a lease that could not be released; it lapses by itself.
+    pub(super) fn could_not_release(&self, error: &LeaseError) {
+        warn!(
+            event = "lease_release_failed",
+            poller.name = self.poller.name,
+            invocation_id = self.request.invocation_id,
+            token = self.fencing_token,
+            error = chain(error),
+            "Could not give up the lease of poller `{}`; it will lapse",
+            self.poller.name
+        );
+    }
+
+    /// Ends the tick: one log line, its metrics, its report.
+    pub(super) fn finish(self, result: Result<TickOutcome, TickError>) -> TickReport {
+        let duration = self.started_at.elapsed();
+        let row = outcome_row(&result);
+        let failure = row.error.filter(|_| row.metric.is_some());
+        let metrics = &self.poller.metrics;
+        if let Err(error) = &result
+            && let Some(by) = error.refused_by()
+        {
+            metrics.write_rejected(&self.poller.name, by);
+        }
+        metrics.tick(&self.poller.name, row.outcome, failure, duration);
+        if let (Ok(TickOutcome::Committed { .. } | TickOutcome::Idle), Some(at)) =
+            (&result, self.service_time)
+        {
+            metrics.success(&self.poller.name, at);
+        }
+        let what = self.what(&result);
+        let row = OutcomeRow { level: self.level(&result, row, &what), ..row };
+        let summary = format!("poller `{}`: {what} ({} ms)", self.poller.name, ms(duration));
+        let line = self.line(row, ms(duration));
+        line::log(&line, row, &result, &summary);
+        let (rows, batches, level) = (self.rows, self.batches, row.level);
+        TickReport { result, rows, batches, duration, summary, level, line }
+    }
+
+    /// Returns the outcome for people.
+    fn what(&self, result: &Result<TickOutcome, TickError>) -> String {
+        match result {
+            Ok(TickOutcome::Committed { more }) => {
+                let waiting = if *more { self.waiting() } else { String::new() };
+                let aside = match self.quarantined {
+                    0 => String::new(),
+                    rows => format!(", set {rows} aside"),
+                };
+                let (rows, batches) = (counted(self.rows, "row"), counted(self.batches, "batch"));
+                format!("committed {rows} in {batches}{aside}{waiting}")
+            }
+            Ok(TickOutcome::Idle) => "nothing new".to_owned(),
+            Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
+                "skipped: already running".to_owned()
+            }
+            Ok(TickOutcome::Skipped(Skipped::Held { owner_id, until })) => {
+                let until = rfc3339(whole_second_after(*until));
+                format!("skipped: lease held by `{owner_id}` until {until} unless it is renewed")
+            }
+            Ok(TickOutcome::Skipped(Skipped::Conflict)) => {
+                "skipped: another instance was first".to_owned()
+            }
+            Ok(TickOutcome::BackingOff { until, failing }) => {
+                self.backing_off(*until, failing.as_ref())
+            }
+            Ok(TickOutcome::Paused { by, reason, since }) => self.paused(by, reason, *since),
+            Err(error) => format!("failed after {}: {}", counted(self.rows, "row"), chain(error)),
+        }
+    }
+
+    /// Returns the command that ends a pause or a backoff; a range is resumed by the command that started it.
+    fn resume(&self, effect: &str) -> String {
+        let poller = self.poller;
+        match poller.range_of {
+            None => format!(" (`highwater resume {name}` {effect})", name = poller.name),
+            Some(_) => String::new(),
+        }
+    }
+}
+
+impl FetchObserver for Report<'_> {
+    fn fetched(&mut self, found: &Rows, took: Duration) {
+        self.rows_read(found.rows.len(), found.lag, took);
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

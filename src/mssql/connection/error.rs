@@ -1,0 +1,414 @@
+//! What an error of the driver or the server means for the operator.
+
+use std::time::Duration;
+
+use highwater_engine::error::{ErrorKind, chain};
+use highwater_engine::redaction::scrub;
+use thiserror::Error;
+
+use crate::connection_string::Encrypt;
+
+use super::dial::DialError;
+use super::number::{Again, class};
+
+/// A connection that could not be made, or a statement that failed.
+#[derive(Debug, Error)]
+#[error("{reason}")]
+pub struct SqlError {
+    /// What the operator has to do.
+    pub kind: ErrorKind,
+    /// What was tried and what to do about it, without secrets.
+    pub reason: String,
+    /// Whether no connection could be made, so that the statement was never sent.
+    unsent: bool,
+    /// Whether it was a token that could not be had, so that the server was not asked.
+    token: bool,
+    /// Whether the same read may succeed within moments.
+    again: Option<Again>,
+    /// What the driver or the credential says.
+    #[source]
+    source: Option<Box<Cause>>,
+}
+
+/// What ends a wait for the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// Making a connection took too long.
+    Connect(Duration),
+    /// A statement took too long.
+    Command(Duration),
+}
+
+impl Limit {
+    fn advice(self) -> String {
+        let keyword = match self {
+            Self::Connect(_) => "Connect Timeout",
+            Self::Command(_) => "Command Timeout",
+        };
+        format!("if that is too short, raise `{keyword}` in the connection string")
+    }
+}
+
+/// What `Encrypt=Strict` asks of a server; one that does not know it may not answer at all.
+pub(super) const STRICT: &str = "`Encrypt=Strict` needs a server with TDS 8.0 (SQL Server 2022 or later, Azure \
+     SQL); with an older one, set `Encrypt=Mandatory` in the connection string";
+
+#[derive(Debug, Error)]
+enum Cause {
+    #[error("{}", .0.message())]
+    Server(tiberius::error::TokenError),
+    #[error("{0}")]
+    Driver(tiberius::error::Error),
+    #[error("{0}")]
+    Elapsed(tokio::time::error::Elapsed),
+    #[error("{0}")]
+    Io(std::io::Error),
+    /// What the credential says, with its causes.
+    #[error("{0}")]
+    Token(String),
+}
+
+impl SqlError {
+    /// Returns an error without a cause.
+    pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into(), unsent: false, token: false, again: None, source: None }
+    }
+
+    /// Returns the same error, as one of a statement that was never sent.
+    pub(crate) fn before_sending(self) -> Self {
+        Self { unsent: true, ..self }
+    }
+
+    /// Returns what an error of the driver means, met while doing `action`.
+    pub(super) fn of(action: &str, error: tiberius::error::Error) -> Self {
+        use tiberius::error::{
+            Error as Driver,
+            IoErrorKind::{InvalidData, InvalidInput, TimedOut},
+        };
+        match error {
+            Driver::Server(token) => {
+                let (kind, again, words) = class(token.code());
+                let reason = format!("{action}: error {}{words}", token.code());
+                Self::caused(kind, &reason, Cause::Server(token)).with_again(again)
+            }
+            Driver::Tls(text) if text.contains("certificate") => {
+                certificate(action, &text, Encrypt::Mandatory)
+            }
+            Driver::Io { kind: InvalidData | InvalidInput, message }
+                if message.contains("ertificate") || message.contains("CA ") =>
+            {
+                // The file that `ServerCertificate` names.
+                Self::new(
+                    ErrorKind::Configuration,
+                    format!("{action}: `ServerCertificate`: {message}"),
+                )
+            }
+            // Only statements have a limit of the driver's; what connects is limited as a whole.
+            Driver::Io { kind: TimedOut, message } => {
+                // The driver goes on with advice on its own functions.
+                let what = message.split(" (it may").next().unwrap_or(&message);
+                let advice = Limit::Command(Duration::ZERO).advice();
+                Self::new(ErrorKind::Transient, format!("{action}: {what}; {advice}"))
+            }
+            Driver::Routing { .. } => {
+                Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
+            }
+            Driver::Io { .. } | Driver::Tls(_) => {
+                Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
+                    .with_again(Some(Again::Anew))
+            }
+            Driver::Protocol(_)
+            | Driver::Encoding(_)
+            | Driver::Conversion(_)
+            | Driver::Utf8
+            | Driver::Utf16
+            | Driver::ParseInt(_)
+            | Driver::BulkInput(_) => {
+                Self::caused(ErrorKind::Internal, action, Cause::Driver(error))
+            }
+        }
+    }
+
+    /// Returns what an error of the driver means, met while logging in with so much encryption.
+    pub(super) fn of_login(action: &str, error: tiberius::error::Error, encrypt: Encrypt) -> Self {
+        if let tiberius::error::Error::Tls(text) = &error
+            && text.contains("certificate")
+        {
+            return certificate(action, text, encrypt);
+        }
+        let is_about_encryption =
+            matches!(error, tiberius::error::Error::Io { .. } | tiberius::error::Error::Tls(_));
+        if encrypt == Encrypt::Strict && is_about_encryption {
+            return Self::of(&format!("{action}: {STRICT}"), error);
+        }
+        Self::of(action, error)
+    }
+
+    /// Returns what happened, for those who are not a source: the advice to a statement that was sent is
+    /// about the rows of one.
+    pub(crate) fn without_advice(&self) -> String {
+        match (self.number(), self.message()) {
+            (Some(number), Some(message)) if !self.is_unsent() => {
+                format!("error {number}: {}", message.trim_end_matches('.'))
+            }
+            _ => chain(self),
+        }
+    }
+
+    /// Returns the error of a limit that was reached while doing `action`.
+    pub(super) fn timeout(
+        action: &str,
+        limit: Limit,
+        elapsed: tokio::time::error::Elapsed,
+    ) -> Self {
+        let (Limit::Connect(time) | Limit::Command(time)) = limit;
+        let reason = format!("{action}: no complete answer within {time:?}; {}", limit.advice());
+        Self::caused(ErrorKind::Transient, &reason, Cause::Elapsed(elapsed))
+    }
+
+    /// Returns the error of a server that says nothing to a client which begins with TLS.
+    pub(super) fn silent(action: &str, patience: Duration) -> Self {
+        let reason = format!("{action}: no answer to a TLS hello within {patience:?}: {STRICT}");
+        Self::new(ErrorKind::Transient, reason)
+    }
+
+    /// Returns the error of a network connection that could not be made.
+    pub(super) fn dial(action: &str, error: DialError) -> Self {
+        match error {
+            DialError::Lookup(error) => {
+                let reason = format!("{action}: name not found, check `Server`");
+                Self::caused(ErrorKind::Transient, &reason, Cause::Io(error))
+            }
+            DialError::Connect(error) => {
+                Self::caused(ErrorKind::Transient, action, Cause::Io(error))
+                    .with_again(Some(Again::Anew))
+            }
+        }
+    }
+
+    /// Returns the error of a credential that gave no token, met while doing `action`.
+    pub(super) fn token(action: &str, error: &azure_core::Error) -> Self {
+        let kind = if is_refusal(error) { ErrorKind::Configuration } else { ErrorKind::Transient };
+        Self::caused(kind, action, Cause::Token(told(error))).about_token()
+    }
+
+    /// Returns the same error, as one of getting a token.
+    pub(super) fn about_token(self) -> Self {
+        Self { token: true, ..self }
+    }
+
+    /// Returns whether a token could not be had, so that the server was not asked.
+    pub fn is_about_token(&self) -> bool {
+        self.token
+    }
+
+    /// Returns whether and how the same read may succeed within moments.
+    pub fn again(&self) -> Option<Again> {
+        self.again
+    }
+
+    pub(super) fn with_again(self, again: Option<Again>) -> Self {
+        Self { again, ..self }
+    }
+
+    /// Returns the server's error number.
+    pub fn number(&self) -> Option<u32> {
+        self.server().map(tiberius::error::TokenError::code)
+    }
+
+    /// Returns the server's own words.
+    pub fn message(&self) -> Option<&str> {
+        self.server().map(tiberius::error::TokenError::message)
+    }
+
+    /// Returns whether the statement was never sent, as no connection could be made.
+    ///
+    /// Otherwise it may have run, unless the server's own error says that it did not.
+    pub fn is_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// Returns how severe the server calls the error, from 0 to 25.
+    pub(super) fn severity(&self) -> Option<u8> {
+        self.server().map(tiberius::error::TokenError::class)
+    }
+
+    /// Whether the server rejected the statement itself, and would reject it again.
+    pub(crate) fn is_rejected(&self) -> bool {
+        !self.unsent
+            && self.again.is_none()
+            && self.severity().is_some_and(|severity| severity <= super::SEVERITY_KEPT_MAX)
+    }
+
+    /// Whether the other end has gone, which a time-out does not tell.
+    pub(super) fn is_broken_connection(&self) -> bool {
+        use tiberius::error::IoErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
+        };
+        matches!(
+            self.source.as_deref(),
+            Some(Cause::Driver(tiberius::error::Error::Io {
+                kind: BrokenPipe
+                    | ConnectionAborted
+                    | ConnectionReset
+                    | NotConnected
+                    | UnexpectedEof,
+                ..
+            }))
+        )
+    }
+
+    fn server(&self) -> Option<&tiberius::error::TokenError> {
+        match self.source.as_deref() {
+            Some(Cause::Server(token)) => Some(token),
+            Some(Cause::Driver(_) | Cause::Elapsed(_) | Cause::Io(_) | Cause::Token(_)) | None => {
+                None
+            }
+        }
+    }
+
+    fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
+        let source = Some(Box::new(cause));
+        Self { kind, reason: reason.to_owned(), unsent: false, token: false, again: None, source }
+    }
+}
+
+/// Whether the identity service answered that it gives no token, rather than not answered.
+fn is_refusal(error: &azure_core::Error) -> bool {
+    // 408 and 429 ask to come again.
+    let refuses = |status: u16| matches!(status, 400..=499) && status != 408 && status != 429;
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let status = error.downcast_ref().and_then(azure_core::Error::http_status);
+        if status.is_some_and(|status| refuses(status.into())) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Context that the HTTP client's adapter puts before every cause.
+const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
+
+/// Returns what a credential says and why, without the queries of addresses.
+fn told(error: &azure_core::Error) -> String {
+    scrub(&chain(error).replace(CRATE_NOISE, ""))
+}
+
+fn certificate(action: &str, text: &str, encrypt: Encrypt) -> SqlError {
+    // The driver goes on with advice on its own functions.
+    let what = text.split(" To connect anyway").next().unwrap_or(text).trim_end_matches('.');
+    let trust = match encrypt {
+        // It always checks, and refuses the setting.
+        Encrypt::Strict => "",
+        Encrypt::Mandatory | Encrypt::Optional | Encrypt::Plain => {
+            ", or, on a network you trust, set `TrustServerCertificate=true`"
+        }
+    };
+    SqlError::new(
+        ErrorKind::Configuration,
+        format!(
+            "{action}: {what}; in the connection string name the authority's file as \
+             `ServerCertificate`, or the certificate's name as `HostNameInCertificate`{trust}"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_problem_is_a_setting_and_a_lost_connection_is_not() {
+        let text =
+            "the server's certificate was rejected: UnknownIssuer. To connect anyway you can";
+        let error = SqlError::of("connect", tiberius::error::Error::Tls(text.to_owned()));
+        assert_eq!(error.kind, ErrorKind::Configuration);
+        assert!(error.reason.contains("UnknownIssuer; in the connection string"), "{error}");
+        let lost = tiberius::error::Error::Io {
+            kind: tiberius::error::IoErrorKind::ConnectionReset,
+            message: "reset".to_owned(),
+        };
+        let error = SqlError::of("run a statement", lost);
+        assert_eq!(error.kind, ErrorKind::Transient);
+        assert!(error.is_broken_connection());
+        assert_eq!(error.again(), Some(Again::Anew));
+        assert!(chain(&error).starts_with("run a statement: An error occurred"));
+    }
+
+    #[test]
+    fn a_limit_is_named_as_the_connection_string_does_and_never_as_the_driver_does() {
+        // As the driver has it.
+        let message = "the server did not send the next part of the command result within 30s (it may have \
+                       stalled, or be responding too slowly for the configured bound); the connection is now \
+                       out of sync and must be dropped. Adjust the bound with `Config::command_timeout`, or \
+                       pass `None` to wait indefinitely.";
+        let error = tiberius::error::Error::Io {
+            kind: tiberius::error::IoErrorKind::TimedOut,
+            message: message.to_owned(),
+        };
+        let error = SqlError::of("run a statement", error);
+        assert_eq!((error.kind, error.again()), (ErrorKind::Transient, None));
+        assert_eq!(
+            chain(&error),
+            "run a statement: the server did not send the next part of the command result within 30s; if \
+             that is too short, raise `Command Timeout` in the connection string"
+        );
+    }
+
+    #[test]
+    fn strict_encryption_is_not_told_to_trust_any_certificate() {
+        let error = |encrypt| {
+            let text = "the server's certificate was rejected: UnknownIssuer";
+            SqlError::of_login("connect", tiberius::error::Error::Tls(text.to_owned()), encrypt)
+        };
+        let strict = error(Encrypt::Strict);
+        assert!(strict.reason.ends_with("as `HostNameInCertificate`"), "{strict}");
+        assert_eq!(strict.kind, ErrorKind::Configuration);
+        let other = error(Encrypt::Mandatory);
+        assert!(other.reason.ends_with("set `TrustServerCertificate=true`"), "{other}");
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_had_says_why_and_not_with_what() {
+        use azure_core::error::ErrorKind as Azure;
+        let refused = std::io::Error::other("connection refused");
+        let inner = azure_core::Error::with_error(
+            Azure::Io,
+            refused,
+            "sending to (https://login.example/token?client_secret=s3cret)",
+        );
+        let error = azure_core::Error::with_error(
+            Azure::Credential,
+            inner,
+            "failed to execute `reqwest` request",
+        );
+        let error = SqlError::token("get a token", &error);
+        assert!(error.is_about_token());
+        assert_eq!(
+            chain(&error),
+            "get a token: sending to (https://login.example/token[redacted]): connection refused"
+        );
+        assert!(!SqlError::new(ErrorKind::Transient, "x").is_about_token());
+    }
+
+    #[test]
+    fn a_token_that_is_refused_is_a_setting_and_a_service_that_is_down_is_not() {
+        use azure_core::error::ErrorKind as Azure;
+        for (status, kind) in [
+            (400, ErrorKind::Configuration),
+            (401, ErrorKind::Configuration),
+            (429, ErrorKind::Transient),
+            (503, ErrorKind::Transient),
+        ] {
+            let answer =
+                Azure::HttpResponse { status: status.into(), error_code: None, raw_response: None };
+            let inner = azure_core::Error::with_message(answer, "no");
+            let error = azure_core::Error::with_error(Azure::Credential, inner, "no token");
+            assert_eq!(SqlError::token("get a token", &error).kind, kind, "{status}");
+        }
+        let lost = azure_core::Error::with_message(Azure::Io, "no answer");
+        assert_eq!(SqlError::token("get a token", &lost).kind, ErrorKind::Transient);
+    }
+}

@@ -1,0 +1,312 @@
+//! The condition that rows must meet, and the values that it names. Pure.
+//!
+//! # Why so
+//!
+//! A value reaches the server as a parameter, never as part of the text. A value as it stands is sent
+//! as text, which the server converts to the type of what it is compared with; that is right for all
+//! types but `varchar`, where the server converts the column instead and reads all rows. So a value
+//! may say its type, as in `varchar(9):EU`. The type is read here and written anew, so that no other
+//! text gets into the statement.
+
+use std::collections::BTreeMap;
+
+use super::tsql::{self, Kind};
+
+/// Types that a value may have: the name, and how many numbers it needs at least and takes at most.
+const TYPES: &[(&str, usize, usize)] = &[
+    ("bit", 0, 0),
+    ("tinyint", 0, 0),
+    ("smallint", 0, 0),
+    ("int", 0, 0),
+    ("bigint", 0, 0),
+    ("real", 0, 0),
+    ("float", 0, 0),
+    ("money", 0, 0),
+    ("smallmoney", 0, 0),
+    ("decimal", 2, 2),
+    ("numeric", 2, 2),
+    ("date", 0, 0),
+    ("time", 0, 1),
+    ("smalldatetime", 0, 0),
+    ("datetime", 0, 0),
+    ("datetime2", 0, 1),
+    ("datetimeoffset", 0, 1),
+    ("char", 1, 1),
+    ("varchar", 0, 1),
+    ("nchar", 1, 1),
+    ("nvarchar", 0, 1),
+    ("binary", 1, 1),
+    ("varbinary", 0, 1),
+    ("uniqueidentifier", 0, 0),
+];
+
+/// A condition in T-SQL with the values that it names as `@name`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    text: String,
+    /// The text in parts: as it is, or the index of a value.
+    parts: Vec<Part>,
+    values: Vec<TypedValue>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Value(usize),
+}
+
+/// A value and its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TypedValue {
+    name: String,
+    /// As T-SQL declares it; `None` to let the server convert the text.
+    declared: Option<String>,
+    text: String,
+}
+
+/// Why a condition cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilterProblem {
+    /// The text itself is wrong.
+    Text(String),
+    /// A value that it names is not given.
+    Missing(String),
+    /// A value is given that it does not name.
+    Unused(String),
+    /// The type of a value cannot be read.
+    Value(String, String),
+}
+
+impl Filter {
+    /// Reads a condition; names of values are the same in upper and lower case.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn parse(
+        text: &str,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Self, Vec<FilterProblem>> {
+        let text = text.trim();
+        let tokens = tsql::tokens(text)
+            .and_then(|tokens| {
+                tsql::check_part(&tokens)?;
+                tsql::check_hints(&tokens)?;
+                Ok(tokens)
+            })
+            .map_err(|reason| vec![FilterProblem::Text(reason)])?;
+        let mut filter = Self { text: text.to_owned(), ..Self::default() };
+        let mut problems = Vec::new();
+        let mut at = 0;
+        for token in tokens.iter().filter(|token| token.kind == Kind::Variable) {
+            // What begins with two is the server's own.
+            let Some(name) = token.text.strip_prefix('@').filter(|name| !name.starts_with('@'))
+            else {
+                continue;
+            };
+            let given = values.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+            let Some((known, written)) = given else {
+                problems.push(FilterProblem::Missing(name.to_owned()));
+                continue;
+            };
+            filter.push_text(text.get(at..token.at));
+            at = token.at + token.text.len();
+            match filter.index_of(known, written) {
+                Ok(index) => filter.parts.push(Part::Value(index)),
+                Err(reason) => problems.push(FilterProblem::Value(known.clone(), reason)),
+            }
+        }
+        filter.push_text(text.get(at..));
+        for name in values.keys() {
+            let is_used = filter.values.iter().any(|value| value.name == *name);
+            let is_told = problems
+                .iter()
+                .any(|known| matches!(known, FilterProblem::Value(of, _) if of == name));
+            if !is_used && !is_told {
+                problems.push(FilterProblem::Unused(name.clone()));
+            }
+        }
+        problems.dedup();
+        if problems.is_empty() { Ok(filter) } else { Err(problems) }
+    }
+
+    /// Returns the condition as it was written.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the condition in parentheses; `place` tells the parameter in which a value is.
+    pub(crate) fn sql(&self, place: impl Fn(usize) -> String) -> String {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Value(index) => {
+                let declared = self.values.get(*index).and_then(|value| value.declared.as_deref());
+                let place = place(*index);
+                match declared {
+                    // In the form `0x00FF`.
+                    Some(declared) if declared.contains("binary") => {
+                        format!("CONVERT({declared}, {place}, 1)")
+                    }
+                    Some(declared) => format!("CAST({place} AS {declared})"),
+                    None => place,
+                }
+            }
+        };
+        // A line of its own, so that a comment in it cannot hide what follows.
+        format!("({}\n)", self.parts.iter().map(part).collect::<String>())
+    }
+
+    /// Returns the values in the order of their indexes.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|value| value.text.as_str())
+    }
+
+    /// Returns names, types and values as one text, by which two conditions differ; empty without any.
+    pub(crate) fn values_text(&self) -> String {
+        let written = self.values.iter().map(|TypedValue { name, declared, text }| {
+            let declared = declared.as_deref().unwrap_or_default();
+            format!("{}:{name}:{declared}:{}:{text}", name.len(), text.len())
+        });
+        written.collect::<Vec<_>>().join(",")
+    }
+
+    fn push_text(&mut self, text: Option<&str>) {
+        self.parts.push(Part::Text(text.unwrap_or_default().to_owned()));
+    }
+
+    fn index_of(&mut self, name: &str, written: &str) -> Result<usize, String> {
+        if let Some(index) = self.values.iter().position(|value| value.name == name) {
+            return Ok(index);
+        }
+        let (declared, text) = typed(written)?;
+        let (name, text) = (name.to_owned(), text.to_owned());
+        self.values.push(TypedValue { name, declared, text });
+        Ok(self.values.len() - 1)
+    }
+}
+
+/// Takes `int:5` apart; what has no known type in front is text.
+fn typed(written: &str) -> Result<(Option<String>, &str), String> {
+    let Some((declared, text)) = written.split_once(':') else { return Ok((None, written)) };
+    let (name, sizes) = declared.trim().split_once('(').unwrap_or((declared.trim(), ""));
+    let name = name.trim().to_ascii_lowercase();
+    let Some((name, least, most)) = TYPES.iter().find(|(known, ..)| *known == name) else {
+        return Ok((None, written));
+    };
+    let is_size = |size: &str| {
+        size.eq_ignore_ascii_case("max") || size.parse::<u16>().is_ok_and(|size| size <= 8_000)
+    };
+    let sizes: Vec<&str> =
+        sizes.trim_end().trim_end_matches(')').split(',').map(str::trim).collect();
+    let sizes: Vec<&str> = sizes.into_iter().filter(|size| !size.is_empty()).collect();
+    if !(*least..=*most).contains(&sizes.len()) || !sizes.iter().all(|size| is_size(size)) {
+        let needed = match (least, most) {
+            (0, 0) => format!("`{name}`"),
+            (_, 1) => format!("`{name}(9)`"),
+            _ => format!("`{name}(9, 2)`"),
+        };
+        return Err(format!("`{}` is no type, write {needed}", declared.trim()));
+    }
+    let declared = match (*name, sizes.as_slice()) {
+        // Without a length a conversion would cut at 30.
+        ("varchar" | "varbinary", []) => format!("{name}(8000)"),
+        ("nvarchar", []) => "nvarchar(4000)".to_owned(),
+        (name, []) => name.to_owned(),
+        (name, sizes) => format!("{name}({})", sizes.join(", ").to_ascii_lowercase()),
+    };
+    Ok((Some(declared), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(values: &[(&str, &str)]) -> BTreeMap<String, String> {
+        values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn parsed(text: &str, given: &[(&str, &str)]) -> Result<Filter, Vec<FilterProblem>> {
+        Filter::parse(text, &values(given))
+    }
+
+    fn written(text: &str, given: &[(&str, &str)]) -> String {
+        let filter = parsed(text, given).unwrap();
+        let values: Vec<&str> = filter.values().collect();
+        format!("{} {values:?}", filter.sql(|index| format!("@P{}", index + 5)))
+    }
+
+    #[test]
+    fn values_are_named_in_the_text_and_sent_beside_it() {
+        for (text, given, expected) in [
+            ("a = 1 OR b = 2 -- x", vec![], "(a = 1 OR b = 2 -- x\n) []"),
+            (
+                "a = @a AND b = @B OR a > @A",
+                vec![("A", "1"), ("B", "x")],
+                "(a = @P5 AND b = @P6 OR a > @P5\n) [\"1\", \"x\"]",
+            ),
+            (
+                "a = @a AND [@b] = '@c' -- @d\n",
+                vec![("A", "int:5")],
+                "(a = CAST(@P5 AS int) AND [@b] = '@c' -- @d\n) [\"5\"]",
+            ),
+            ("@@SPID = @a", vec![("A", "-1")], "(@@SPID = @P5\n) [\"-1\"]"),
+            ("a = @a", vec![("A", "varchar:EU")], "(a = CAST(@P5 AS varchar(8000))\n) [\"EU\"]"),
+            (
+                "a = @a",
+                vec![("A", "DECIMAL(9,2):1.50")],
+                "(a = CAST(@P5 AS decimal(9, 2))\n) [\"1.50\"]",
+            ),
+            (
+                "a = @a",
+                vec![("A", "nvarchar(MAX):int:5")],
+                "(a = CAST(@P5 AS nvarchar(max))\n) [\"int:5\"]",
+            ),
+            (
+                "a = @a",
+                vec![("A", "varbinary(2):0x00FF")],
+                "(a = CONVERT(varbinary(2), @P5, 1)\n) [\"0x00FF\"]",
+            ),
+            ("a = @a", vec![("A", "https://x'; DROP")], "(a = @P5\n) [\"https://x'; DROP\"]"),
+        ] {
+            assert_eq!(written(text, &given), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_unused_or_cannot_be_read_is_told() {
+        let missing = |name: &str| FilterProblem::Missing(name.to_owned());
+        let unused = |name: &str| FilterProblem::Unused(name.to_owned());
+        assert_eq!(
+            parsed("a = @a AND b = @b", &[("C", "1")]).unwrap_err(),
+            [missing("a"), missing("b"), unused("C")]
+        );
+        for value in ["decimal:1", "int(5):1", "varchar(x):1", "varchar(9) OR 1=1 --(9):1"] {
+            match parsed("a = @a", &[("A", value)]) {
+                Err(problems) => {
+                    assert!(matches!(problems.as_slice(), [FilterProblem::Value(..)]), "{value}");
+                }
+                // No type, so text.
+                Ok(filter) => assert!(filter.sql(|_| "@P1".to_owned()).contains("a = @P1\n")),
+            }
+        }
+        for text in [
+            "a = 1) OR (1 = 1",
+            "a = 1; DROP TABLE t",
+            "(a = 1",
+            "a = 'x",
+            "a IN (SELECT a FROM u WITH (NOLOCK))",
+        ] {
+            let problems = parsed(text, &[]).unwrap_err();
+            assert!(matches!(problems.as_slice(), [FilterProblem::Text(_)]), "{text}");
+        }
+    }
+
+    #[test]
+    fn conditions_differ_by_their_values() {
+        let text = |given: &[(&str, &str)]| parsed("a = @a", given).unwrap().values_text();
+        assert_eq!(text(&[("A", "1")]), text(&[("A", "1")]));
+        assert_ne!(text(&[("A", "1")]), text(&[("A", "2")]));
+        assert_ne!(text(&[("A", "1")]), text(&[("A", "int:1")]));
+        assert_eq!(parsed("a = 1", &[]).unwrap().values_text(), "");
+    }
+}

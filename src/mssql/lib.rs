@@ -1,0 +1,36 @@
+//! Microsoft SQL Server for Highwater: a source, a handler, and the stores of states and journals.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`connection_string`] | where a server is and how to log in: ADO.NET's connection strings |
+//! | [`connection`] | one connection, one statement at a time, and what an error means |
+//! | [`ident`] | the one place that turns a name into SQL; values are parameters |
+//! | [`tsql`], [`filter`] | what can be told without a server of T-SQL that a setting holds |
+//! | [`source`], [`handler`], [`state`], [`journal`] | the adapters, each for a port of the engine |
+
+pub mod connection;
+pub mod connection_string;
+pub mod ident;
+
+pub mod filter;
+pub mod tsql;
+
+pub mod handler;
+pub mod journal;
+pub mod source;
+pub mod state;
+
+mod closest;
+
+#[doc(hidden)]
+pub use closest::closest;
+pub use connection::{
+    Again, Connection, ForeignText, Param, Retries, RetryTerms, SqlError, Transaction, errors_table,
+};
+#[doc(hidden)]
+pub use connection_string::pairs;
+pub use connection_string::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
+#[doc(hidden)]
+pub use filter::{Filter, FilterProblem};
+#[doc(hidden)]
+pub use tsql::{check_database, check_query};

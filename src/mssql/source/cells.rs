@@ -1,0 +1,247 @@
+//! Rows of the driver to rows that are delivered: straight into the buffer of the fetch.
+//!
+//! # Why so
+//!
+//! Nothing is made of a cell but its JSON, and that once: what a batch costs is mostly this. Only key and
+//! position become values, since the order of rows is made of them.
+
+use std::collections::BTreeMap;
+
+use highwater_engine::error::ErrorKind;
+use highwater_engine::event::Operation;
+use highwater_engine::source::{EncodedColumns, Row};
+use highwater_engine::value::{Value, push_utf16};
+use tiberius::{ColumnData, TokenRow};
+
+use crate::connection::{Connection, SqlError};
+
+use super::describe::{self, Column};
+use super::identity::Identity;
+use super::limit::Cut;
+use super::plan::{Answer, Plan};
+use super::{decode, values, variant};
+
+/// What to do about text that does not come as UTF-16.
+const NOT_UTF16_ADVICE: &str = "leave the column out with `SOURCE__COLUMNS_EXCLUDED`, or read a view that \
+     converts it to `varchar`";
+
+/// How a cell is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CellForm {
+    /// As what the driver takes it for.
+    Plain,
+    /// As the bytes of UTF-16 text.
+    Utf16,
+    /// As the same, which is a value with its type in front.
+    Variant,
+}
+
+impl CellForm {
+    pub(super) fn of_column(column: &Column) -> Self {
+        match column {
+            column if column.is_variant() => Self::Variant,
+            column if column.is_utf16() => Self::Utf16,
+            _ => Self::Plain,
+        }
+    }
+
+    /// Returns the value of a cell.
+    pub(super) fn value(self, cell: &ColumnData<'_>) -> Value {
+        match (self, decode::bytes(cell)) {
+            (Self::Utf16, Some(bytes)) => Value::of_utf16(bytes),
+            (Self::Variant, Some(bytes)) => variant::shortest(Value::of_utf16(bytes)),
+            (Self::Plain, _) | (_, None) => decode::value(cell),
+        }
+    }
+
+    /// Returns the value that a cell holds which was decoded without regard to its form.
+    pub(super) fn decoded(self, plain: Value) -> Value {
+        match (self, &plain) {
+            (Self::Utf16, Value::Bytes(bytes)) => Value::of_utf16(bytes),
+            (Self::Variant, Value::Bytes(bytes)) => variant::shortest(Value::of_utf16(bytes)),
+            _ => plain,
+        }
+    }
+
+    /// Writes the JSON of a cell's value.
+    fn push(self, json: &mut String, cell: &ColumnData<'_>) {
+        match (self, decode::bytes(cell)) {
+            (Self::Utf16, Some(bytes)) => push_utf16(json, bytes),
+            (Self::Variant, Some(_)) => self.value(cell).push_json(json),
+            (Self::Plain, _) | (_, None) => decode::push(json, cell),
+        }
+    }
+}
+
+impl Plan {
+    /// Adds a row of the server's answer.
+    pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
+        let Some(result) = row.result_index().checked_sub(answer.is_identified.into()) else {
+            let cells = values(&row);
+            answer.lost_index = self.lost_index(&cells);
+            answer.identity = Identity::read(&cells);
+            return Ok(());
+        };
+        if result == 0 {
+            answer.head = values(&row);
+            return Ok(());
+        }
+        let tracked = self.cursor.is_none();
+        if if tracked { answer.tail.is_some() } else { result > 1 } {
+            answer.described.push(describe::column(row)?);
+            return Ok(());
+        }
+        if tracked && row.len() == 1 {
+            answer.tail = values(&row).pop();
+            return Ok(());
+        }
+        let is_extra = answer.rows.len() == answer.rows_max;
+        if is_extra && answer.more {
+            return Ok(());
+        }
+        let cells = row.into_token_row();
+        if is_extra {
+            answer.more = true;
+            return self.placed(&cells, answer).map(drop);
+        }
+        self.read_cells(&cells, answer)
+    }
+
+    /// Returns the position of a row of the table, and notes where the row before it has the same.
+    fn placed(&self, cells: &TokenRow<'_>, answer: &mut Answer) -> Result<Place, SqlError> {
+        if cells.len() != self.width {
+            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
+            return Err(SqlError::new(ErrorKind::Internal, reason));
+        }
+        self.check_text(cells)?;
+        let position_at = self.sizes_at() + self.guard.width();
+        let position = self.value(cells, position_at);
+        let is_same = self.asks_same && self.value(cells, position_at + 1) == Value::Int(1);
+        let key: Vec<Value> = self.key_at.iter().map(|at| self.value(cells, *at)).collect();
+        let before = answer.rows.last().filter(|_| answer.repeated.is_none());
+        if before.is_some_and(|before| is_same || self.is_repeated(before, &position, &key)) {
+            answer.repeated = Some(self.repeated(&position, &key));
+        }
+        Ok(Place { position, key })
+    }
+
+    /// Refuses text of half a UTF-16 unit: it is of another encoding, or was cut on its way.
+    fn check_text(&self, cells: &TokenRow<'_>) -> Result<(), SqlError> {
+        for (at, (cell, form)) in cells.iter().zip(&self.forms).enumerate() {
+            if let (CellForm::Utf16 | CellForm::Variant, Some(bytes)) = (form, decode::bytes(cell))
+            {
+                self.check_utf16(at, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an odd number of bytes as the text of the column at `at`.
+    pub(super) fn check_utf16(&self, at: usize, bytes: &[u8]) -> Result<(), SqlError> {
+        if bytes.len().is_multiple_of(2) {
+            return Ok(());
+        }
+        Err(SqlError::new(
+            ErrorKind::Configuration,
+            format!(
+                "column {} of `{}` has text of {} bytes, an odd number, so it is not UTF-16 and nothing of \
+                 this page is delivered: {NOT_UTF16_ADVICE}",
+                self.text_columns(|column| column == at),
+                self.table,
+                bytes.len(),
+            ),
+        ))
+    }
+
+    /// Refuses what was read over a connection whose server does not cast text to UTF-16.
+    pub(super) fn check_encoding(&self, connection: &Connection) -> Result<(), SqlError> {
+        let Some(found) = connection.foreign_text() else { return Ok(()) };
+        let is_text = |at: usize| self.forms.get(at).is_some_and(|form| *form != CellForm::Plain);
+        let columns = self.text_columns(is_text);
+        if columns.is_empty() {
+            return Ok(());
+        }
+        Err(SqlError::new(
+            ErrorKind::Configuration,
+            format!(
+                "the server does not return `nvarchar` as UTF-16 as SQL Server does ({found}), so {columns} of \
+                 `{}` would arrive garbled: {NOT_UTF16_ADVICE}",
+                self.table
+            ),
+        ))
+    }
+
+    /// Returns the names of the columns at which `wanted` holds.
+    fn text_columns(&self, wanted: impl Fn(usize) -> bool) -> String {
+        let key = self.key_at.iter().zip(&self.key).map(|(at, column)| (*at, column.name.as_str()));
+        let delivered = self.columns.names().iter().map(String::as_str).enumerate();
+        let columns: BTreeMap<usize, &str> = key.chain(delivered).collect();
+        let names = columns.into_iter().filter(|(at, _)| wanted(*at));
+        let names: Vec<String> = names.map(|(_, name)| format!("`{name}`")).collect();
+        names.join(", ")
+    }
+
+    fn value(&self, cells: &TokenRow<'_>, at: usize) -> Value {
+        let form = self.forms.get(at).copied().unwrap_or(CellForm::Plain);
+        cells.get(at).map_or(Value::Null, |cell| form.value(cell))
+    }
+
+    /// Returns where the sizes are: after the columns that are read.
+    fn sizes_at(&self) -> usize {
+        self.forms.len()
+    }
+
+    /// Adds a row of the table: its columns, the sizes of some, its position, whether that is the one of the row before where
+    /// the server is asked, and what happened to it where that is told.
+    pub(super) fn read_cells(
+        &self,
+        cells: &TokenRow<'_>,
+        answer: &mut Answer,
+    ) -> Result<(), SqlError> {
+        let Place { position, key } = self.placed(cells, answer)?;
+        let told = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
+        let op = if told.flatten().is_some_and(is_deleted) {
+            Operation::Delete
+        } else {
+            Operation::Upsert
+        };
+        let sizes = self.sizes_at()..self.sizes_at() + self.guard.width();
+        let sizes: Vec<Value> = sizes.map(|at| self.value(cells, at)).collect();
+        let begin = answer.json.len();
+        let columns = match op {
+            Operation::Delete => EncodedColumns::default(),
+            Operation::Upsert => {
+                let cells = cells.iter().zip(&self.forms);
+                self.columns.encode(&mut answer.json, cells, |json, (cell, form)| {
+                    form.push(json, cell);
+                })
+            }
+        };
+        let rows = answer.rows.len() + 1;
+        let bytes = answer.json.len();
+        let full = rows > 1
+            && if answer.is_range {
+                self.guard.is_over(bytes)
+            } else {
+                self.guard.is_full(rows, bytes)
+            };
+        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
+        if answer.is_cut() {
+            answer.json.truncate(begin);
+            return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
+        }
+        answer.rows.push(Row { op, position, key, columns });
+        Ok(())
+    }
+}
+
+/// Where a row is in the order: the leading part of its position, then its key.
+struct Place {
+    position: Value,
+    key: Vec<Value>,
+}
+
+/// Whether the last cell of a row says that it was deleted.
+fn is_deleted(cell: &ColumnData<'_>) -> bool {
+    matches!(cell, ColumnData::String(Some(told)) if told == "D")
+}

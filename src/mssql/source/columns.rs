@@ -1,0 +1,162 @@
+//! Which columns are read: those that settings name must be there, and a slip gets a suggestion. Pure.
+
+use highwater_engine::cursor::CursorMode;
+use highwater_engine::error::ErrorKind;
+use highwater_engine::partition::whole_of;
+use highwater_engine::source::FetchError;
+
+use crate::closest::closest;
+
+use super::SourceSettings;
+use super::choice::Choice;
+use super::describe::Column;
+use super::origin::Origin;
+
+/// What a column is named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// To order rows by; the mode is `None` where it is left to choose.
+    Cursor(Option<CursorMode>),
+    Key,
+    Listed,
+    Excluded,
+    SoftDelete,
+}
+
+impl Role {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Cursor(_) => "cursor",
+            Self::Key => "key",
+            Self::Listed => "listed",
+            Self::Excluded => "excluded",
+            Self::SoftDelete => "soft-delete",
+        }
+    }
+
+    /// Returns the name of the setting that names the column.
+    fn setting(self, settings: &SourceSettings) -> String {
+        let name = match self {
+            Self::Cursor(_) => "CURSOR",
+            Self::Key => "KEY",
+            Self::Listed => "COLUMNS",
+            Self::Excluded => "COLUMNS_EXCLUDED",
+            Self::SoftDelete => "SOFT_DELETE",
+        };
+        let poller = whole_of(&settings.poller).to_ascii_uppercase();
+        format!("HIGHWATER__POLLERS__{poller}__SOURCE__{name}")
+    }
+
+    /// Whether a column has a type for it.
+    fn fits(self, column: &Column) -> bool {
+        let any = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
+        match self {
+            Self::Cursor(Some(mode)) => column.fits(mode).is_ok(),
+            Self::Cursor(None) => any.into_iter().any(|mode| column.fits(mode).is_ok()),
+            Self::Key => column.can_be_key(),
+            Self::SoftDelete => column.deleted().is_ok(),
+            Self::Listed | Self::Excluded => true,
+        }
+    }
+}
+
+/// Returns the columns that are delivered, in the order of the list, or else of the table.
+///
+/// # Errors
+///
+/// [`FetchError`] if the settings name a column that is not there, or that cannot be left out.
+pub(super) fn delivered(
+    settings: &SourceSettings,
+    origin: &Origin,
+    choice: &Choice,
+    described: &[Column],
+) -> Result<Vec<Column>, FetchError> {
+    if let Some(names) = &settings.columns {
+        return names
+            .iter()
+            .map(|name| find(settings, origin, described, Role::Listed, name))
+            .collect();
+    }
+    let mut delivered = described.to_vec();
+    for name in &settings.columns_excluded {
+        let column = find(settings, origin, described, Role::Excluded, name)?;
+        let is_it = |kept: &String| alike(kept, &column.name);
+        if settings.key.iter().any(is_it) || choice.cursor.as_ref().is_some_and(is_it) {
+            return Err(configuration(format!(
+                "column `{}` of `{origin}` is excluded, and is needed as key or cursor: take it off \
+                 `SOURCE__COLUMNS_EXCLUDED`",
+                column.name
+            )));
+        }
+        delivered.retain(|other| *other != column);
+    }
+    Ok(delivered)
+}
+
+/// Returns the condition that a row counts as deleted; `None` where no column tells.
+///
+/// # Errors
+///
+/// [`FetchError`] if the column is not there or cannot tell, or the mode would not see its change.
+pub(super) fn deleted(
+    settings: &SourceSettings,
+    origin: &Origin,
+    mode: CursorMode,
+    described: &[Column],
+) -> Result<Option<String>, FetchError> {
+    let Some(name) = &settings.soft_delete else { return Ok(None) };
+    if mode == CursorMode::IntegerPk {
+        let reason = format!(
+            "soft-delete column `{name}` is named, mode `{mode}` sees inserted rows only: choose \
+             another mode, or remove it"
+        );
+        return Err(configuration(reason));
+    }
+    let column = find(settings, origin, described, Role::SoftDelete, name)?;
+    column.deleted().map(Some).map_err(configuration)
+}
+
+/// Finds a column by name: as written, or else in another case, as most collations have it.
+///
+/// # Errors
+///
+/// [`FetchError`] if there is none; it names the `role` in which the column was wanted, and its setting.
+pub(super) fn find(
+    settings: &SourceSettings,
+    origin: &Origin,
+    described: &[Column],
+    role: Role,
+    name: &str,
+) -> Result<Column, FetchError> {
+    let name = name.trim();
+    let same = |column: &&Column| column.name == name;
+    let found = described.iter().find(same);
+    let found = found.or_else(|| described.iter().find(|column| alike(&column.name, name)));
+    found.cloned().ok_or_else(|| {
+        let names: Vec<&str> = described.iter().map(|column| column.name.as_str()).collect();
+        let fitting = described.iter().filter(|column| role.fits(column));
+        let meant = closest(name, fitting.map(|column| column.name.as_str()));
+        let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        let (role, setting, names) = (role.as_str(), role.setting(settings), names.join("`, `"));
+        configuration(format!(
+            "{role} column `{name}` is not in `{origin}`, which has `{names}`: correct `{setting}`{meant}"
+        ))
+    })
+}
+
+/// Returns where `column` is read, adding it where it is not.
+pub(super) fn position(read: &mut Vec<Column>, column: &Column) -> usize {
+    read.iter().position(|other| other == column).unwrap_or_else(|| {
+        read.push(column.clone());
+        read.len() - 1
+    })
+}
+
+/// Whether two names are one where case makes no difference.
+fn alike(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.trim().to_lowercase()
+}
+
+fn configuration(reason: impl Into<String>) -> FetchError {
+    FetchError::new(ErrorKind::Configuration, reason)
+}

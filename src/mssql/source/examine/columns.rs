@@ -1,0 +1,251 @@
+//! What holds for the table's columns: types, `NULL`, what makes rows unique, what orders them.
+
+use highwater_engine::cursor::CursorMode;
+use highwater_engine::doctor::Finding;
+use highwater_engine::value::Value;
+
+use super::super::describe::Column;
+use super::super::unique_key::IS_VIEW;
+use super::index::{self, INDEXES, Index, Support};
+use super::server::not_told;
+use super::{Examination, Table};
+use crate::connection::Param;
+use crate::ident::{QualifiedName, quote};
+
+/// Most rows that are counted: what matters is whether there are any.
+const COUNTED_MAX: i64 = 1_000;
+
+impl Examination<'_> {
+    /// Each delivered column with its JSON form.
+    pub(super) fn types(&mut self, table: &Table) {
+        let check = "column types";
+        let delivered = |column: &&Column| table.plan.columns.names().contains(&column.name);
+        let forms: Vec<String> = table
+            .columns
+            .iter()
+            .filter(delivered)
+            .map(|column| format!("{} {} as {}", column.name, type_name(column), form(column)))
+            .collect();
+        self.add(Finding::ok(check, forms.join(", ")));
+    }
+
+    /// Names each column that has no lossless form; returns the reasons, as a tick would give them.
+    pub(super) fn unreadable(&mut self, columns: &[Column]) -> Vec<String> {
+        let settings = &self.source.settings;
+        let named =
+            |names: &[String], column: &Column| names.iter().any(|name| same(name, &column.name));
+        let is_read = |column: &&Column| {
+            settings.columns.as_ref().is_none_or(|names| named(names, column))
+                && !named(&settings.columns_excluded, column)
+        };
+        let read = columns.iter().filter(is_read);
+        let reasons: Vec<String> = read.filter_map(|column| column.expression().err()).collect();
+        for reason in &reasons {
+            let (found, fix) = reason.split_once(": ").unwrap_or((reason, "leave it out"));
+            self.add(Finding::error("column types", found, fix));
+        }
+        reasons
+    }
+
+    /// Rows whose cursor or key is `NULL` have no place in the order.
+    pub(super) async fn nulls(&mut self, table: &Table) {
+        let check = "nullability";
+        let cursor = table.plan.cursor.iter().map(|column| (column, true));
+        let key = table.plan.key.iter().map(|column| (column, false));
+        let nullable: Vec<(&Column, bool)> =
+            cursor.chain(key).filter(|(column, _)| column.nullable).collect();
+        if nullable.is_empty() {
+            self.add(Finding::ok(check, "no row can have NULL in its cursor or key"));
+        }
+        for (column, is_cursor) in nullable {
+            let name = quote(&column.name);
+            let sql = format!(
+                "SELECT COUNT(*) AS n FROM (SELECT TOP ({COUNTED_MAX}) 1 AS x FROM {} AS t \
+                 WHERE t.{name} IS NULL) AS q",
+                table.plan.quoted
+            );
+            let select = self.grant("SELECT");
+            let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { continue };
+            let finding = match row.as_slice() {
+                [Value::Int(rows)] => nullable_finding(&self.object(), column, is_cursor, *rows),
+                _ => not_told(check),
+            };
+            self.add(finding);
+        }
+    }
+
+    /// What makes rows unique, and what gives them in order.
+    pub(super) async fn indexes(&mut self, table: &Table) {
+        let Some(name) = self.source.origin.table() else {
+            self.add(of_several(table, "a query"));
+            return;
+        };
+        let param = [Param::Text(name.quoted())];
+        let rows = match self.ask(INDEXES, &param).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let right = self.grant("VIEW DEFINITION");
+                self.add(self.unanswered("index", &error, &right));
+                return;
+            }
+        };
+        let view = self.ask(IS_VIEW, &param).await;
+        let is_view = matches!(view.as_deref(), Ok([row]) if row.as_slice() == [Value::Int(1)]);
+        let Some(indexes) = index::read(&rows) else {
+            self.add(not_told("index"));
+            return;
+        };
+        if is_view && indexes.is_empty() {
+            self.add(of_several(table, "a view"));
+            return;
+        }
+        self.add(unique(table, name, &indexes));
+        let statement = |columns: &[&str]| index::create_index(name, columns);
+        let finding = supporting(table, &indexes, statement);
+        self.add(finding);
+    }
+}
+
+fn unique(table: &Table, name: &QualifiedName, indexes: &[Index]) -> Finding {
+    let check = "unique key";
+    let columns = table.plan.identity();
+    if let Some(name) = index::unique_in(indexes, &columns) {
+        return Finding::ok(
+            check,
+            format!("`{name}` lets no two rows have one place in the order"),
+        );
+    }
+    // Several rows may have one key at different places: what must be unique is the place.
+    let quoted: Vec<String> = columns.iter().copied().map(quote).collect();
+    let (names, plain) = (columns.join("`, `"), quoted.join(", "));
+    let found = format!("nothing keeps two rows from having the same `{names}`");
+    let fix = format!(
+        "name the primary key's columns as `SOURCE__KEY`, or run `{}`; that fails while rows share these values, which \
+         `SELECT {plain}, COUNT(*) AS n FROM {} AS t GROUP BY {plain} HAVING COUNT(*) > 1` lists: remove those first",
+        index::create_unique_index(name, &columns),
+        table.plan.quoted
+    );
+    match table.choice.mode {
+        // The server gives each row a value of its own; only SELECT INTO copies one.
+        CursorMode::RowVersion => Finding::warning(check, found, fix),
+        CursorMode::TimestampPk | CursorMode::IntegerPk | CursorMode::ChangeTracking => {
+            Finding::error(
+                check,
+                format!(
+                    "{found}: a tick that reads two such rows fails, and one that is inserted after the \
+                     other was delivered is missed"
+                ),
+                fix,
+            )
+        }
+    }
+}
+
+fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> String) -> Finding {
+    let check = "index";
+    let columns = table.plan.identity();
+    let fix = || {
+        format!(
+            "`{}`, with `WITH (ONLINE = ON)` where the edition has it, else outside of busy hours",
+            statement(&columns)
+        )
+    };
+    match index::support(indexes, &columns) {
+        Support::Full(name) => Finding::ok(
+            check,
+            format!("`{name}` gives rows in order of `{}`", columns.join("`, `")),
+        ),
+        Support::Leading(name) => Finding::warning(
+            check,
+            format!(
+                "`{name}` leads with `{}`, but does not go on with `{}` in one direction: rows that share \
+                 the first are sorted at each read",
+                columns.first().copied().unwrap_or_default(),
+                columns.get(1..).unwrap_or_default().join("`, `")
+            ),
+            fix(),
+        ),
+        Support::None => Finding::warning(
+            check,
+            format!("none leads with `{}`: each tick looks at every row", columns.join("`, `")),
+            fix(),
+        ),
+    }
+}
+
+fn of_several(table: &Table, what: &str) -> Finding {
+    let name = &table.plan.table;
+    Finding::unknown(
+        "index",
+        format!("`{name}` is {what}: what is unique and in order is a matter of its tables"),
+        format!(
+            "index the tables that it reads by `{}`, and see to it that these columns are unique",
+            table.plan.identity().join("`, `")
+        ),
+    )
+}
+
+fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -> Finding {
+    let check = "nullability";
+    let (name, plural) = (&column.name, if rows == COUNTED_MAX { " or more" } else { "" });
+    let alter = format!(
+        "`ALTER TABLE {} ALTER COLUMN {} {} NOT NULL`, after giving the rows a value",
+        object,
+        quote(name),
+        column.declared()
+    );
+    match (is_cursor, rows) {
+        (true, 0) => Finding::warning(
+            check,
+            format!(
+                "cursor `{name}` can be NULL; no row is now, and one that were would never be read"
+            ),
+            alter,
+        ),
+        (true, _) => Finding::error(
+            check,
+            format!("{rows}{plural} rows have NULL in cursor `{name}` and are never read"),
+            format!("{alter}, or a `FILTER` that leaves them out on purpose"),
+        ),
+        (false, 0) => Finding::warning(
+            check,
+            format!(
+                "key `{name}` can be NULL; no row is now, and one that were would stop the poller"
+            ),
+            alter,
+        ),
+        (false, _) => Finding::error(
+            check,
+            format!(
+                "{rows}{plural} rows have NULL in key `{name}`: the first one stops the poller"
+            ),
+            format!("{alter}, or name another key as `SOURCE__KEY`"),
+        ),
+    }
+}
+
+fn type_name(column: &Column) -> String {
+    match column.type_name.as_str() {
+        "timestamp" | "rowversion" => "rowversion".to_owned(),
+        _ => column.declared(),
+    }
+}
+
+/// Returns the JSON form in one word or two; `docs/reference/types.md` has it in full.
+fn form(column: &Column) -> &'static str {
+    match column.type_name.as_str() {
+        "bit" => "boolean",
+        "tinyint" | "smallint" | "int" | "bigint" | "real" | "float" => "number",
+        "decimal" | "numeric" | "money" | "smallmoney" => "string of digits",
+        "binary" | "varbinary" | "image" | "timestamp" | "rowversion" => "base64",
+        "sql_variant" => "string with its type",
+        "date" | "time" | "datetime" | "smalldatetime" | "datetime2" | "datetimeoffset" => {
+            "string of time"
+        }
+        _ => "string",
+    }
+}
+
+fn same(one: &str, other: &str) -> bool {
+    one.trim().to_lowercase() == other.to_lowercase()
+}

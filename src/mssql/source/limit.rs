@@ -1,0 +1,236 @@
+//! How much of a table is held in memory: values that are too large are not sent by the server, and
+//! reading stops where a batch is full.
+//!
+//! # Why so
+//!
+//! The driver holds a whole row before it can be judged, and a value may have 2 GiB. So each column
+//! that could hold a larger value than allowed is read as `NULL` there, with its size beside it. What
+//! can be in memory at once is then a batch and one row more: at most one largest value for each
+//! column of unlimited length. Where reading stops early, the connection is given up with what the
+//! server still had to say.
+
+use highwater_engine::value::Value;
+use serde_json::{Map, Value as Json};
+
+use crate::ident::quote;
+
+use super::SourceSettings;
+use super::describe::Column;
+
+/// What may be read at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeLimits {
+    /// Largest value of one column, in bytes as stored; of `xml`, in bytes of its UTF-16 text.
+    pub value_bytes_max: usize,
+    /// Bytes of events, about, at which a batch is closed; a single row may have more, and of a range that ends
+    /// where it is told to only columns count.
+    pub batch_bytes_max: usize,
+}
+
+impl Default for SizeLimits {
+    fn default() -> Self {
+        Self { value_bytes_max: 4 << 20, batch_bytes_max: 4 << 20 }
+    }
+}
+
+/// About how many bytes an event takes beside its columns: some 240 in its JSON for id, key, position and source, and
+/// as many again in memory, so that a batch of small rows takes no more than one of large ones.
+const EVENT_BYTES: usize = 450;
+
+/// Why no further row is read.
+#[derive(Debug)]
+pub(super) enum Cut {
+    /// The batch is full.
+    Full,
+    /// A value is larger than allowed, which says so.
+    Value(String),
+}
+
+/// The columns whose values can be too large, and what is said of one that is.
+#[derive(Debug)]
+pub(super) struct Guard {
+    poller: String,
+    table: String,
+    key: Vec<String>,
+    limits: SizeLimits,
+    /// Names of the guarded columns, in the order of their sizes in a row.
+    columns: Vec<String>,
+}
+
+impl Guard {
+    /// Returns the guard of a table, and the select list of `read` with the sizes behind it.
+    ///
+    /// The first `delivered` columns and those of the key are read; keys are never long, and needed.
+    ///
+    /// # Errors
+    ///
+    /// Why a column cannot be read without loss.
+    pub(super) fn new(
+        settings: &SourceSettings,
+        table: String,
+        read: &[Column],
+        key_at: &[usize],
+    ) -> Result<(Self, Vec<String>), String> {
+        let limits = settings.limits;
+        let mut select = Vec::new();
+        let mut sizes = Vec::new();
+        let mut columns = Vec::new();
+        for (at, column) in read.iter().enumerate() {
+            let (expression, size) = (column.expression()?, column.size(limits.value_bytes_max));
+            let name = quote(&column.name);
+            select.push(match size.filter(|_| !key_at.contains(&at)) {
+                None if expression == format!("t.{name}") => expression,
+                None => format!("{expression} AS {name}"),
+                Some(size) => {
+                    let small = format!("{size} <= {}", limits.value_bytes_max);
+                    sizes.push(format!("{size} AS [__size{}]", sizes.len()));
+                    columns.push(column.name.clone());
+                    format!("CASE WHEN {small} THEN {expression} END AS {name}")
+                }
+            });
+        }
+        select.extend(sizes);
+        let (poller, key) = (settings.poller.clone(), settings.key.clone());
+        Ok((Self { poller, table, key, limits, columns }, select))
+    }
+
+    /// Returns how many cells of a row are sizes.
+    pub(super) fn width(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Returns why a row with these sizes and this key cannot be read, if it cannot.
+    pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<Cut> {
+        let bytes_max = self.limits.value_bytes_max;
+        let sizes = sizes.iter().map(|size| {
+            // Of NULL there is no size.
+            let Value::Int(bytes) = size else { return 0 };
+            usize::try_from(*bytes).unwrap_or(usize::MAX)
+        });
+        let (column, bytes) =
+            self.columns.iter().zip(sizes).find(|(_, bytes)| *bytes > bytes_max)?;
+        let key = self.key.iter().cloned().zip(key.iter().map(Value::to_json));
+        let key = Json::from(key.collect::<Map<_, _>>());
+        Some(Cut::Value(format!(
+            "poller `{}`: column `{column}` of `{}` has a value of {bytes} bytes in the row with key \
+             {key}, more than the {bytes_max} that `VALUE_BYTES_MAX` allows: raise that setting of \
+             the poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; \
+             nothing after the row is delivered until then",
+            self.poller, self.table
+        )))
+    }
+
+    /// Returns how many rows like these, whose columns have so many bytes, will fit into a batch, so that the server is
+    /// not asked for more; a tenth of the space is left for rows that are larger.
+    pub(super) fn rows_that_fit(&self, rows: usize, bytes: usize) -> Option<usize> {
+        let average = bytes.checked_div(rows)?.saturating_add(EVENT_BYTES);
+        Some((self.limits.batch_bytes_max / 10 * 9 / average).max(1))
+    }
+
+    /// Whether so many rows, whose columns have so many bytes, are more than a batch holds.
+    pub(super) fn is_full(&self, rows: usize, bytes: usize) -> bool {
+        bytes.saturating_add(rows.saturating_mul(EVENT_BYTES)) > self.limits.batch_bytes_max
+    }
+
+    /// Whether columns alone are more than a batch holds.
+    pub(super) fn is_over(&self, bytes: usize) -> bool {
+        bytes > self.limits.batch_bytes_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use highwater_engine::cursor::CursorMode;
+
+    use super::*;
+    use crate::connection_string::SqlConnection;
+    use crate::source::Relation;
+
+    fn column(name: &str, type_name: &str, max_length: i64) -> Column {
+        Column {
+            name: name.to_owned(),
+            type_name: type_name.to_owned(),
+            max_length,
+            precision: 0,
+            scale: 0,
+            nullable: true,
+            collation: None,
+            identity: false,
+            primary: false,
+        }
+    }
+
+    fn guard() -> (Guard, Vec<String>) {
+        let settings = SourceSettings {
+            poller: "orders".to_owned(),
+            connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
+            relation: Relation::Table("t".to_owned()),
+            mode: Some(CursorMode::RowVersion),
+            cursor_column: Some("rv".to_owned()),
+            key: vec!["ID".to_owned()],
+            columns: None,
+            columns_excluded: Vec::new(),
+            filter: None,
+            filter_params: std::collections::BTreeMap::new(),
+            soft_delete: None,
+            settle: Duration::ZERO,
+            clock: crate::source::SourceClock::Utc,
+            limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },
+            partition: None,
+            on_schema_change: crate::source::OnSchemaChange::Follow,
+        };
+        let read = [
+            column("id", "nvarchar", 100),
+            column("price", "money", 8),
+            column("short", "binary", 20),
+            column("long", "varbinary", -1),
+            column("note", "nvarchar", 22),
+        ];
+        Guard::new(&settings, "dbo.t".to_owned(), &read, &[0]).unwrap()
+    }
+
+    #[test]
+    fn only_what_can_be_too_large_is_measured_and_a_key_never() {
+        let (guard, select) = guard();
+        assert_eq!(
+            select,
+            [
+                "CAST(t.[id] AS varbinary(100)) AS [id]",
+                "CAST(t.[price] AS decimal(19, 4)) AS [price]",
+                "t.[short]",
+                "CASE WHEN DATALENGTH(t.[long]) <= 20 THEN t.[long] END AS [long]",
+                "CASE WHEN DATALENGTH(t.[note]) <= 20 THEN CAST(t.[note] AS varbinary(22)) END AS [note]",
+                "DATALENGTH(t.[long]) AS [__size0]",
+                "DATALENGTH(t.[note]) AS [__size1]",
+            ]
+        );
+        assert_eq!(guard.width(), 2);
+    }
+
+    #[test]
+    fn a_value_over_the_limit_is_named_with_all_that_is_needed_to_find_it() {
+        let (guard, _) = guard();
+        let key = [Value::Text("k".to_owned())];
+        for sizes in [[Value::Null, Value::Null], [Value::Int(20), Value::Int(0)]] {
+            assert!(guard.check(&sizes, &key).is_none());
+        }
+        let Some(Cut::Value(reason)) = guard.check(&[Value::Null, Value::Int(21)], &key) else {
+            panic!("not refused");
+        };
+        expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; nothing after the row is delivered until then"#]].assert_eq(&reason);
+    }
+
+    #[test]
+    fn a_batch_is_full_above_its_limit_and_the_next_is_asked_for_what_fits() {
+        let (guard, _) = guard();
+        assert!(!guard.is_full(2, 100) && guard.is_full(2, 101) && guard.is_full(3, 0));
+        assert!(!guard.is_over(1_000) && guard.is_over(1_001));
+        for (rows, bytes, fit) in
+            [(0, 0, None), (2, 0, Some(2)), (3, 300, Some(1)), (1, 5_000, Some(1))]
+        {
+            assert_eq!(guard.rows_that_fit(rows, bytes), fit);
+        }
+    }
+}

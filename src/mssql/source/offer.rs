@@ -1,0 +1,102 @@
+//! What a table offers to a poller that is to be set up: a key, a mode, a cursor, and why.
+
+use highwater_engine::cursor::CursorMode;
+use highwater_engine::error::ErrorKind;
+use highwater_engine::source::FetchError;
+
+use super::choice::Reasoned;
+use super::describe::Column;
+use super::{Mssql, SourceSettings};
+
+/// How a table can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// How its rows are ordered.
+    pub mode: CursorMode,
+    /// The column that they are ordered by; change tracking has none.
+    pub cursor: Option<String>,
+    /// Why these.
+    pub reason: String,
+    /// Key columns.
+    pub key: Vec<String>,
+    /// Why these.
+    pub key_reason: String,
+}
+
+impl Mssql {
+    /// Asks the catalogue what to read the table by: the cursor that the settings name, or the best there
+    /// is; the key that they name where `key_is_named`, else the primary key. Reads only.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the table cannot be described, or has nothing to offer.
+    pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
+        let mut state = self.state.lock().await;
+        let columns = self.describe(&mut state.connection).await?;
+        let (key, key_reason) = if key_is_named {
+            (self.settings.key.clone(), "named by you".to_owned())
+        } else {
+            (primary_key(&columns).map_err(configuration)?, "the primary key".to_owned())
+        };
+        let settings = SourceSettings { key: key.clone(), ..self.settings.clone() };
+        let chosen = self.choose(&mut state.connection, &settings, &columns, |_| false).await;
+        let Reasoned { choice, reason } = chosen.map_err(|error| match time_columns(&columns) {
+            Some(columns) => configuration(format!(
+                "{error}; it has time columns: `{columns}`; name one with `--cursor`"
+            )),
+            None => error,
+        })?;
+        Ok(Offer { mode: choice.mode, cursor: choice.cursor, reason, key, key_reason })
+    }
+}
+
+fn primary_key(columns: &[Column]) -> Result<Vec<String>, String> {
+    let primary = columns.iter().filter(|column| column.primary);
+    let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
+    if primary.is_empty() {
+        let reason =
+            "it has no primary key: name columns with `--key` that are unique and never NULL";
+        return Err(reason.to_owned());
+    }
+    Ok(primary)
+}
+
+/// Returns the columns that could order rows once somebody says that they do.
+fn time_columns(columns: &[Column]) -> Option<String> {
+    let times = columns.iter().filter(|column| column.fits(CursorMode::TimestampPk).is_ok());
+    let names: Vec<&str> = times.map(|column| column.name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join("`, `"))
+}
+
+fn configuration(reason: String) -> FetchError {
+    FetchError::new(ErrorKind::Configuration, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, type_name: &str, primary: bool) -> Column {
+        Column {
+            name: name.to_owned(),
+            type_name: type_name.to_owned(),
+            max_length: 8,
+            precision: 0,
+            scale: 7,
+            nullable: false,
+            collation: None,
+            identity: false,
+            primary,
+        }
+    }
+
+    #[test]
+    fn the_key_is_the_primary_one_and_nothing_is_guessed_where_there_is_none() {
+        let columns =
+            [column("a", "int", true), column("x", "datetime2", false), column("b", "int", true)];
+        assert_eq!(primary_key(&columns), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert!(primary_key(&columns[1..2]).unwrap_err().contains("`--key`"));
+        assert_eq!(time_columns(&columns).as_deref(), Some("x"));
+        assert_eq!(time_columns(&columns[..1]), None);
+    }
+}

@@ -1,0 +1,64 @@
+//! Rows of the driver without a server: for tests that count what reading them costs.
+
+use tiberius::TokenRow;
+
+use highwater_engine::cursor::SourceState;
+use highwater_engine::source::{FetchError, FetchWindow, Rows};
+
+use super::SourceSettings;
+use super::choice::Choice;
+use super::describe::Column;
+use super::origin::{self, Origin};
+use super::plan::{Answer, Plan, Reading};
+
+/// A table that was described, and whose rows come from the caller.
+#[derive(Debug)]
+pub struct Sampled(Plan);
+
+impl Sampled {
+    /// Returns the table with these columns: the name of each, its type, and its length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the settings do not fit the columns, or leave the mode open.
+    pub fn new(
+        settings: &SourceSettings,
+        columns: &[(&str, &str, i64)],
+    ) -> Result<Self, FetchError> {
+        let configuration =
+            |reason| FetchError::new(highwater_engine::error::ErrorKind::Configuration, reason);
+        let origin = Origin::of(settings).map_err(configuration)?;
+        let filter = origin::filter(settings).map_err(configuration)?;
+        let choice = Choice::of(settings)?;
+        let choice = choice.ok_or_else(|| configuration("name the mode".to_owned()))?;
+        let reading = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
+        let column = |(name, type_name, max_length): &(&str, &str, i64)| Column {
+            name: (*name).to_owned(),
+            type_name: (*type_name).to_owned(),
+            max_length: *max_length,
+            precision: 0,
+            scale: 0,
+            nullable: true,
+            collation: None,
+            identity: false,
+            primary: false,
+        };
+        let described: Vec<Column> = columns.iter().map(column).collect();
+        Ok(Self(Plan::new(settings, reading, &described)?))
+    }
+
+    /// Reads rows as a fetch does; each has the delivered columns, then the cursor.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if a row does not have the cells that are asked for.
+    pub fn read(&self, rows: Vec<TokenRow<'static>>) -> Result<Rows, FetchError> {
+        let mut answer = Answer::new(rows.len());
+        for row in rows {
+            self.0.read_cells(&row, &mut answer)?;
+        }
+        let state = SourceState::new();
+        let window = FetchWindow { after: None, upto: None, rows_max: usize::MAX, state: &state };
+        self.0.finish(answer, window)
+    }
+}

@@ -1,0 +1,183 @@
+//! The documentation as a whole: links lead somewhere, every page can be found, and the front page stays short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// Most lines of the front page: a reader decides there whether to go on.
+const README_LINES_MAX: usize = 150;
+
+fn root() -> PathBuf {
+    highwater_test_support::root().to_owned()
+}
+
+fn read(page: &Path) -> String {
+    fs::read_to_string(root().join(page))
+        .unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+/// Returns every tracked page.
+fn pages() -> BTreeSet<PathBuf> {
+    let tracked =
+        Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().unwrap();
+    let tracked = String::from_utf8(tracked.stdout).unwrap();
+    let pages = tracked.lines().map(PathBuf::from);
+    // One that was removed is tracked until the next commit.
+    pages.filter(|page| root().join(page).exists()).collect()
+}
+
+/// Returns a page without its blocks of code, whose brackets are no links.
+fn prose(page: &str) -> String {
+    let mut is_code = false;
+    let lines = page.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_fence && !is_code
+    });
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Returns the targets of the links of a page that stay in the repository.
+fn links(page: &str) -> Vec<String> {
+    let prose = prose(page);
+    let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets
+        .filter(|target| !target.contains("://") && !target.contains(' '))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Returns the file that a link leads to, and what follows its `#`.
+fn resolve(page: &Path, link: &str) -> (PathBuf, Option<String>) {
+    let (file, anchor) = match link.split_once('#') {
+        Some((file, anchor)) => (file, Some(anchor.to_owned())),
+        None => (link, None),
+    };
+    if file.is_empty() {
+        return (page.to_owned(), anchor);
+    }
+    let mut resolved = PathBuf::new();
+    for part in page.parent().unwrap().join(file).components() {
+        if part == Component::ParentDir {
+            assert!(resolved.pop(), "{}: {link}", page.display());
+        } else {
+            resolved.push(part);
+        }
+    }
+    (resolved, anchor)
+}
+
+/// Returns the anchors of a page: those of its headings, as the forge and mdBook write them, and its own.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let prose = prose(page);
+    let headings = prose.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    });
+    let own = page.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    headings.chain(own.map(str::to_owned)).collect()
+}
+
+#[test]
+fn every_link_of_every_page_leads_to_a_file_and_a_heading() {
+    let mut broken = Vec::new();
+    let mut known: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    let mut followed = 0;
+    for page in pages() {
+        for link in links(&read(&page)) {
+            let (file, anchor) = resolve(&page, &link);
+            followed += 1;
+            if !root().join(&file).exists() {
+                broken.push(format!("{}: there is no {link}", page.display()));
+            } else if let Some(anchor) =
+                anchor.filter(|_| file.extension().is_some_and(|e| e == "md"))
+            {
+                let anchors = known.entry(file.clone()).or_insert_with(|| anchors(&read(&file)));
+                if !anchors.contains(&anchor) {
+                    broken.push(format!("{}: {} has no #{anchor}", page.display(), file.display()));
+                }
+            }
+        }
+    }
+    assert!(followed > 200, "{followed} links");
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_of_the_docs_is_in_the_navigation() {
+    let summary = Path::new("docs/SUMMARY.md");
+    let listed: BTreeSet<PathBuf> =
+        links(&read(summary)).iter().map(|link| resolve(summary, link).0).collect();
+    let pages = pages().into_iter().filter(|page| page.starts_with("docs") && page != summary);
+    let missing: Vec<PathBuf> = pages.filter(|page| !listed.contains(page)).collect();
+    assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");
+}
+
+#[test]
+fn the_front_page_is_short_and_shows_the_two_commands() {
+    let readme = read(Path::new("README.md"));
+    assert!(readme.lines().count() <= README_LINES_MAX, "{} lines", readme.lines().count());
+    for command in ["\ncargo run -- demo ", "\ncargo test --workspace\n"] {
+        assert!(readme.contains(command), "README.md does not show `{}`", command.trim());
+    }
+}
+
+#[test]
+fn every_command_is_in_the_reference_and_no_other() {
+    let program = env!("CARGO_BIN_EXE_highwater");
+    let help = Command::new(program).arg("--help").env_clear().output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let commands = help.lines().filter_map(|line| line.strip_prefix("  "));
+    let commands = commands.filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
+    let commands: BTreeSet<&str> =
+        commands.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").collect();
+    let page = read(Path::new("docs/reference/commands.md"));
+    let shown: BTreeSet<&str> = page
+        .split("`highwater ")
+        .skip(1)
+        .filter_map(|rest| rest.split(['`', ' ']).next())
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()) && *word != "help")
+        .collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    assert_eq!(commands, shown);
+}
+
+#[test]
+fn actions_of_workflows_are_pinned_to_commits() {
+    let folder = root().join(".github/workflows");
+    let mut pinned = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        for line in
+            text.lines().filter(|line| line.trim_start_matches([' ', '-']).starts_with("uses: "))
+        {
+            let action = line.split("uses: ").nth(1).unwrap();
+            let commit = action.split('@').nth(1).and_then(|rest| rest.split(' ').next());
+            let is_pinned = commit.is_some_and(|commit| {
+                commit.len() == 40 && commit.chars().all(|c| c.is_ascii_hexdigit())
+            });
+            assert!(is_pinned && action.contains(" # v"), "{}: {action}", path.display());
+            pinned += 1;
+        }
+    }
+    assert!(pinned >= 2, "{pinned} actions");
+}
+
+#[test]
+fn functions_that_a_page_calls_are_in_the_repository() {
+    let mut called = 0;
+    for page in pages() {
+        let text = read(&page);
+        for rest in text.split("/admin/functions/").skip(1) {
+            let name: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let folder = root().join("function-definitions").join(&name);
+            assert!(folder.is_dir(), "{}: there is no function `{name}`", page.display());
+            called += 1;
+        }
+    }
+    assert!(called > 0);
+}
