@@ -45,6 +45,7 @@ pub struct Metrics {
     redelivered: Counter<u64>,
     takeovers: Counter<u64>,
     quarantined: Counter<u64>,
+    breaker_opened: Counter<u64>,
     journal_failures: Counter<u64>,
     late: Counter<u64>,
     not_audited: Counter<u64>,
@@ -181,6 +182,10 @@ impl Metrics {
                 .with_unit("{append}")
                 .build(),
             quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
+            breaker_opened: meter
+                .u64_counter("highwater.breaker.openings")
+                .with_unit("{opening}")
+                .build(),
             late: meter.u64_counter("highwater.rows.late").with_unit("{row}").build(),
             not_audited: meter.u64_counter("highwater.rows.not_audited").with_unit("{row}").build(),
             audited: meter.u64_counter("highwater.windows.audited").with_unit("{window}").build(),
@@ -224,7 +229,8 @@ impl Metrics {
         for by in [RefusedBy::Target, RefusedBy::State] {
             self.leases.rejections.add(0, &[named(poller), KeyValue::new("by", by.as_str())]);
         }
-        for counter in [&self.late, &self.not_audited, &self.journal_failures] {
+        for counter in [&self.late, &self.not_audited, &self.journal_failures, &self.breaker_opened]
+        {
             counter.add(0, &[named(poller)]);
         }
     }
@@ -311,6 +317,11 @@ impl Metrics {
     /// Counts rows that are set aside.
     pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
         self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
+    }
+
+    /// Counts that the breaker opened.
+    pub(crate) fn breaker_opened(&self, poller: &str) {
+        self.breaker_opened.add(1, &[named(poller)]);
     }
 
     /// Counts rows that became visible after their window had been delivered.

@@ -26,6 +26,9 @@ pub struct FailurePolicy {
     pub record_age_max: Option<Duration>,
     /// Whether a batch is halved to find the row at fault.
     pub bisect_on_error: bool,
+    /// Rows that are quarantined with no row accepted in between until the target is taken to be failing; at
+    /// least 1.
+    pub breaker_rows: u32,
 }
 
 impl Default for FailurePolicy {
@@ -37,6 +40,7 @@ impl Default for FailurePolicy {
             crashes_max: 5,
             record_age_max: None,
             bisect_on_error: false,
+            breaker_rows: 10,
         }
     }
 }
@@ -80,6 +84,8 @@ pub struct Attempt {
     pub attempts: u32,
     /// Time since the first of them.
     pub failing_for: Duration,
+    /// Rows that were quarantined since a row was last accepted.
+    pub quarantined_in_a_row: u32,
 }
 
 /// What is done about a failed attempt.
@@ -103,8 +109,8 @@ pub enum Verdict {
 impl FailurePolicy {
     /// Judges a failed attempt.
     ///
-    /// A row is set aside only if the target refused it alone for good, or takes another row after
-    /// its last failure.
+    /// A row is quarantined only if the target rejected it alone and permanently, or accepts another row after
+    /// its last failure. While the breaker is open, the second is needed even after a permanent rejection.
     pub fn judge(&self, attempt: Attempt) -> Verdict {
         if attempt.blame == Blame::Target {
             return Verdict::Retry;
@@ -125,13 +131,28 @@ impl FailurePolicy {
         match self.on_failure {
             OnFailure::Retry => Verdict::Retry,
             OnFailure::Stop => Verdict::Stop,
-            OnFailure::Quarantine if attempt.blame == Blame::Rows => Verdict::Quarantine,
+            OnFailure::Quarantine
+                if attempt.blame == Blame::Rows
+                    && !self.breaker_is_open(attempt.quarantined_in_a_row) =>
+            {
+                Verdict::Quarantine
+            }
             OnFailure::Quarantine => Verdict::Probe,
         }
     }
 
+    /// Whether the breaker is open: so many rows were quarantined in a row that the target is taken to be failing.
+    ///
+    /// A target that answers 400 to everything looks like a table of bad rows. It is told from one by the rows that it
+    /// accepts: the breaker closes with the first of them.
+    pub fn breaker_is_open(&self, quarantined_in_a_row: u32) -> bool {
+        self.on_failure == OnFailure::Quarantine && quarantined_in_a_row >= self.breaker_rows
+    }
+
     /// Judges rows with which `crashes` processes have died; `alone` where the last one died with a
     /// single row. `None` where they are delivered as they are.
+    ///
+    /// An open breaker changes nothing here: no answer of a target ends this process.
     pub fn judge_crashes(&self, rows: usize, crashes: u32, alone: bool) -> Option<Verdict> {
         if crashes < self.crashes_max {
             return None;
@@ -165,7 +186,14 @@ mod tests {
 
     fn attempt(blame: Blame, rows: usize, attempts: u32) -> Attempt {
         let failing_for = Duration::ZERO;
-        Attempt { blame, rows, first_failed_alone: false, attempts, failing_for }
+        Attempt {
+            blame,
+            rows,
+            first_failed_alone: false,
+            attempts,
+            failing_for,
+            quarantined_in_a_row: 0,
+        }
     }
 
     /// Every combination: blame, rows, attempts, what happens in the end, bisecting.
@@ -255,6 +283,18 @@ mod tests {
         assert_eq!(policy(false).judge(beside(4)), Verdict::Retry);
         assert_eq!(policy(false).judge(beside(5)), Verdict::Isolate);
         assert_eq!(policy(true).judge(beside(5)), Verdict::Bisect);
+    }
+
+    #[test]
+    fn an_open_breaker_needs_another_accepted_row_before_one_is_quarantined() {
+        let policy = policy(OnFailure::Quarantine, true);
+        let rejected = |quarantined_in_a_row| {
+            policy.judge(Attempt { quarantined_in_a_row, ..attempt(Blame::Rows, 1, 1) })
+        };
+        assert_eq!(rejected(9), Verdict::Quarantine);
+        assert_eq!(rejected(10), Verdict::Probe);
+        let stop = FailurePolicy { on_failure: OnFailure::Stop, ..policy };
+        assert!(!stop.breaker_is_open(u32::MAX), "it quarantines nothing");
     }
 
     #[test]

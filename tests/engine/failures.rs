@@ -1,6 +1,7 @@
 //! What becomes of rows that the handler does not take.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use highwater_engine::document::encode;
@@ -12,7 +13,7 @@ use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
 use highwater_engine::quarantine::Reason;
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, RecordingHandler, World, killed_after, limits, sleep, tick,
+    Call, Fault, RecordingHandler, Watched, World, killed_after, limits, sleep, tick,
 };
 use tokio::sync::Notify;
 
@@ -31,6 +32,7 @@ fn policy(on_failure: OnFailure, bisect_on_error: bool) -> FailurePolicy {
         attempts_max: 3,
         crashes_max: 2,
         record_age_max: None,
+        breaker_rows: 10,
     }
 }
 
@@ -146,6 +148,68 @@ async fn an_outage_of_the_target_sets_nothing_aside_however_long() {
     drain(&poller, 5).await;
     let rows: Vec<i64> = calls_made(&world).split_off(calls_before).concat();
     assert_eq!(rows, (1..=30).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by_itself() {
+    let errors: [fn() -> HandlerError; 3] = [
+        refused,
+        || HandlerError::TooLarge("413".to_owned()),
+        || HandlerError::Partial { accepted: 0, reason: "first".to_owned() },
+    ];
+    for error in errors {
+        let world = world(policy(OnFailure::Quarantine, true), 1_000);
+        let poller = world.seasoned("a").await;
+        world.source.fill(1_000);
+        let is_down = Arc::new(AtomicBool::new(true));
+        let down = Arc::clone(&is_down);
+        world.handler.judge_by(move |_| if down.load(Relaxed) { Err(error()) } else { Ok(()) });
+        let mut last_calls = 0;
+        for _ in 0..200 {
+            sleep(600).await;
+            let before = world.handler.received().len();
+            tick(&poller).await.unwrap_err();
+            last_calls = world.handler.received().len() - before;
+        }
+        let quarantined = world.quarantined().await;
+        assert!(quarantined.len() <= 10, "{} rows of {}", quarantined.len(), error());
+        if matches!(error(), HandlerError::Rejected(_) | HandlerError::TooLarge(_)) {
+            assert_eq!(quarantined.len(), 10);
+            assert_eq!(last_calls, 2, "one row, and one other row");
+            let text = world.in_flight().await.unwrap().last_error.unwrap();
+            assert!(text.contains("10 rows in a row were quarantined"), "{text}");
+        }
+        is_down.store(false, Relaxed);
+        drain(&poller, 3).await;
+        assert_eq!(world.quarantined().await, quarantined, "no more of them");
+        let accepted = world.handler.accepted().len() - 1;
+        assert_eq!(accepted, 1_000 - quarantined.len(), "each of the others once");
+        assert_eq!(world.document().await.quarantined_in_a_row, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
+    let policy = FailurePolicy { breaker_rows: 2, ..policy(OnFailure::Quarantine, true) };
+    let mut watched = Watched::new();
+    watched.world.policy = policy;
+    let world = &watched.world;
+    let poller = world.seasoned("a").await;
+    world.source.fill(9);
+    fail_on(world, &[1, 2, 3, 4, 5, 6, 7, 8, 9], refused);
+    for _ in 0..5 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    assert_eq!(watched.count_of("breaker_opened"), 1);
+    assert_eq!(world.quarantined().await, [1, 2]);
+    fail_on(world, &[3, 5], refused);
+    drain(&poller, 3).await;
+    assert_eq!(watched.count_of("breaker_opened"), 1);
+    assert_eq!(watched.count_of("breaker_closed"), 1);
+    assert_eq!(watched.counted("highwater.breaker.openings", None), 1);
+    assert_ne!(watched.counted("highwater.rows.redelivered", None), 0);
+    assert_eq!(world.quarantined().await, [1, 2, 3, 5]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,7 @@ pub(crate) const KINDS: &[&str] = &[
     "policy: row set aside after attempts",
     "policy: row set aside after crashes",
     "policy: row set aside once refused",
+    "policy: breaker opened",
     "policy: stopped the poller",
     "handler: failed before any write",
     "handler: failed after some writes",

@@ -37,6 +37,7 @@ impl Rows {
             crashes_max: 3,
             record_age_max: None,
             bisect_on_error: true,
+            breaker_rows: 10,
         };
         // Room for all calls that halving takes, and for one batch of all rows.
         let mut limits = quiet.limits;

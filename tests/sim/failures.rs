@@ -3,7 +3,7 @@
 //! Told from the handler's calls and from whose lease lapsed over which rows, not from the counts that
 //! the code keeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use highwater_engine::handler::HandlerError;
@@ -57,6 +57,8 @@ pub(crate) struct Failures {
     calls: BTreeMap<TickId, Vec<Call>>,
     /// Versions of the rows that have an entry in the quarantine, with its reason.
     aside: BTreeMap<u64, String>,
+    /// Keys of the rows that were quarantined once rejected, since the target last accepted a row.
+    rejected_in_a_row: BTreeSet<String>,
     /// What was in hand of whoever let its lease lapse, since somebody last lived to tell of a failure.
     /// That a poller is resumed ends the count too, but not for who holds the lease already.
     deaths: Vec<InFlight>,
@@ -75,6 +77,7 @@ impl Default for Failures {
             in_flight: None,
             calls: BTreeMap::new(),
             aside: BTreeMap::new(),
+            rejected_in_a_row: BTreeSet::new(),
             deaths: Vec::new(),
             overtaken: None,
             overlaps: false,
@@ -212,6 +215,9 @@ impl Judge {
     pub(crate) fn accepted(&mut self, tick: TickId, rows: usize) {
         if let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut()) {
             call.taken = call.taken.max(rows);
+            if rows > 0 {
+                self.failures.rejected_in_a_row.clear();
+            }
         }
     }
 
@@ -226,6 +232,9 @@ impl Judge {
             Ok(()) => call.taken = call.rows.len(),
             Err(HandlerError::Partial { accepted, .. }) => call.taken = call.taken.max(*accepted),
             Err(error) => call.refused = matches!(error, HandlerError::Rejected(_)),
+        }
+        if call.taken > 0 {
+            self.failures.rejected_in_a_row.clear();
         }
     }
 
@@ -248,6 +257,24 @@ impl Judge {
             format!("tick {} set row at {version} aside for {reason}, unproven", tick.0)
         });
         self.saw.push(kind);
+        if reason == "refused" {
+            self.rejected(tick, bytes);
+        }
+    }
+
+    /// Counts a row that is quarantined because it was rejected: no more in a row than the breaker allows.
+    fn rejected(&mut self, tick: TickId, bytes: &[u8]) {
+        let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
+        let rejected = &mut self.failures.rejected_in_a_row;
+        rejected.insert(entry["events"][0]["pk"].to_string());
+        let (rows, most) = (rejected.len(), self.failures.policy.breaker_rows);
+        let most = usize::try_from(most).expect("few");
+        if rows == most {
+            self.saw.push("policy: breaker opened");
+        }
+        self.require(rows <= most, || {
+            format!("tick {} quarantined {rows} rows in a row, more than {most}", tick.0)
+        });
     }
 
     /// Notes an entry of the quarantine that has just landed; returns what it says.

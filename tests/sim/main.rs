@@ -52,6 +52,7 @@
 //! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
 //!   alone, while the target took another row, and failed alone again; or that was not in hand alone
 //!   when the last of several holders died (`failures.rs`). So nothing is while the target takes nothing.
+//! - More rows in a row are quarantined, with none accepted in between, than the breaker allows.
 //! - Something is set aside, or a poller stopped, and its policy does not say so.
 //! - A row is written before a committed row that lies before it, but for one that was set aside or has
 //!   just failed alone; a batch is out of order.

@@ -161,6 +161,7 @@ impl Scenario {
             crashes_max: self.crashes_max,
             record_age_max: None,
             bisect_on_error: true,
+            breaker_rows: 10,
         };
         let mut limits = plan.limits;
         limits.batch_rows_max = 6;

@@ -201,12 +201,15 @@ fn policy(random: &mut Random) -> FailurePolicy {
     let on_failure = random.pick(&[Retry, Quarantine, Quarantine, Quarantine, Stop]);
     let bisects = if on_failure == Quarantine { 80 } else { 50 };
     let (limited, age) = (random.chance(30), random.ms(5_000..=600_000));
+    let attempts_max = u32::try_from(random.within(1..=4)).expect("few");
     FailurePolicy {
         on_failure,
-        attempts_max: u32::try_from(random.within(1..=4)).expect("few"),
+        attempts_max,
         crashes_max: u32::try_from(random.within(1..=4)).expect("few"),
         record_age_max: limited.then_some(age),
         bisect_on_error: random.chance(bisects),
+        // Small enough to open often; not drawn by itself, so that the seeds of regressions stay what they are.
+        breaker_rows: attempts_max,
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
         reader.read(&settings::ATTEMPTS_MAX, at, parse::number(1..=u32::from(u16::MAX)));
     let crashes_max =
         reader.read(&settings::CRASHES_MAX, at, parse::number(1..=u32::from(u16::MAX)));
+    let breaker_rows = reader.read(&settings::BREAKER_ROWS, at, parse::number(1..=1_000));
     let age_min = Duration::from_secs(1);
     let is_set = |reader: &mut Reader<'_>, setting: &settings::Setting| {
         reader.text(&setting.name_for(at)).is_some()
@@ -32,6 +33,9 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
     if on_failure == OnFailure::Retry && !bisect_on_error {
         refuse_without_effect(reader, segment);
     }
+    if on_failure != OnFailure::Quarantine {
+        refuse_breaker(reader, segment);
+    }
     if age_is_set && record_age_max.is_none() {
         return None;
     }
@@ -41,7 +45,19 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
         crashes_max: crashes_max?,
         record_age_max,
         bisect_on_error,
+        breaker_rows: breaker_rows?,
     })
+}
+
+/// Only rows that are quarantined are counted.
+fn refuse_breaker(reader: &mut Reader<'_>, segment: &str) {
+    let name = settings::BREAKER_ROWS.name_for(Some(segment));
+    if let Some(text) = reader.text(&name) {
+        let other = settings::ON_FAILURE.name_for(Some(segment));
+        let expected =
+            format!("no value unless `{other}` is `quarantine`; remove this setting or set that");
+        reader.wrong(&name, &text, Expected::new(expected));
+    }
 }
 
 /// Limits that nothing follows from would look like a protection that is not there.

@@ -56,7 +56,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Application", &["HIGHWATER__"]),
     ("Source", &["SOURCE__", "PARTITIONS"]),
     ("Handler", &["HANDLER__"]),
-    ("Failures", &["RETRY_", "ON_", "ATTEMPTS_", "RECORD_", "BISECT_", "CRASHES_"]),
+    ("Failures", &["RETRY_", "ON_", "ATTEMPTS_", "RECORD_", "BISECT_", "CRASHES_", "BREAKER_"]),
     ("Ticks, lease and journal", &[""]),
 ];
 
@@ -93,6 +93,7 @@ const ADVANCED: &[&str] = &[
     "RECORD_AGE_MAX",
     "BISECT_ON_ERROR",
     "CRASHES_MAX",
+    "BREAKER_ROWS",
     "ON_MISSING_STATE",
     "JOURNAL_RETENTION",
 ];
@@ -241,6 +242,7 @@ pub const SETTINGS: &[Setting] = &[
     RECORD_AGE_MAX,
     BISECT_ON_ERROR,
     CRASHES_MAX,
+    BREAKER_ROWS,
     ON_MISSING_STATE,
     JOURNAL,
     JOURNAL_RETENTION,
@@ -573,6 +575,12 @@ pub(super) const CRASHES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__CRASHES_MAX",
     Text("5"),
     "How often a process may crash with the same rows in flight before they are suspected.",
+);
+pub(super) const BREAKER_ROWS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__BREAKER_ROWS",
+    Text("10"),
+    "Rows quarantined in a row, with none accepted in between, after which the target is taken to be failing: \
+     nothing more is quarantined until it accepts a row.",
 );
 pub(super) const ON_MISSING_STATE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",

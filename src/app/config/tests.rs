@@ -265,6 +265,7 @@ fn defaults_are_those_of_the_table() {
                         crashes_max: 5,
                         record_age_max: None,
                         bisect_on_error: false,
+                        breaker_rows: 10,
                     },
                     on_missing_state: Stop,
                     journal: JournalConfig {
@@ -414,6 +415,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     43200s,
                 ),
                 bisect_on_error: true,
+                breaker_rows: 10,
             },
             on_missing_state: Recreate,
             journal: JournalConfig {

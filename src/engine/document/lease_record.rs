@@ -96,8 +96,8 @@ impl ReleasedGrants {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(nanos: &u32) -> bool {
-    *nanos == 0
+pub(super) fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The default of seed 001 §7, for documents that do not say.

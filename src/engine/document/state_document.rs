@@ -48,6 +48,9 @@ pub struct StateDocument {
     /// The batch being handled, and what has happened to it so far.
     #[serde(default)]
     pub in_flight: Option<InFlight>,
+    /// Rows that were quarantined since a row was last accepted: the count of the breaker.
+    #[serde(default, skip_serializing_if = "super::lease_record::is_zero")]
+    pub quarantined_in_a_row: u32,
     /// Set while no tick may run.
     #[serde(default)]
     pub paused: Option<Paused>,
@@ -112,6 +115,7 @@ impl StateDocument {
             checkpoint: Checkpoint::default(),
             lease: LeaseRecord::default(),
             in_flight: None,
+            quarantined_in_a_row: 0,
             paused: None,
             observed: None,
             recent: Vec::new(),

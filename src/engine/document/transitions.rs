@@ -295,6 +295,9 @@ impl StateDocument {
             checkpoint.metadata.row_count = commit.rows;
             next.count_in_range(commit.rows);
         }
+        // A commit without accepted rows moves the checkpoint past a quarantined one.
+        next.quarantined_in_a_row =
+            if commit.rows > 0 { 0 } else { self.quarantined_in_a_row.saturating_add(1) };
         next.touch(commit.now);
         match commit.then {
             AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch, commit.now),

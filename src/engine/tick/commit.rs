@@ -57,6 +57,7 @@ impl LeasedTick<'_, '_> {
         self.report.rows_not_audited(skipped, self.lease.document().audit.rows_skipped);
         let took = started_at.elapsed();
         self.report.batch_complete(&batch, rows, before.as_ref(), took, self.lease.now());
+        self.report.breaker(self.lease.document().quarantined_in_a_row);
         match next {
             Ok(Next::Work(_)) => self.lease.still_held().map_err(TickError::LeaseLost),
             Ok(Next::Nothing(_) | Next::LimitReached | Next::Deferred(_)) | Err(_) => Ok(()),

@@ -31,6 +31,7 @@ impl LeasedTick<'_, '_> {
     /// [`TickError`] if the tick ends with them. Their failure is recorded then, and the lease released.
     pub(super) async fn deliver(&mut self) -> Result<(), TickError> {
         let mut failure = self.judge_crashes();
+        self.hold_back();
         loop {
             match self.work.isolation.next() {
                 Step::Deliver { rows, announce } => {
@@ -112,6 +113,7 @@ impl LeasedTick<'_, '_> {
             now: self.lease.now(),
             error: error.map(|error| chain(error)).unwrap_or_default(),
             may_call_again: self.has_time() && self.lease.expected().paused.is_none(),
+            quarantined_in_a_row: self.lease.expected().quarantined_in_a_row,
         }
     }
 
@@ -158,8 +160,8 @@ impl LeasedTick<'_, '_> {
         if crashes == 0 {
             return None;
         }
-        let (tried, alone) = (PriorAttempts::of(in_flight), self.work.batch.crashed_alone);
-        let decision = self.work.isolation.crashed(crashes, alone, tried);
+        let (when, alone) = (self.call_context(None), self.work.batch.crashed_alone);
+        let decision = self.work.isolation.crashed(crashes, alone, &when);
         let error = HandlerError::Retryable(format!(
             "{crashes} processes have ended with these rows in hand, without a word"
         ));
@@ -167,6 +169,14 @@ impl LeasedTick<'_, '_> {
             self.log_decision(decision, &self.work.batch, &error);
         }
         Some(Failure { error, is_out_of_time: false })
+    }
+
+    /// Starts with the first row alone if the breaker is open.
+    fn hold_back(&mut self) {
+        let (when, before) = (self.call_context(None), self.work.isolation.rows());
+        self.report.breaker(when.quarantined_in_a_row);
+        self.work.isolation.hold_back(&when);
+        self.work.follow(self.poller, &before);
     }
 
     /// Reads rows after the last one. Whether the target accepts them shows whether it is down. Returns how many

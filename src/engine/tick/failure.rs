@@ -97,6 +97,7 @@ impl LeasedTick<'_, '_> {
             Some(asked) => asked.min(limits.retry_after_max),
             None => doubled.min(limits.retry_delay_max),
         };
+        let in_a_row = self.lease.expected().quarantined_in_a_row;
         let text = match asked.filter(|asked| *asked > delay) {
             Some(asked) => format!(
                 "{}; it asked for a pause of {} s, and gets {} s (`RETRY_AFTER_MAX`)",
@@ -104,6 +105,9 @@ impl LeasedTick<'_, '_> {
                 asked.as_secs(),
                 delay.as_secs()
             ),
+            None if self.poller.policy.breaker_is_open(in_a_row) => {
+                format!("{}; {}", chain(error), breaker_text(in_a_row))
+            }
             None => chain(error),
         };
         let now = self.lease.now();
@@ -170,6 +174,14 @@ impl Poller {
         let StaleWrite { stale, current } = refused;
         TickError::FenceAhead { poller: self.name.clone(), stale, current }
     }
+}
+
+/// Says why rows that are rejected permanently are not quarantined.
+pub(super) fn breaker_text(quarantined_in_a_row: u32) -> String {
+    format!(
+        "{quarantined_in_a_row} rows in a row were quarantined, so the target may be rejecting every row \
+         (`BREAKER_ROWS`): no further row is quarantined until it accepts one"
+    )
 }
 
 /// A single row that is too large is rejected permanently.

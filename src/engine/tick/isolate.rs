@@ -9,6 +9,7 @@
 //!    │ └─ failed ─┬─ too large ──── the front half ──▶ Deliver
 //!    │            ├─ bisect ─────── the front half ──▶ Deliver
 //!    │            ├─ rejected alone, permanently ────▶ Quarantine ──▶ Settle
+//!    │            │  (an open breaker: Probe, too)
 //!    │            ├─ failed alone too often ─ Probe ─┬ nothing is accepted ▶ GiveUp
 //!    └───────────────── once more ──────────────────┘ (and Quarantine if it fails again)
 //!                 └─ anything else, or no time ──────▶ GiveUp
@@ -17,6 +18,10 @@
 //! Rows are delivered in order, and accepted rows are settled before the rows after them are delivered. The one
 //! exception is a probe: before a row is quarantined, rows after it are delivered. Whether the target accepts
 //! another row tells a bad row from a target that is down.
+//!
+//! A target that rejects everything permanently looks like a table of bad rows. So a breaker opens once
+//! [`FailurePolicy::breaker_rows`] rows were quarantined in a row: then a tick tries one row, and one other row if that
+//! is rejected, and quarantines nothing unless the other row is accepted.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -125,6 +130,8 @@ pub(super) struct CallContext {
     pub(super) error: String,
     /// Whether another call may follow in this tick.
     pub(super) may_call_again: bool,
+    /// Rows that were quarantined since a row was last accepted.
+    pub(super) quarantined_in_a_row: u32,
 }
 
 /// A decision to log.
@@ -191,7 +198,7 @@ struct Suspicion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Deliver,
-    ReadMore,
+    ReadMore(ProbeWidth),
     Probe(Probe),
     /// Other rows were accepted, so the current row is retried: an outage may have ended in between.
     RetryRow {
@@ -206,6 +213,15 @@ enum State {
     GivenUp(End),
 }
 
+/// How many rows after a failing one are probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProbeWidth {
+    /// All at once, then some of them one by one.
+    AllRows,
+    /// A single one, another with each grant.
+    OneRow,
+}
+
 /// Probed rows after a failing one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Probe {
@@ -217,7 +233,7 @@ struct Probe {
 enum ProbeAt {
     /// All of them: usually only one row is bad.
     All,
-    /// Only this one: the next row might be another one that crashes processes.
+    /// Only this one: see [`ProbeWidth::OneRow`].
     Only(usize),
     /// This one, after all of them together were rejected.
     Row(usize),
@@ -295,7 +311,7 @@ impl Isolation {
             }
             // The record still describes the probed rows.
             State::RetryRow { .. } => Step::Deliver { rows: self.rows(), announce: false },
-            State::ReadMore => Step::ReadMore,
+            State::ReadMore(_) => Step::ReadMore,
             State::Probe(Probe { rest, at }) => {
                 let row = |index: usize| {
                     let at = rest.rows.start + index;
@@ -314,17 +330,30 @@ impl Isolation {
         }
     }
 
+    /// Starts with the first row alone if the breaker is open: halving would only ask a failing target more often.
+    pub(super) fn hold_back(&mut self, when: &CallContext) {
+        if self.policy.breaker_is_open(when.quarantined_in_a_row)
+            && !self.is_suspected()
+            && self.current.rows.len() > 1
+        {
+            let tried = when.tried.clone();
+            self.suspect(Suspicion { tried, rest: None, is_from_crashes: false });
+            self.narrow(1);
+        }
+    }
+
     /// Reports that `crashes` processes in a row have crashed with the current rows; `alone` if the last one had a
     /// single row.
     pub(super) fn crashed(
         &mut self,
         crashes: u32,
         alone: bool,
-        tried: PriorAttempts,
+        when: &CallContext,
     ) -> Option<Decision> {
         if self.is_suspected() {
             return None;
         }
+        let tried = when.tried.clone();
         match self.policy.judge_crashes(self.current.rows.len(), crashes, alone)? {
             Verdict::Bisect => {
                 // One more crash is enough to narrow the search further.
@@ -354,7 +383,7 @@ impl Isolation {
             }
             State::RetryRow { accepted } => self.row_retried(accepted, outcome, when),
             State::Deliver
-            | State::ReadMore
+            | State::ReadMore(_)
             | State::Quarantine { .. }
             | State::Settled(_)
             | State::GivenUp(_) => self.delivered(outcome, when),
@@ -365,10 +394,11 @@ impl Isolation {
     pub(super) fn has_read_more(&mut self, rows: usize) {
         let rest = self.read..self.read + rows;
         self.read = rest.end;
-        self.state = if rows == 0 {
-            State::GivenUp(End::Retry)
-        } else {
-            State::Probe(self.probe_of(Segment { rows: rest, suspicion: None }))
+        self.state = match self.state {
+            State::ReadMore(width) if rows > 0 => {
+                State::Probe(self.probe_of(Segment { rows: rest, suspicion: None }, width))
+            }
+            _ => State::GivenUp(End::Retry),
         };
     }
 
@@ -377,7 +407,7 @@ impl Isolation {
         let accepted = match std::mem::replace(&mut self.state, State::Settled(Fate::Quarantined)) {
             State::Quarantine { accepted, .. } => accepted,
             State::Deliver
-            | State::ReadMore
+            | State::ReadMore(_)
             | State::Probe(_)
             | State::RetryRow { .. }
             | State::Settled(_)
@@ -466,7 +496,7 @@ impl Isolation {
             }
             Verdict::Probe => {
                 self.suspect_for(when);
-                self.state = self.begin_probe();
+                self.state = self.begin_probe(when);
             }
         }
         None
@@ -494,6 +524,7 @@ impl Isolation {
             failing_for: failing_for
                 .and_then(|since| Duration::try_from(since).ok())
                 .unwrap_or_default(),
+            quarantined_in_a_row: when.quarantined_in_a_row,
         })
     }
 
@@ -517,25 +548,33 @@ impl Isolation {
         None
     }
 
-    fn begin_probe(&mut self) -> State {
+    fn begin_probe(&mut self, when: &CallContext) -> State {
         let of_suspicion = self.current.suspicion.as_mut().and_then(|found| found.rest.take());
         let rest = of_suspicion
             .map(|rows| Segment { rows, suspicion: None })
             .or_else(|| self.waiting.pop());
+        // The next row may be another one that crashes processes, and a target that seems to be failing gets few calls.
+        let is_open = self.policy.breaker_is_open(when.quarantined_in_a_row);
+        let width = if is_open || self.is_from_crashes() {
+            ProbeWidth::OneRow
+        } else {
+            ProbeWidth::AllRows
+        };
         match rest {
-            Some(rest) => State::Probe(self.probe_of(rest)),
+            Some(rest) => State::Probe(self.probe_of(rest, width)),
             None if self.is_closed => State::GivenUp(End::Retry),
-            None => State::ReadMore,
+            None => State::ReadMore(width),
         }
     }
 
-    fn probe_of(&self, rest: Segment) -> Probe {
-        let at = if self.is_from_crashes() {
-            let rows = u64::try_from(rest.rows.len()).unwrap_or(u64::MAX);
-            let index = self.seed.checked_rem(rows).unwrap_or(0);
-            ProbeAt::Only(usize::try_from(index).unwrap_or(0))
-        } else {
-            ProbeAt::All
+    fn probe_of(&self, rest: Segment, width: ProbeWidth) -> Probe {
+        let at = match width {
+            ProbeWidth::AllRows => ProbeAt::All,
+            ProbeWidth::OneRow => {
+                let rows = u64::try_from(rest.rows.len()).unwrap_or(u64::MAX);
+                let index = self.seed.checked_rem(rows).unwrap_or(0);
+                ProbeAt::Only(usize::try_from(index).unwrap_or(0))
+            }
         };
         Probe { rest, at }
     }
@@ -554,6 +593,15 @@ impl Isolation {
                 let middle = rest.rows.start + front;
                 let behind = middle..rest.rows.end;
                 self.waiting.push(Segment { rows: behind, suspicion: rest.suspicion });
+                return State::RetryRow { accepted: Some(rest.rows.start..middle) };
+            }
+            // It is next to the failing row, so both go into one commit.
+            (ProbeAt::Row(0) | ProbeAt::Only(0), Outcome::Accepted) => {
+                let middle = rest.rows.start + 1;
+                if middle < rest.rows.end {
+                    let after = Segment { rows: middle..rest.rows.end, suspicion: rest.suspicion };
+                    self.waiting.push(after);
+                }
                 return State::RetryRow { accepted: Some(rest.rows.start..middle) };
             }
             // The failing row is elsewhere; these rows are redelivered in their turn.
@@ -599,7 +647,11 @@ impl Isolation {
                 self.state = State::GivenUp(End::Retry);
                 None
             }
-            Outcome::TooLarge | Outcome::Failed(Blame::Rows | Blame::FirstRow | Blame::Unknown) => {
+            Outcome::Failed(Blame::Rows) => {
+                self.state = State::Quarantine { reason: Reason::Refused, accepted };
+                None
+            }
+            Outcome::TooLarge | Outcome::Failed(Blame::FirstRow | Blame::Unknown) => {
                 self.state = State::Quarantine { reason: Reason::Attempts, accepted };
                 None
             }

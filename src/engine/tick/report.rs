@@ -14,7 +14,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::field::Empty;
-use tracing::{Span, debug, error, warn};
+use tracing::{Span, debug, error, info, warn};
 
 pub use self::line::TickLine;
 use self::timings::RoundStart;
@@ -47,6 +47,8 @@ pub(super) struct Report<'a> {
     /// The batch whose rows were counted last.
     counted: Option<BatchId>,
     warned_of_skips: bool,
+    /// Whether the breaker was open when it was looked at last.
+    breaker_was_open: Option<bool>,
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
@@ -83,6 +85,7 @@ impl<'a> Report<'a> {
             quarantined: 0,
             counted: None,
             warned_of_skips: false,
+            breaker_was_open: None,
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
@@ -326,6 +329,37 @@ impl<'a> Report<'a> {
                 error = chain(error),
                 "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {event_id}`",
             );
+        }
+    }
+
+    /// Logs and counts that the breaker opened or closed since it was looked at last.
+    pub(super) fn breaker(&mut self, quarantined_in_a_row: u32) {
+        let is_open = self.poller.policy.breaker_is_open(quarantined_in_a_row);
+        match (self.breaker_was_open.replace(is_open), is_open) {
+            (Some(false), true) => {
+                self.poller.metrics.breaker_opened(&self.poller.name);
+                // Rows that a range quarantines are kept under the name of its poller.
+                let name = self.poller.of();
+                error!(
+                    event = "breaker_opened",
+                    poller.name = self.poller.name,
+                    invocation_id = self.request.invocation_id,
+                    token = self.fencing_token,
+                    rows = quarantined_in_a_row,
+                    "{quarantined_in_a_row} rows of poller `{name}` in a row were quarantined: the target may be \
+                     rejecting every row, so no further row is quarantined until it accepts one; look at them with \
+                     `highwater quarantine list {name}`, fix the target, then `highwater quarantine redrive {name} --all`"
+                );
+            }
+            (Some(true), false) => info!(
+                event = "breaker_closed",
+                poller.name = self.poller.name,
+                invocation_id = self.request.invocation_id,
+                token = self.fencing_token,
+                "The target of poller `{}` accepts rows again",
+                self.poller.name
+            ),
+            (None | Some(false), false) | (None | Some(true), true) => {}
         }
     }
 

@@ -45,6 +45,8 @@ struct Run {
     /// Rows that were settled, in order.
     settled: Vec<(Rows, Fate)>,
     set_aside: Vec<(usize, Reason)>,
+    /// How many calls came before each of these.
+    set_aside_at: Vec<usize>,
     end: Option<(Rows, End)>,
 }
 
@@ -52,6 +54,12 @@ impl Run {
     /// Returns how many rows from the front are settled.
     fn done(&self) -> usize {
         self.settled.last().map_or(0, |(rows, _)| rows.end)
+    }
+
+    /// Returns how many rows were quarantined since a row was last committed as accepted.
+    fn quarantined_in_a_row(&self) -> u32 {
+        let aside = self.settled.iter().rev().take_while(|(_, fate)| *fate == Fate::Quarantined);
+        u32::try_from(aside.count()).unwrap()
     }
 
     fn calls_with(&self, row: usize) -> usize {
@@ -71,6 +79,18 @@ impl Run {
             (rows.start..end).contains(&row)
         };
         self.calls.iter().filter(taken).count()
+    }
+}
+
+/// The context of rows that were never tried.
+fn nothing_known() -> CallContext {
+    CallContext {
+        tried: PriorAttempts::default(),
+        first_failed_alone: false,
+        now: OffsetDateTime::UNIX_EPOCH,
+        error: "no".to_owned(),
+        may_call_again: true,
+        quarantined_in_a_row: 0,
     }
 }
 
@@ -100,10 +120,9 @@ fn run(
                     } else {
                         PriorAttempts::default()
                     },
-                    first_failed_alone: false,
-                    now: OffsetDateTime::UNIX_EPOCH,
-                    error: "no".to_owned(),
                     may_call_again: run.calls.len() < calls_max,
+                    quarantined_in_a_row: run.quarantined_in_a_row(),
+                    ..nothing_known()
                 };
                 machine.record(outcome, &when);
             }
@@ -111,6 +130,7 @@ fn run(
             Step::Quarantine(reason) => {
                 assert_eq!(machine.rows().len(), 1, "one row at a time is set aside");
                 run.set_aside.push((machine.rows().start, reason));
+                run.set_aside_at.push(run.calls.len());
                 machine.quarantined();
             }
             Step::Settle(fate) => {
@@ -124,6 +144,8 @@ fn run(
                 if !machine.advance() {
                     return run;
                 }
+                let quarantined_in_a_row = run.quarantined_in_a_row();
+                machine.hold_back(&CallContext { quarantined_in_a_row, ..nothing_known() });
             }
             Step::GiveUp(end) => {
                 run.end = Some((machine.rows(), end));
@@ -242,18 +264,71 @@ fn an_outage_that_ends_between_sets_nothing_aside() {
 fn deadly_rows_are_written_down_before_each_call_and_halved() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
     let mut machine = Isolation::of(policy, 8, false, 3);
-    assert_eq!(machine.crashed(4, false, PriorAttempts::default()), None);
+    assert_eq!(machine.crashed(4, false, &nothing_known()), None);
     assert_eq!(machine.next(), Step::Deliver { rows: 0..8, announce: false });
-    assert_eq!(machine.crashed(5, false, PriorAttempts::default()), Some(Decision::Bisect));
+    assert_eq!(machine.crashed(5, false, &nothing_known()), Some(Decision::Bisect));
     assert_eq!(machine.next(), Step::Deliver { rows: 0..4, announce: true });
     assert_eq!(machine.prior_attempts().map(|tried| tried.crashes), Some(4), "one more is enough");
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..policy };
     let mut machine = Isolation::of(policy, 1, false, 3);
-    assert_eq!(machine.crashed(5, true, PriorAttempts::default()), None);
+    assert_eq!(machine.crashed(5, true, &nothing_known()), None);
     assert_eq!(machine.next(), Step::Quarantine(Reason::Crashes));
 }
 
+#[test]
+fn a_target_that_rejects_everything_gets_two_calls_once_the_breaker_is_open() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        bisect_on_error: true,
+        breaker_rows: 3,
+        ..FailurePolicy::default()
+    };
+    let target = refused_alone(vec![true; 100]);
+    let run = run(policy, 100, &PriorAttempts::default(), &target, usize::MAX);
+    assert_eq!(run.set_aside.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(run.end, Some((3..4, End::Retry)));
+    let open = run.calls.iter().position(|(rows, _)| *rows == (3..4)).unwrap();
+    assert_eq!(run.calls.len() - open, 2, "{:?}", run.calls);
+}
+
+#[test]
+fn an_open_breaker_lets_bad_rows_through_one_by_one_until_a_row_is_accepted() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        bisect_on_error: true,
+        breaker_rows: 2,
+        ..FailurePolicy::default()
+    };
+    let bad = [true, true, true, false, false, true, false].to_vec();
+    let run = run(policy, 7, &PriorAttempts::default(), &refused_alone(bad), usize::MAX);
+    assert_eq!(run.end, None);
+    assert_eq!(run.set_aside.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [0, 1, 2, 5]);
+    assert!(run.set_aside.iter().all(|(_, reason)| *reason == Reason::Refused));
+}
+
 proptest! {
+    #[test]
+    fn no_more_rows_than_the_breaker_allows_are_quarantined_in_a_row(
+        bad in prop::collection::vec(prop::bool::weighted(0.8), 1..60),
+        breaker_rows in 1_u32..5,
+        bisect_on_error: bool,
+    ) {
+        let on_failure = OnFailure::Quarantine;
+        let policy =
+            FailurePolicy { on_failure, bisect_on_error, breaker_rows, ..FailurePolicy::default() };
+        let (rows, target) = (bad.len(), refused_alone(bad));
+        let run = run(policy, rows, &PriorAttempts::default(), &target, usize::MAX);
+        check(&run, policy, &target, rows);
+        let most = usize::try_from(breaker_rows).unwrap();
+        for quarantined in run.set_aside_at.windows(most + 1) {
+            let between = &run.calls[quarantined[0]..quarantined[most]];
+            prop_assert!(
+                between.iter().any(|(_, outcome)| *outcome == Outcome::Accepted),
+                "more than {} in a row: {:?}", breaker_rows, run
+            );
+        }
+    }
+
     #[test]
     fn refused_rows_are_found_in_few_calls(
         rows in 1_usize..1_500,
