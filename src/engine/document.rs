@@ -35,8 +35,8 @@ pub(crate) use self::position_loss::forgiven;
 pub use self::range::RangeRecord;
 pub use self::snapshot::Snapshot;
 pub use self::state_document::{
-    Checkpoint, CheckpointMetadata, Failing, Histogram, InFlight, Observed, OnMissingState, Paused,
-    RECENT_MAX, RecentTick, StateDocument,
+    Checkpoint, CheckpointMetadata, Failing, Histogram, InFlight, LastFailure, Observed,
+    OnMissingState, Paused, RECENT_MAX, RecentTick, StateDocument,
 };
 pub use self::step_results::{STEP_TAKEN, StepResult};
 pub use self::transitions::{

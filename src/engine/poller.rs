@@ -12,6 +12,7 @@ pub(crate) mod outcome;
 mod partition_check;
 pub(crate) mod position_loss;
 pub(crate) mod stop_signal;
+pub(crate) mod tick_history;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,7 @@ pub(crate) use self::memory::was_placed;
 pub use self::outcome::{OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 use self::position_loss::FoundLoss;
 pub use self::stop_signal::StopSignal;
+use self::tick_history::TickHistory;
 use crate::document::{DocumentStore, OnMissingState, StateDocument};
 use crate::event::EventId;
 use crate::handler::{Handler, HandlerError};
@@ -58,7 +60,7 @@ pub struct Limits {
     pub handler_stall_max: Option<Duration>,
     /// How long a document in memory may be used without reading it again.
     pub state_refresh: Duration,
-    /// How often idle ticks record that they ran; zero for never.
+    /// How often idle ticks record that they ran, and failing ones that they fail; zero for never.
     pub status_interval: Duration,
     /// Backoff after the first failure of a batch; doubled after each further one.
     pub retry_delay_min: Duration,
@@ -114,6 +116,8 @@ pub struct Poller {
     pub(crate) saw_marker: OnceLock<()>,
     /// The permanent loss of rows that this process found last; it may not be stored.
     pub(crate) loss: std::sync::Mutex<Option<FoundLoss>>,
+    /// How the ticks of this process ended. Not in `memory`, which a tick keeps locked.
+    pub(crate) history: std::sync::Mutex<TickHistory>,
     /// What the last tick knew; locked while a tick runs, which is how a second one notices it.
     pub(crate) memory: Mutex<Memory>,
 }
@@ -177,6 +181,7 @@ impl Poller {
             ran_since: OnceLock::new(),
             saw_marker: OnceLock::new(),
             loss: std::sync::Mutex::default(),
+            history: std::sync::Mutex::default(),
             memory: Mutex::default(),
         }
     }
@@ -265,6 +270,11 @@ impl Poller {
     /// Returns how long its lease lives without a write.
     pub fn lease_ttl(&self) -> Duration {
         self.terms.ttl
+    }
+
+    /// Returns how often idle and failing ticks record that they ran; zero for never.
+    pub fn status_interval(&self) -> Duration {
+        self.limits.status_interval
     }
 
     /// Whether it keeps a journal.

@@ -102,7 +102,10 @@ impl Poller {
     pub async fn tick(&self, request: &TickRequest) -> TickReport {
         let report = Report::start(self, request);
         match self.memory.try_lock() {
-            Ok(memory) => Box::pin(Tick { poller: self, memory, report }.run()).await,
+            Ok(memory) => {
+                let _running = self.running_tick();
+                Box::pin(Tick { poller: self, memory, report }.run()).await
+            }
             Err(_) => report.finish(Ok(TickOutcome::Skipped(Skipped::AlreadyRunning))),
         }
     }
@@ -112,7 +115,7 @@ impl<'p> Tick<'p> {
     async fn run(mut self) -> TickReport {
         let poller = self.poller;
         self.report.recall_backlog(self.memory.rows_behind());
-        let result = poller.append_during(Box::pin(self.rounds())).await;
+        let result = poller.append_during(Box::pin(self.rounds_recorded())).await;
         let started_at = self.report.started_at();
         let behind = poller.report_backlog(&mut self.memory, &result, started_at).await;
         self.report.note_backlog(behind);
@@ -121,6 +124,20 @@ impl<'p> Tick<'p> {
             self.memory.forget();
         }
         self.report.finish(result)
+    }
+
+    /// Runs the rounds, and records in the document that they failed.
+    async fn rounds_recorded(&mut self) -> Result<TickOutcome, TickError> {
+        let result = Box::pin(self.rounds()).await;
+        let poller = self.poller;
+        poller.note_end_of_tick(&result, self.report.is_failure_recorded());
+        if let Err(error) = &result
+            && error.leaves_store_usable()
+            && !self.report.request().stop.is_set()
+        {
+            Box::pin(poller.record_failure(&mut self.memory)).await;
+        }
+        result
     }
 
     /// Delivers from the position in the state document on, until no row is left or a limit is reached.

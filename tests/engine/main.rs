@@ -18,6 +18,7 @@ mod follow_up;
 mod init;
 mod journal;
 mod kin;
+mod last_failure;
 mod leases;
 mod operate;
 mod overlap;

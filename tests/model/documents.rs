@@ -348,6 +348,8 @@ impl Documents {
             Some(name) => Who::Slot(name.parse().unwrap()),
         };
         document.in_flight = None;
+        document.last_success_at = None;
+        document.last_failure = None;
         document.checkpoint.metadata.row_count = 0;
         let facts = Facts {
             grant: Grant {
@@ -378,6 +380,7 @@ fn failure() -> Failure {
     let error = "503".to_owned();
     Failure {
         error,
+        kind: "handler_failed",
         counted: true,
         next_attempt_at: None,
         now: NOW,

@@ -533,7 +533,7 @@ pub(super) const STATE_REFRESH: Setting = Setting::new(
 pub(super) const STATUS_INTERVAL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__STATUS_INTERVAL",
     Text("5m"),
-    "How often an idle poller records that it is alive; `0` for never.",
+    "How often an idle or failing poller records that it ran; `0` for never.",
 );
 pub(super) const RETRY_DELAY_MIN: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MIN",

@@ -12,7 +12,9 @@ use serde_json::Value as Json;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use super::state_document::{CheckpointMetadata, Histogram, Observed, RecentTick, StateDocument};
+use super::state_document::{
+    CheckpointMetadata, Histogram, LastFailure, Observed, RecentTick, StateDocument,
+};
 use crate::cursor::CursorError;
 use crate::error::restore_state;
 use crate::grant::Generation;
@@ -245,6 +247,8 @@ fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
     let mut dropped = Vec::new();
     let bad = [
         ("/observed", is_unreadable::<Option<Observed>>(&json, "/observed")),
+        ("/last_success_at", is_unreadable::<StoredTime>(&json, "/last_success_at")),
+        ("/last_failure", is_unreadable::<Option<LastFailure>>(&json, "/last_failure")),
         ("/timings", is_unreadable::<BTreeMap<String, Histogram>>(&json, "/timings")),
         ("/recent", is_unreadable::<Vec<RecentTick>>(&json, "/recent")),
         (
@@ -268,6 +272,14 @@ fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
     );
     Some(document)
 }
+
+/// A time as documents have it.
+#[derive(Deserialize)]
+struct StoredTime(
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[expect(dead_code, reason = "only whether it can be read is asked")]
+    Option<OffsetDateTime>,
+);
 
 fn is_unreadable<T: DeserializeOwned>(json: &Json, pointer: &str) -> bool {
     json.pointer(pointer).is_some_and(|found| T::deserialize(found).is_err())

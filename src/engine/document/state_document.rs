@@ -57,6 +57,16 @@ pub struct StateDocument {
     /// What the last tick saw that wrote.
     #[serde(default)]
     pub observed: Option<Observed>,
+    /// When a tick succeeded last: with each commit, and with each note of an idle tick.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_success_at: Option<OffsetDateTime>,
+    /// Failed ticks since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
     /// The last [`RECENT_MAX`] ticks that wrote, newest last.
     #[serde(default)]
     pub recent: Vec<RecentTick>,
@@ -118,6 +128,8 @@ impl StateDocument {
             quarantined_in_a_row: 0,
             paused: None,
             observed: None,
+            last_success_at: None,
+            last_failure: None,
             recent: Vec::new(),
             timings: BTreeMap::new(),
             source_state: Map::new(),
@@ -369,6 +381,26 @@ pub struct Observed {
     /// Idle ticks of this process since its last delivery.
     #[serde(default)]
     pub idle_ticks: u64,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// Failed ticks without a success in between.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastFailure {
+    /// The last one; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The first one; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub since: OffsetDateTime,
+    /// How many.
+    pub count: u64,
+    /// What failed: see [`FailureClass::of`](crate::status::health::FailureClass::of).
+    pub kind: String,
+    /// Why, in one line and without secrets.
+    pub error: String,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,

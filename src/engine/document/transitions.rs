@@ -16,7 +16,8 @@ pub use self::failure::Failure;
 use super::audit::{Audit, AuditStep};
 use super::fence::StaleWrite;
 use super::state_document::{
-    Checkpoint, Failing, InFlight, Observed, Paused, RECENT_MAX, RecentTick, StateDocument,
+    Checkpoint, Failing, InFlight, LastFailure, Observed, Paused, RECENT_MAX, RecentTick,
+    StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -299,6 +300,7 @@ impl StateDocument {
         next.quarantined_in_a_row =
             if commit.rows > 0 { 0 } else { self.quarantined_in_a_row.saturating_add(1) };
         next.touch(commit.now);
+        next.succeed(commit.now);
         match commit.then {
             AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch, commit.now),
             AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),
@@ -385,6 +387,7 @@ impl StateDocument {
         // It speaks of what came before the position, and that is another one now.
         next.source_state.clear();
         next.observed = None;
+        next.last_failure = None;
         next.audit = Audit::default();
         next.replay_id = Some(replay_id);
         Ok(next)
@@ -399,6 +402,7 @@ impl StateDocument {
     pub fn keep_position(&self) -> Result<Self, Refusal> {
         let mut next = self.break_lease()?;
         next.observed = None;
+        next.last_failure = None;
         Ok(next)
     }
 
@@ -416,10 +420,34 @@ impl StateDocument {
         Ok(next)
     }
 
+    /// Notes that ticks failed, in a write without a lease. Owner and token stay.
+    #[must_use]
+    pub fn failing(&self, failure: LastFailure, age: LeaseAge) -> Self {
+        let mut next = self.written_by_other(age);
+        next.count_failure(failure);
+        next
+    }
+
+    fn succeed(&mut self, now: OffsetDateTime) {
+        self.last_success_at = Some(now);
+        self.last_failure = None;
+    }
+
+    /// Adds failed ticks to those since the last success.
+    fn count_failure(&mut self, failure: LastFailure) {
+        let (since, count) = match &self.last_failure {
+            Some(known) => (known.since.min(failure.since), known.count),
+            None => (failure.since, 0),
+        };
+        let count = count.saturating_add(failure.count);
+        self.last_failure = Some(LastFailure { since, count, ..failure });
+    }
+
     /// Notes what idle ticks saw. Owner and token stay, so a holder goes on as before.
     #[must_use]
     pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
+        next.succeed(observed.at);
         next.observed = Some(observed);
         next
     }

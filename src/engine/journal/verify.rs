@@ -85,6 +85,8 @@ const UNRECORDED: &[&str] = &[
     "/write_id",
     "/source_definition",
     "/observed",
+    "/last_success_at",
+    "/last_failure",
     "/lease/heartbeat_at",
     "/lease/expires_at",
     "/lease/idle_before_seconds",

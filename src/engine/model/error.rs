@@ -48,6 +48,26 @@ pub fn chain(error: &dyn Error) -> String {
     redacted(text)
 }
 
+/// Most characters of an error that a state document keeps.
+const STORED_CHARS_MAX: usize = 1_000;
+
+/// Returns a text without secrets on one line, cut with an ellipsis where it is long.
+///
+/// Cut only after the secrets are taken out: a part of one would not be found.
+pub(crate) fn shortened(text: String) -> String {
+    let is_plain = !text.contains(char::is_control);
+    if is_plain && text.chars().nth(STORED_CHARS_MAX).is_none() {
+        return text;
+    }
+    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut kept: String = line.clone().take(STORED_CHARS_MAX).collect();
+    if line.count() > STORED_CHARS_MAX {
+        kept.pop();
+        kept.push('…');
+    }
+    kept
+}
+
 /// Returns the command that starts a poller over, for an error whose only remedy that is.
 pub fn reset_to_beginning(poller: &str, reason: &str) -> String {
     format!("`highwater reset {poller} to-beginning --reason \"{reason}\"`")

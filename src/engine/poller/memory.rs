@@ -424,7 +424,7 @@ impl Poller {
             base.document_mut().source_state = remember.state;
         }
         memory.keep(base.clone());
-        if at_once || self.is_status_due(&base) {
+        if at_once || self.is_status_due(&base) || self.ends_failure(&base) {
             Box::pin(self.observe(memory, base)).await;
         }
         TickOutcome::Idle
@@ -446,6 +446,52 @@ impl Poller {
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
+    /// Whether the document says that ticks fail, which this one did not. Only while the lease is free.
+    fn ends_failure(&self, base: &Snapshot) -> bool {
+        let document = &base.document;
+        let age = base.age(self.store.grain());
+        document.last_failure.is_some()
+            && base.etag.is_some()
+            && document.standing(self.instance.owner_id(), age) == Standing::Free
+    }
+
+    /// Writes to the document that ticks fail: at once at the first failure, then every `STATUS_INTERVAL`, only while
+    /// the lease is free, and only where a grant was made of the document before. One try, as idle notes.
+    ///
+    /// An own lease that could not be released counts as held: a write under its token would look like a grant.
+    pub(crate) async fn record_failure(&self, memory: &mut Memory) {
+        let interval = self.limits.status_interval;
+        if interval.is_zero() || !self.is_failure_due(interval) {
+            return;
+        }
+        let known = memory.snapshot.clone();
+        let base = match known {
+            Some(known) => known,
+            None => match self.documents(Duration::ZERO).load().await {
+                Ok((Some(found), _)) => found,
+                Ok((None, _)) | Err(_) => return,
+            },
+        };
+        let age = base.age(self.store.grain());
+        let document = &base.document;
+        let is_recorded = document
+            .last_failure
+            .as_ref()
+            .is_some_and(|recorded| base.now() < recorded.at + interval);
+        let standing = document.standing(self.instance.owner_id(), age);
+        if is_recorded
+            || standing != Standing::Free
+            || document.lease.fencing_token == FencingToken(0)
+        {
+            return;
+        }
+        let Some(failure) = self.unrecorded_failure(base.now()) else { return };
+        let next = document.failing(failure, age);
+        if Box::pin(self.write_note(memory, &base, next)).await {
+            self.note_failure_recorded();
+        }
+    }
+
     /// One try: whoever writes between has newer things to say. It is told of where it changes what only
     /// entries with a number can tell. A document that is begun here gets its
     /// marker from the first tick that takes the lease.
@@ -454,21 +500,31 @@ impl Poller {
         let lag = memory.lag.at_the_end();
         let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
         let age = base.age(self.store.grain());
-        let mut document = base.document.observe(observed, age);
-        document.write_id = self.instance.next_write_id();
+        let next = base.document.observe(observed, age);
+        Box::pin(self.write_note(memory, &base, next)).await;
+    }
+
+    /// Writes `next` in place of `base` without a lease; returns whether it did. One try.
+    async fn write_note(
+        &self,
+        memory: &mut Memory,
+        base: &Snapshot,
+        mut next: StateDocument,
+    ) -> bool {
+        next.write_id = self.instance.next_write_id();
         let has_news = memory.has_news;
         if has_news {
-            self.number(Happened::Noted, &mut document);
+            self.number(Happened::Noted, &mut next);
         }
         memory.forget();
-        let Some(etag) = base.etag else { return };
-        let written = self.documents(Duration::ZERO).replace(document, &etag).await;
-        if let Ok(Some(written)) = written {
-            if has_news {
-                self.tell_of_note(Happened::Noted, &written.document, written.written_at());
-            }
-            memory.know(Some(written));
+        let Some(etag) = &base.etag else { return false };
+        let written = self.documents(Duration::ZERO).replace(next, etag).await;
+        let Ok(Some(written)) = written else { return false };
+        if has_news {
+            self.tell_of_note(Happened::Noted, &written.document, written.written_at());
         }
+        memory.know(Some(written));
+        true
     }
 
     /// Returns `base` with a tag to write under: where nothing is stored, a blank document is created

@@ -351,7 +351,7 @@ fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow
     OutcomeRow { outcome, error: None, event, level, metric: None, status: 200 }
 }
 
-fn failed(error: &TickError) -> OutcomeRow {
+pub(super) fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
         TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
@@ -418,6 +418,17 @@ impl TickError {
             | LeaseError::Store(_)
             | LeaseError::Format(_) => Self::LeaseLost(error),
         }
+    }
+
+    /// Whether the state store worked, as far as the tick can tell, and holds the poller's document.
+    pub(crate) fn leaves_store_usable(&self) -> bool {
+        !matches!(
+            self,
+            Self::Load(_)
+                | Self::StateVanished { .. }
+                | Self::Acquire(LeaseError::Store(_))
+                | Self::Commit(LeaseError::Store(_))
+        )
     }
 
     /// Returns what the operator has to do.

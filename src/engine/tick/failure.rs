@@ -6,6 +6,7 @@ use crate::error::chain;
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::policy::Blame;
+use crate::poller::tick_history::handler_failure_kind;
 use crate::poller::{Poller, TickError};
 
 /// Why a single row fails that is too large for the target.
@@ -42,9 +43,12 @@ impl LeasedTick<'_, '_> {
             | HandlerError::Stalled(_)
             | HandlerError::Misconfigured(_) => self.fail(error, pause, tick).await,
         };
-        if let Err(error) = written {
-            self.report.front_committed(&self.work.batch, self.lease.document());
-            self.report.could_not_release(&error);
+        match written {
+            Ok(()) => self.report.note_failure_recorded(),
+            Err(error) => {
+                self.report.front_committed(&self.work.batch, self.lease.document());
+                self.report.could_not_release(&error);
+            }
         }
     }
 
@@ -113,6 +117,7 @@ impl LeasedTick<'_, '_> {
         let now = self.lease.now();
         Failure {
             error: text,
+            kind: handler_failure_kind(error),
             counted,
             next_attempt_at: Some(now + delay),
             now,

@@ -49,6 +49,8 @@ pub(super) struct Report<'a> {
     warned_of_skips: bool,
     /// Whether the breaker was open when it was looked at last.
     breaker_was_open: Option<bool>,
+    /// Whether the document records how the tick failed.
+    is_failure_recorded: bool,
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
@@ -86,6 +88,7 @@ impl<'a> Report<'a> {
             counted: None,
             warned_of_skips: false,
             breaker_was_open: None,
+            is_failure_recorded: false,
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
@@ -130,6 +133,15 @@ impl<'a> Report<'a> {
 
     pub(super) fn note_idle_ticks(&mut self, ticks: u64) {
         self.idle_before = ticks;
+    }
+
+    /// Notes that the write which released the lease records how the tick failed.
+    pub(super) fn note_failure_recorded(&mut self) {
+        self.is_failure_recorded = true;
+    }
+
+    pub(super) fn is_failure_recorded(&self) -> bool {
+        self.is_failure_recorded
     }
 
     /// Notes whether the read of the next batch succeeded, and whether there is one.

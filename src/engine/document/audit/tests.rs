@@ -91,6 +91,7 @@ fn commit(upto: i64, audit: AuditStep, then: AfterCommit) -> Commit {
 
 fn failure() -> Failure {
     Failure {
+        kind: "handler_failed",
         error: "503".to_owned(),
         counted: true,
         next_attempt_at: Some(NOW + WAIT),

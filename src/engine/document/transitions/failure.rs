@@ -1,15 +1,19 @@
 //! A batch that was not taken, and a batch that is made smaller to find out why.
 
+use serde_json::Map;
 use time::OffsetDateTime;
 
 use super::{EndOfTick, Refusal};
-use crate::document::{Holder, InFlight, Paused, StateDocument};
+use crate::document::{Holder, InFlight, LastFailure, Paused, StateDocument};
+use crate::error::shortened;
 
 /// A batch that was not taken.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Why, in one line.
     pub error: String,
+    /// What failed, as [`LastFailure::kind`] names it.
+    pub kind: &'static str,
     /// Whether it counts as an attempt; back-pressure and wrong settings do not.
     pub counted: bool,
     /// Not to be tried before.
@@ -32,6 +36,14 @@ impl StateDocument {
     /// [`Refusal::Superseded`] if the lease has passed to another.
     pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
+        next.count_failure(LastFailure {
+            at: failure.now,
+            since: failure.now,
+            count: 1,
+            kind: failure.kind.to_owned(),
+            error: shortened(failure.error.clone()),
+            extra: Map::new(),
+        });
         if let Some(narrowed) = failure.narrowed {
             next.in_flight = Some(narrowed.being_part_of(self.in_flight.as_ref(), failure.now));
         }

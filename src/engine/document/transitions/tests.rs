@@ -53,6 +53,7 @@ fn failure(counted: bool) -> Failure {
     let next_attempt_at = Some(NOW + Duration::from_secs(10));
     Failure {
         error: "503".to_owned(),
+        kind: "handler_failed",
         counted,
         next_attempt_at,
         now: NOW,

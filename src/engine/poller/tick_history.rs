@@ -1,0 +1,183 @@
+//! How the ticks of this process ended, for the status views.
+//!
+//! Kept outside of `memory`, which a running tick keeps locked: a view never waits for a tick. Times are monotonic and
+//! become storage times only when they are shown, since a tick that fails may have no storage time at all.
+
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tracing::Level;
+
+use super::outcome::failed;
+use super::{Poller, TickError, TickOutcome};
+use crate::document::LastFailure;
+use crate::error::{chain, shortened};
+use crate::handler::HandlerError;
+use crate::status::health::{Failure, Process};
+
+/// How the last ticks of this process ended.
+#[derive(Debug, Default)]
+pub(crate) struct TickHistory {
+    is_running: bool,
+    last_tick: Option<Instant>,
+    last_success: Option<Instant>,
+    /// Failed ticks since the last success.
+    failure: Option<FailedTicks>,
+}
+
+#[derive(Debug)]
+struct FailedTicks {
+    since: Instant,
+    last: Instant,
+    count: u64,
+    /// How many of them the document does not include.
+    unrecorded: u64,
+    /// When this process wrote them to the document last.
+    recorded: Option<Instant>,
+    kind: &'static str,
+    error: String,
+}
+
+/// Marks a tick as running until it is dropped: a tick may be cancelled.
+pub(crate) struct RunningTick<'a>(&'a Poller);
+
+impl Drop for RunningTick<'_> {
+    fn drop(&mut self) {
+        self.0.tick_history().is_running = false;
+    }
+}
+
+impl Poller {
+    fn tick_history(&self) -> MutexGuard<'_, TickHistory> {
+        self.history.lock().expect("no holder of this lock panics")
+    }
+
+    /// Notes that a tick is running, until the result is dropped.
+    pub(crate) fn running_tick(&self) -> RunningTick<'_> {
+        self.tick_history().is_running = true;
+        RunningTick(self)
+    }
+
+    /// Notes how a tick ended. `is_recorded` says whether its failure is in the document already.
+    ///
+    /// A tick that was skipped, paused or backing off is neither a success nor a failure, nor is a lost lease, which is
+    /// the protocol at work.
+    pub(crate) fn note_end_of_tick(
+        &self,
+        result: &Result<TickOutcome, TickError>,
+        is_recorded: bool,
+    ) {
+        let now = Instant::now();
+        let mut history = self.tick_history();
+        history.last_tick = Some(now);
+        match result {
+            Ok(TickOutcome::Committed { .. } | TickOutcome::Idle) => {
+                history.last_success = Some(now);
+                history.failure = None;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let Some(kind) = failure_kind(error) else { return };
+                let failure = history.failure.get_or_insert_with(|| FailedTicks::since(now));
+                failure.last = now;
+                failure.count += 1;
+                failure.unrecorded += 1;
+                failure.kind = kind;
+                failure.error = shortened(chain(error));
+                if is_recorded {
+                    failure.note_recorded();
+                }
+            }
+        }
+    }
+
+    /// Returns what the document does not record yet of failed ticks.
+    pub(crate) fn unrecorded_failure(&self, now: OffsetDateTime) -> Option<LastFailure> {
+        let history = self.tick_history();
+        let failure = history.failure.as_ref().filter(|failure| failure.unrecorded > 0)?;
+        Some(LastFailure {
+            at: now - failure.last.elapsed(),
+            since: now - failure.since.elapsed(),
+            count: failure.unrecorded,
+            kind: failure.kind.to_owned(),
+            error: failure.error.clone(),
+            extra: serde_json::Map::new(),
+        })
+    }
+
+    /// Whether the document may record failed ticks: it is the first one, or the last record is `interval` old.
+    pub(crate) fn is_failure_due(&self, interval: Duration) -> bool {
+        let history = self.tick_history();
+        let failure = history.failure.as_ref().filter(|failure| failure.unrecorded > 0);
+        failure.is_some_and(|failure| failure.is_due(interval))
+    }
+
+    /// Notes that the document records the failed ticks.
+    pub(crate) fn note_failure_recorded(&self) {
+        if let Some(failure) = &mut self.tick_history().failure {
+            failure.note_recorded();
+        }
+    }
+
+    /// Returns what this process saw of its own ticks, in storage times. Never waits for a running tick.
+    pub fn process(&self, now: OffsetDateTime) -> Process {
+        let at = |instant: Instant| now - instant.elapsed();
+        let history = self.tick_history();
+        Process {
+            running: history.is_running,
+            last_tick_at: history.last_tick.map(at),
+            last_success_at: history.last_success.map(at),
+            failure: history.failure.as_ref().map(|failure| Failure {
+                at: at(failure.last),
+                since: at(failure.since),
+                count: failure.count,
+                kind: failure.kind.to_owned(),
+                error: failure.error.clone(),
+            }),
+        }
+    }
+}
+
+impl FailedTicks {
+    fn since(now: Instant) -> Self {
+        let (kind, error) = ("", String::new());
+        Self { since: now, last: now, count: 0, unrecorded: 0, recorded: None, kind, error }
+    }
+
+    fn note_recorded(&mut self) {
+        self.unrecorded = 0;
+        self.recorded = Some(Instant::now());
+    }
+
+    fn is_due(&self, interval: Duration) -> bool {
+        self.recorded.is_none_or(|recorded| recorded.elapsed() >= interval)
+    }
+}
+
+/// Returns the kind of a failure, as [`FailureClass::of`](crate::status::health::FailureClass::of) reads it; `None` for
+/// an end that is no failure of the poller.
+fn failure_kind(error: &TickError) -> Option<&'static str> {
+    if let TickError::Handler(error) = error
+        && !matches!(error, HandlerError::Fenced(_))
+    {
+        return Some(handler_failure_kind(error));
+    }
+    let row = failed(error);
+    (row.level == Level::ERROR).then_some(row.outcome)
+}
+
+/// Returns the kind of a handler's failure: the three ask for different things.
+pub(crate) fn handler_failure_kind(error: &HandlerError) -> &'static str {
+    match error {
+        HandlerError::Misconfigured(_) | HandlerError::Gone(_) => "handler_misconfigured",
+        HandlerError::Rejected(_) => "handler_rejected",
+        HandlerError::Retryable(_)
+        | HandlerError::Throttled { .. }
+        | HandlerError::TooLarge(_)
+        | HandlerError::Partial { .. }
+        | HandlerError::Stalled(_)
+        | HandlerError::Fenced(_) => "handler_failed",
+    }
+}
