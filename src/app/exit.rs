@@ -34,6 +34,10 @@ pub enum Exit {
     Unavailable = 6,
     /// The handler did not take what it was given.
     NotTaken = 7,
+    /// `status --check`: a poller needs attention.
+    NeedsAttention = 8,
+    /// `status --check`: a poller delivers nothing until someone acts.
+    NotDelivering = 9,
     /// SIGHUP, such as by a closed terminal, came before it was done: 128 and the signal's number, as shells have it.
     HungUp = 129,
     /// SIGINT, such as by Ctrl-C, came before it was done.

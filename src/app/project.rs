@@ -10,6 +10,7 @@ mod host_file;
 mod time_zone;
 mod timeout;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -222,10 +223,26 @@ impl Project {
 
     /// Whether an error keeps a function from running, a setting that turns it off included.
     pub fn never_runs(&self, function: &str) -> bool {
-        self.problems.iter().any(|problem| match &problem.place {
+        self.why_it_never_runs(function).is_some()
+    }
+
+    /// Returns the names of all folders of functions, those that cannot be called included.
+    pub fn folders(&self) -> BTreeSet<&str> {
+        let wrong = self.problems.iter().filter_map(|problem| match &problem.place {
+            Place::Function(name) => Some(name.as_str()),
+            Place::Host | Place::Functions | Place::Settings => None,
+        });
+        self.functions.iter().map(|function| function.name.as_str()).chain(wrong).collect()
+    }
+
+    /// Returns why a function never runs, and what fixes it; `None` if it runs.
+    pub fn why_it_never_runs(&self, function: &str) -> Option<String> {
+        let of = |problem: &&Problem| match &problem.place {
             Place::Function(name) => problem.is_error && name == function,
             Place::Host | Place::Functions | Place::Settings => false,
-        })
+        };
+        let problem = self.problems.iter().find(of)?;
+        Some(format!("function `{function}` does not run: {problem}"))
     }
 
     /// Returns the setting that turns a function off, if one does.

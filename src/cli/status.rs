@@ -21,9 +21,11 @@ use highwater::doctor::sizing::Sizing;
 use highwater::page::{Authority, Served, words};
 use highwater::poller::StopSignal;
 use highwater::serve::{Signals, asked_to_stop};
+use highwater::status::health::Severity;
 use highwater::status::{Asked, Board, BoardError, Status};
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct Options {
     /// Name of the poller; all that the settings or the store know if not given.
     poller: Option<String>,
@@ -49,6 +51,9 @@ pub(super) struct Options {
     /// Run that command, and add the key to the address.
     #[arg(long, requires = "url")]
     reveal: bool,
+    /// Exit with 8 if a poller needs attention, and with 9 if one delivers nothing until someone acts.
+    #[arg(long, conflicts_with_all = ["watch", "serve", "url"])]
+    check: bool,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -63,6 +68,7 @@ impl Record for Status {
     const COLUMNS: &'static [&'static str] = &[
         "poller",
         "state",
+        "last success",
         "checkpoint",
         "age",
         "lag",
@@ -72,7 +78,7 @@ impl Record for Status {
         "aside",
         "ttl",
         "suggested",
-        "error",
+        "cause",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -81,7 +87,8 @@ impl Record for Status {
         let suggested = |sizing: &Sizing| format!("ttl {}s", sizing.suggested_ttl_seconds);
         vec![
             self.poller.clone(),
-            self.state.to_owned(),
+            self.health.state.as_str().to_owned(),
+            or_dash(words::last_success(&self.health, None)),
             or_dash(self.checkpoint.clone()),
             or_dash(self.checkpoint_age_seconds.map(|age| format!("{age}s"))),
             or_dash(words::lag(self)),
@@ -91,7 +98,7 @@ impl Record for Status {
             self.quarantined.to_string(),
             or_dash(sizing.map(|sizing| format!("{}s", sizing.ttl_seconds))),
             or_dash(sizing.map(suggested)),
-            or_dash(self.last_error.clone()),
+            or_dash(self.health.cause.clone()),
         ]
     }
 }
@@ -123,7 +130,19 @@ pub(super) async fn run(
             tell(&format!("{}: {warning}", status.poller));
         }
     }
+    if options.check {
+        return Ok(exit_of(report.severity()));
+    }
     Ok(Exit::Done)
+}
+
+/// Returns what `--check` exits with.
+fn exit_of(severity: Severity) -> Exit {
+    match severity {
+        Severity::Ok => Exit::Done,
+        Severity::Warning => Exit::NeedsAttention,
+        Severity::Error => Exit::NotDelivering,
+    }
 }
 
 impl Options {

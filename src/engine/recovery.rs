@@ -262,7 +262,7 @@ impl Controller {
                     let judged = Judged::new(Condition::StateUnreadable, Action::Alarm, why);
                     survey.add(&name, judged, Outcome::Told);
                 }
-                Found::Nothing => {}
+                Found::Nothing(_) => {}
             }
         }
         self.examine_parts(&mut survey, &listing);

@@ -1,7 +1,8 @@
 //! How the pollers of an app stand: what `highwater status`, the status page and its JSON show.
 //!
-//! Built from the state documents alone, so any replica can tell, and a laptop with the right to read;
-//! only the events of a poller's journal come from where that is kept. Nothing is ever written.
+//! Built from the state documents, so any replica can tell, and a laptop with the right to read. A process that runs
+//! ticks adds how they ended ([`health`]). Only the events of a poller's journal come from where that is kept. Nothing
+//! is ever written.
 //!
 //! One shape serves all: [`Status`] is an element of what `highwater status --output json` prints, and of
 //! `pollers` in the [`Report`] that `/api/status` answers. `docs/reference/status.md` lists its fields.
@@ -17,6 +18,7 @@ use serde::Serialize;
 use thiserror::Error;
 use time::OffsetDateTime;
 
+use self::health::{Evidence, Health, Severity, Stored, Trigger};
 pub use self::poller::{
     Batch, Beside, Event, Lease, Pause, RATE_WINDOW, Seen, Status, Tick, Tone, tone,
 };
@@ -78,6 +80,8 @@ pub struct Board {
     pub pollers: BTreeMap<String, Arc<Poller>>,
     /// When their functions run, where that is known.
     pub schedules: BTreeMap<String, Vec<Schedule>>,
+    /// Why no function runs a poller, where that is known.
+    pub disabled: BTreeMap<String, String>,
 }
 
 impl Board {
@@ -106,8 +110,7 @@ impl Board {
         let mut found = Box::pin(documents(Arc::clone(&self.state), names));
         while let Some(read) = found.next().await {
             let (name, found) = read?;
-            let quarantined = listing.quarantined.get(&name).copied().unwrap_or(0);
-            let (status, now) = self.status(&name, quarantined, found);
+            let (status, now) = self.status(&name, &listing, found);
             at = at.max(now);
             if !(matches!(asked, Asked::All) && status.has_ended()) {
                 pollers.push(status);
@@ -122,21 +125,27 @@ impl Board {
     fn status(
         &self,
         name: &str,
-        quarantined: u64,
+        listing: &Listing,
         found: Found,
     ) -> (Status, Option<OffsetDateTime>) {
+        let quarantined = listing.quarantined.get(name).copied().unwrap_or(0);
         let ttl = self.pollers.get(name).map(|poller| poller.lease_ttl());
-        let without = |error| Status {
+        let without = |health| Status {
+            poller: name.to_owned(),
+            configured: ttl.is_some(),
+            health,
             quarantined,
             schedule: self.schedule_text(name),
             time_zone: self.time_zone(name),
-            ..Status::without_document(name, ttl.is_some(), error)
+            ..Status::default()
         };
         match found {
             Found::Document(base) => {
                 let (age, now) = (base.age(self.state.grain()), base.now());
                 let beside = Beside { age, now, quarantined, ttl, poller: name };
+                let stored = Stored::Found(Box::new(health::Document::of(&base.document, age)));
                 let status = Status {
+                    health: self.health(name, Some(now), stored),
                     schedule: self.schedule_text(name),
                     time_zone: self.time_zone(name),
                     next_tick_at: self.next_tick(name, now),
@@ -144,9 +153,36 @@ impl Board {
                 };
                 (status, Some(now))
             }
-            Found::Unreadable(error) => (without(Some(error)), None),
-            Found::Nothing => (without(None), None),
+            Found::Unreadable(error) => {
+                let health = self.health(name, None, Stored::Unreadable(&error));
+                (Status { last_error: Some(error), ..without(health) }, None)
+            }
+            Found::Nothing(date) => {
+                let ran_before = listing.marked.contains(name);
+                let health = self.health(name, Some(date), Stored::Missing { ran_before });
+                (without(health), None)
+            }
         }
+    }
+
+    /// Returns the state of a poller. `now` is `None` where the store gave no time; then nothing is judged by time.
+    fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: Stored<'_>) -> Health {
+        let poller = self.pollers.get(name);
+        let trigger = match (self.disabled.get(name), self.schedules.get(name)) {
+            (Some(reason), _) => Trigger::Off(reason),
+            (None, Some(schedules)) => Trigger::Timer(schedules),
+            (None, None) => Trigger::Unknown,
+        };
+        let process = now.zip(poller).map(|(now, poller)| poller.process(now));
+        Evidence {
+            poller: name,
+            now: now.unwrap_or(OffsetDateTime::UNIX_EPOCH),
+            stored,
+            process: process.unwrap_or_default(),
+            trigger,
+            status_interval: poller.map(|poller| poller.status_interval()),
+        }
+        .health()
     }
 
     fn schedule_text(&self, name: &str) -> Option<String> {
@@ -176,6 +212,13 @@ impl Board {
         let lines = history.select(&Filter::default());
         let entries = lines.iter().rev().filter_map(|line| line.entry.as_ref().ok());
         Ok(Some(entries.take(EVENTS_MAX).map(Event::of).collect()))
+    }
+}
+
+impl Report {
+    /// Returns the most urgent severity of all pollers.
+    pub fn severity(&self) -> Severity {
+        self.pollers.iter().map(|status| status.health.severity).max().unwrap_or_default()
     }
 }
 

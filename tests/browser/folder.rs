@@ -113,6 +113,8 @@ impl Folder {
         }), "observed": { "at": self.ago(5), "lag": 0.0, "positions": 0, "idle_ticks": 14 } }),
         );
         self.store("invoices", 25, &json!({ "lease": free(310), "in_flight": batch(4, Some(HOSTILE)),
+            "last_failure": { "at": self.ago(20), "since": self.ago(480), "count": 4,
+                "kind": "handler_failed", "error": HOSTILE },
             "recent": self.ticks(24, |at| {
                 (if at > 18 { "handler_failed" } else { "tick_complete" }, if at > 18 { 0 } else { 400 })
             }) }));
@@ -125,7 +127,9 @@ impl Folder {
         );
         let dead =
             json!({ "owner_id": "shop/fedcba987654-dead", "fencing_token": 9, "ttl_seconds": 120 });
-        self.store("shipments", 900, &json!({ "lease": dead, "in_flight": batch(0, None) }));
+        let mut left = batch(0, None);
+        left["next_attempt_at"] = Json::Null;
+        self.store("shipments", 900, &json!({ "lease": dead, "in_flight": left }));
         self.store(
             "old_returns",
             90_000,

@@ -46,7 +46,7 @@ await tab.goto(page());
 assert.equal(new URL(tab.url()).pathname, "/api/status/page");
 assert.deepEqual(await tab.locator("tbody th a").allTextContents(), told.pollers);
 const words = await tab.locator("[data-word]").evaluateAll((all) => all.map((badge) => badge.dataset.word));
-for (const word of ["Running", "Idle", "Backing off", "Paused", "Lease lapsed", "Unreadable"]) {
+for (const word of ["Idle", "Backing off", "Paused", "Silent", "Failing"]) {
   assert.ok(words.includes(word), `${word} in ${words}`);
 }
 

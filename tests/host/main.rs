@@ -40,6 +40,7 @@ mod responses;
 mod runs;
 mod schedules;
 mod secrets;
+mod situations;
 mod stalled;
 mod standalone;
 mod start;

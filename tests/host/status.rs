@@ -53,7 +53,7 @@ async fn the_host_shows_the_page_and_the_json_behind_it() {
     assert_eq!(answer["headers"]["Content-Type"], "application/json; charset=utf-8");
     let report: Json = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
     let nightly = &report["pollers"][0];
-    assert_eq!((&nightly["poller"], &nightly["state"]), (&"nightly".into(), &"free".into()));
+    assert_eq!((&nightly["poller"], &nightly["state"]), (&"nightly".into(), &"idle".into()));
     assert_eq!((&nightly["recent"][0]["rows"], &nightly["token"]), (&2.into(), &1.into()));
     assert!(nightly["next_tick_at"].is_string() && nightly["schedule"].is_string(), "{nightly}");
     assert!(nightly["journal"].is_null(), "only one poller's is read");

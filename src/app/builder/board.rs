@@ -1,38 +1,80 @@
 //! What the status page and `highwater status` read from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::App;
-use crate::config::{Vars, poller_name_of_function};
-use crate::project::{Project, functions_folder};
+use super::{App, Function};
+use crate::config::{Vars, function_segment};
+use crate::poller::Poller;
+use crate::project::{HOST_FILE, Project, functions_folder};
 use crate::schedule::Schedule;
 use crate::status::Board;
 
 impl App {
-    /// Returns what tells how the pollers stand; the functions below `root` say when they run.
+    /// Returns what shows the state of the pollers; the functions below `root` say when they run.
     ///
     /// A function that never runs has no next tick. `highwater validate` says why it does not run.
     pub fn board(&self, vars: &dyn Vars, root: &Path) -> Board {
         let project = Project::read(root, &functions_folder(root), vars);
         let mut schedules: BTreeMap<String, Vec<Schedule>> = BTreeMap::new();
-        let runs = project.functions.iter().filter(|function| !project.never_runs(&function.name));
-        for function in runs {
-            let poller = poller_name_of_function(&function.name, &self.names);
-            if let (true, Ok(Some(schedule))) =
-                (self.pollers.contains_key(&poller), function.schedule(vars))
-            {
-                schedules.entry(poller).or_default().push(schedule);
+        for function in project.functions.iter().filter(|it| !project.never_runs(&it.name)) {
+            if let Ok(Some(schedule)) = function.schedule(vars) {
+                for poller in self.pollers_of_function(&function.name) {
+                    schedules.entry(poller.name().to_owned()).or_default().push(schedule.clone());
+                }
             }
         }
         Board {
             app: self.name.clone(),
             state: self.state.clone(),
             pollers: self.pollers.clone(),
+            disabled: if root.join(HOST_FILE).is_file() {
+                self.disabled(&project)
+            } else {
+                // A laptop with the settings has no functions, so nothing is known of them.
+                BTreeMap::new()
+            },
             schedules,
         }
     }
+
+    /// Returns the pollers that no function runs, and why.
+    fn disabled(&self, project: &Project) -> BTreeMap<String, String> {
+        let (mut runs, mut disabled) = (BTreeSet::new(), BTreeMap::new());
+        for folder in project.folders() {
+            let pollers = self.pollers_of_function(folder);
+            match project.why_it_never_runs(folder) {
+                None => runs.extend(pollers.iter().map(|poller| poller.name().to_owned())),
+                Some(why) => disabled
+                    .extend(pollers.iter().map(|poller| (poller.name().to_owned(), why.clone()))),
+            }
+        }
+        for name in self.pollers.keys() {
+            disabled.entry(name.clone()).or_insert_with(|| NO_FUNCTION.to_owned());
+        }
+        disabled.retain(|name, _| !runs.contains(name));
+        disabled
+    }
+
+    fn pollers_of_function(&self, folder: &str) -> Vec<Arc<Poller>> {
+        let segment = function_segment(folder);
+        // A group whose folder is elsewhere goes by the name in the settings.
+        let group = self.groups.iter().find(|(name, _)| function_segment(name) == segment);
+        if let Some((_, group)) = group {
+            return group.pollers().to_vec();
+        }
+        match self.function(folder) {
+            Some(Function::Tick(poller)) => vec![poller],
+            Some(Function::Group(group)) => group.pollers().to_vec(),
+            Some(Function::Recovery(_) | Function::Status(_)) | None => Vec::new(),
+        }
+    }
 }
+
+/// Why a poller is disabled that no folder is for.
+const NO_FUNCTION: &str = "no function runs it: deploy the folder of its function, or add it to \
+    `HIGHWATER__FUNCTIONS__<FUNCTION>__POLLERS` of another function";
 
 /// The variable by which the Functions host names the folder of the app.
 pub(crate) const APP_ROOT: &str = "FUNCTIONS_APP_ROOT_PATH";

@@ -24,7 +24,7 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
     });
     html.within("div", &[("class", "head")], |html| {
         html.within("h1", &[], |html| html.foreign(&status.poller));
-        let (word, _) = words::state(status);
+        let (word, _) = words::state(&status.health);
         let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
         html.within("span", &key, |html| badge(html, status));
     });
@@ -41,30 +41,41 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
 }
 
 fn notices(html: &mut Html, status: &Status) {
-    if let Some(paused) = &status.paused {
-        html.within("div", &[("class", "card notice warning")], |html| {
-            html.raw("<h2>Paused</h2>");
-            html.within("p", &[], |html| {
-                html.text("By ");
-                html.foreign(&paused.by);
-                html.text(", ");
-                time(html, paused.at, &words::clock(paused.at));
-                html.text(" UTC");
-            });
-            html.within("pre", &[], |html| html.foreign(&paused.reason));
+    let health = &status.health;
+    if let Some(cause) = &health.cause {
+        let (word, tone) = words::state(health);
+        let class = format!("card notice {}", words::class(tone));
+        html.within("div", &[("class", &class)], |html| {
+            html.element("h2", &[], word);
+            html.within("pre", &[], |html| html.foreign(cause));
+            if let Some(since) = health.since {
+                html.within("p", &[], |html| {
+                    html.text("Since ");
+                    time(html, since, &words::clock(since));
+                    html.text(" UTC");
+                });
+            }
+            if let Some(page) = health.runbook {
+                html.within("p", &[], |html| {
+                    html.text("Runbook: ");
+                    html.element("code", &[], &format!("docs/{page}"));
+                });
+            }
         });
     }
-    if let Some(error) = &status.last_error {
+    let failure = health.last_failure.as_ref();
+    if let Some(failure) = failure {
         html.within("div", &[("class", "card notice bad")], |html| {
-            let title = match status.attempts {
-                0 => "Last error".to_owned(),
-                attempts => format!(
-                    "Last error, after {}",
-                    words::counted(attempts.into(), "failed attempt")
-                ),
-            };
-            html.element("h2", &[], &title);
-            html.within("pre", &[], |html| html.foreign(error));
+            html.element("h2", &[], &format!("Last error: {}", words::failures(failure)));
+            // The cause already says it.
+            if health.cause.as_ref() != Some(&failure.error) {
+                html.within("pre", &[], |html| html.foreign(&failure.error));
+            }
+            html.within("p", &[], |html| {
+                html.text("Last failed tick ");
+                time(html, failure.at, &words::clock(failure.at));
+                html.text(" UTC");
+            });
         });
     }
     for warning in &status.warnings {
@@ -75,6 +86,10 @@ fn notices(html: &mut Html, status: &Status) {
 fn facts(html: &mut Html, status: &Status, report: &Report) {
     html.within("section", &[("aria-label", "Now")], |html| {
         html.within("dl", &[("class", "card facts")], |html| {
+            fact(html, "Last success", |html| match status.health.last_success_at {
+                Some(at) => time(html, at, &format!("{} UTC", words::clock(at))),
+                None => nothing(html),
+            });
             fact(html, "Lag", |html| lag(html, status));
             fact(html, "Checkpoint", |html| checkpoint(html, status));
             fact(html, "Lease", |html| lease(html, status));

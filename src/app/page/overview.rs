@@ -4,6 +4,7 @@ use super::View;
 use super::markup::Html;
 use super::parts::{STRIP_TICKS, badge, cell, countdown, lease_bar, nothing, strip, table, time};
 use super::words;
+use crate::status::health::PollerState;
 use crate::status::{Report, Status, Tone};
 
 const COLUMNS: [&str; 8] =
@@ -41,7 +42,7 @@ fn tiles(html: &mut Html, report: &Report) {
     let calm = |is_calm: bool, class: &'static str| if is_calm { "" } else { class };
     let tiles = [
         ("Pollers", number(pollers.len()), ""),
-        ("Running", number(of(&|status| status.state == "running")), ""),
+        ("Ticks in progress", number(of(&|status| status.health.running)), ""),
         ("Need attention", number(attention), calm(attention == 0, "bad")),
         ("Rows a minute", words::rate(rate), ""),
         ("Rows set aside", words::count(aside), calm(aside == 0, "warning")),
@@ -65,7 +66,7 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
                 html.raw("<small>not in the settings</small>");
             }
         });
-        cell(html, "State", |html| state(html, status));
+        cell(html, "State", |html| state(html, status, report));
         cell(html, "Lag", |html| match words::lag(status) {
             Some(lag) => html.text(&lag),
             None => nothing(html),
@@ -84,19 +85,23 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
     });
 }
 
-fn state(html: &mut Html, status: &Status) {
-    let (word, tone) = words::state(status);
+fn state(html: &mut Html, status: &Status, report: &Report) {
+    let health = &status.health;
+    let (word, tone) = words::state(health);
     let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
     html.within("span", &key, |html| badge(html, status));
-    let class = if tone == Tone::Bad { "bad" } else { "dim" };
-    if let Some(paused) = &status.paused {
-        html.within("small", &[], |html| {
-            html.foreign(&paused.by);
-            html.text(": ");
-            html.foreign(&cut(&paused.reason));
-        });
-    } else if let Some(error) = &status.last_error {
-        html.within("small", &[("class", class)], |html| html.foreign(&cut(error)));
+    if let Some(cause) = &health.cause {
+        let class = if tone == Tone::Bad { "bad" } else { "dim" };
+        html.within("small", &[("class", class)], |html| html.foreign(&cut(cause)));
+    }
+    if let Some(failure) = &health.last_failure {
+        html.element("small", &[], &words::failures(failure));
+    }
+    if health.running && health.state != PollerState::Running {
+        html.element("small", &[("class", "dim")], "tick in progress");
+    }
+    if let Some(success) = words::last_success(health, report.at) {
+        html.element("small", &[("class", "dim")], &format!("last success {success}"));
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) const STRIP_TICKS: usize = 24;
 
 /// Adds the badge that says how a poller stands.
 pub(super) fn badge(html: &mut Html, status: &Status) {
-    let (word, tone) = words::state(status);
+    let (word, tone) = words::state(&status.health);
     let class = format!("badge {}", words::class(tone));
     html.element("span", &[("class", &class)], word);
 }

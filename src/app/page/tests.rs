@@ -6,6 +6,7 @@ use time::macros::datetime;
 
 use super::*;
 use crate::cursor::Cursor;
+use crate::status::health::{Failure, Health, PollerState, Severity};
 use crate::status::{Batch, Event, Lease, Pause, Seen, Status, Tick, Tone};
 
 /// Texts that would do something if they were not escaped.
@@ -48,6 +49,27 @@ fn event(text: &str, at: OffsetDateTime) -> Event {
     }
 }
 
+fn health(text: &str, at: OffsetDateTime) -> Health {
+    let failure = Failure {
+        at,
+        since: at,
+        count: 2,
+        kind: "fetch_failed".to_owned(),
+        error: format!("{text}2"),
+    };
+    Health {
+        state: PollerState::Failing,
+        severity: Severity::Error,
+        running: true,
+        cause: Some(text.to_owned()),
+        since: Some(at),
+        last_failure: Some(failure),
+        last_success_at: Some(at),
+        last_tick_at: Some(at),
+        runbook: Some("runbooks/failures.md"),
+    }
+}
+
 /// Returns a report of two pollers in which every foreign text is `text`.
 fn report(text: &str) -> Report {
     let at = datetime!(2026-01-01 2:00 UTC);
@@ -58,7 +80,7 @@ fn report(text: &str) -> Report {
     .unwrap();
     let full = Status {
         poller: text.to_owned(),
-        state: "running",
+        health: health(text, at),
         configured: true,
         checkpoint: own(),
         cursor: Some(cursor.clone()),
@@ -104,7 +126,11 @@ fn report(text: &str) -> Report {
         warnings: vec![text.to_owned()],
         ..Status::default()
     };
-    let broken = Status::without_document(text, false, own());
+    let broken = Status {
+        poller: text.to_owned(),
+        health: Health { last_failure: None, ..health(text, at) },
+        ..Status::default()
+    };
     let (app, version, pollers) = (text.to_owned(), "1.2.3", vec![full, broken]);
     Report { app, version, at: Some(at), pollers }
 }

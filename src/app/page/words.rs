@@ -4,6 +4,7 @@ use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
 use crate::event;
+use crate::status::health::{Failure, Health, PollerState, Severity};
 use crate::status::{Status, Tick, Tone};
 
 /// Returns a span in the one unit that people would say it in. The page's script counts in the same.
@@ -91,23 +92,42 @@ pub fn lag(status: &Status) -> Option<String> {
     }
 }
 
-/// Returns what a state is called, and what it means.
-pub fn state(status: &Status) -> (&'static str, Tone) {
-    match status.state {
-        "running" => ("Running", Tone::Good),
-        "free" if status.attempts > 0 => ("Failing", Tone::Bad),
-        "free" => ("Idle", Tone::Good),
-        "backing_off" => ("Backing off", Tone::Warning),
-        "paused" => ("Paused", Tone::Warning),
-        "fence_ahead" => ("Refused by target", Tone::Bad),
-        "done" => ("Done", Tone::Note),
-        "cancelled" => ("Cancelled", Tone::Note),
-        "taken_over" => ("Left to others", Tone::Note),
-        "lapsed" => ("Lease lapsed", Tone::Bad),
-        "blank" => ("Not started", Tone::Note),
-        "none" => ("Never ran", Tone::Note),
-        _ => ("Unreadable", Tone::Bad),
-    }
+/// Returns the label of a state, and its colour.
+pub fn state(health: &Health) -> (&'static str, Tone) {
+    let (word, fine) = match health.state {
+        PollerState::NeverRan => ("Never ran", Tone::Note),
+        PollerState::Running => ("Running", Tone::Good),
+        PollerState::Idle => ("Idle", Tone::Good),
+        PollerState::BackingOff => ("Backing off", Tone::Warning),
+        PollerState::Failing => ("Failing", Tone::Bad),
+        PollerState::Stopped => ("Stopped", Tone::Bad),
+        PollerState::Silent => ("Silent", Tone::Bad),
+        PollerState::Unknown => ("Unknown", Tone::Note),
+        PollerState::Vanished => ("State lost", Tone::Bad),
+        PollerState::Paused => ("Paused", Tone::Note),
+        PollerState::Disabled => ("Disabled", Tone::Note),
+        PollerState::Done => ("Done", Tone::Note),
+        PollerState::Cancelled => ("Cancelled", Tone::Note),
+        PollerState::TakenOver => ("Taken over", Tone::Note),
+    };
+    let tone = match health.severity {
+        Severity::Ok => fine,
+        Severity::Warning => Tone::Warning,
+        Severity::Error => Tone::Bad,
+    };
+    (word, tone)
+}
+
+/// Returns how often ticks failed, and since when.
+pub fn failures(failure: &Failure) -> String {
+    let ticks = counted(failure.count, "failed tick");
+    format!("{ticks} since {} UTC", clock(failure.since))
+}
+
+/// Returns when a tick succeeded last, seen from `now`.
+pub fn last_success(health: &Health, now: Option<OffsetDateTime>) -> Option<String> {
+    let at = health.last_success_at?;
+    Some(now.map_or_else(|| format!("{} UTC", clock(at)), |now| ago((now - at).whole_seconds())))
 }
 
 /// Returns the class of a tone.

@@ -33,12 +33,12 @@ fn cut(line: &str) -> String {
 
 fn summary(report: &Report) -> String {
     let pollers = &report.pollers;
-    let running = pollers.iter().filter(|status| status.state == "running").count();
+    let running = pollers.iter().filter(|status| status.health.running).count();
     let attention = pollers.iter().filter(|status| status.needs_attention()).count();
     let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
     let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
     format!(
-        "{}, {running} running, {attention} in need of attention, {} rows a minute, {} set aside",
+        "{}, {running} ticking, {attention} in need of attention, {} rows a minute, {} set aside",
         words::counted(u64::try_from(pollers.len()).unwrap_or(u64::MAX), "poller"),
         words::rate(rate),
         words::count(aside)
@@ -46,11 +46,20 @@ fn summary(report: &Report) -> String {
 }
 
 fn poller(status: &Status, report: &Report) -> Vec<String> {
-    let (word, _) = words::state(status);
+    let (word, _) = words::state(&status.health);
     let lag = words::lag(status).map(|lag| format!("lag {lag}")).unwrap_or_default();
     let next = next(status, report).unwrap_or_default();
     let mut lines = vec![format!("{:<26}  {word:<12}  {lag:<18}  {next}", status.poller)];
     let mut line = |name: &str, text: String| lines.push(format!("  {name:<10}  {text}"));
+    if let Some(cause) = &status.health.cause {
+        line("cause", cause.clone());
+    }
+    if let Some(failure) = &status.health.last_failure {
+        line("failed", words::failures(failure));
+    }
+    if let Some(success) = words::last_success(&status.health, report.at) {
+        line("success", success);
+    }
     if let Some(checkpoint) = &status.checkpoint {
         let age = status.checkpoint_age_seconds.map(|age| format!(", {}", words::ago(age)));
         line("checkpoint", format!("{checkpoint}{}", age.unwrap_or_default()));
@@ -63,12 +72,6 @@ fn poller(status: &Status, report: &Report) -> Vec<String> {
     line("lease", lease(status));
     if !status.recent.is_empty() {
         line("ticks", strip(&status.recent));
-    }
-    if let Some(paused) = &status.paused {
-        line("paused", format!("by {}: {}", paused.by, paused.reason));
-    }
-    if let Some(error) = &status.last_error {
-        line("error", error.clone());
     }
     lines
 }
@@ -117,7 +120,8 @@ mod tests {
     use time::macros::datetime;
 
     use super::*;
-    use highwater::status::{Lease, Pause};
+    use highwater::status::Lease;
+    use highwater::status::health::{Failure, Health, PollerState, Severity};
 
     fn tick(rows: u64, tone: Tone) -> Tick {
         Tick {
@@ -138,7 +142,7 @@ mod tests {
         let at = datetime!(2026-01-01 2:00 UTC);
         let orders = Status {
             poller: "orders".to_owned(),
-            state: "running",
+            health: Health { running: true, state: PollerState::Running, ..Health::default() },
             checkpoint: Some("0x0000000000000008".to_owned()),
             checkpoint_age_seconds: Some(3),
             lag_ms: Some(1200),
@@ -157,19 +161,27 @@ mod tests {
             ],
             ..Status::default()
         };
-        let paused = Pause { by: "ann".to_owned(), reason: "a\u{1b}[2Jb".to_owned(), at };
-        let returns = Status {
-            poller: "returns".to_owned(),
-            state: "paused",
-            paused: Some(paused),
-            last_error: Some("x".repeat(200)),
-            ..Status::default()
+        let failure = Failure {
+            at,
+            since: at - time::Duration::HOUR,
+            count: 12,
+            kind: "fetch_failed".to_owned(),
+            error: "x".repeat(200),
         };
+        let health = Health {
+            state: PollerState::Failing,
+            severity: Severity::Error,
+            cause: Some("a\u{1b}[2Jb".to_owned() + &failure.error),
+            last_success_at: Some(at - time::Duration::DAY),
+            last_failure: Some(failure),
+            ..Health::default()
+        };
+        let returns = Status { poller: "returns".to_owned(), health, ..Status::default() };
         let pollers = vec![orders, returns];
         let report = Report { app: "shop".to_owned(), version: "1.2.3", at: Some(at), pollers };
         expect_test::expect![[r"
             Highwater 1.2.3 · app shop · 2026-01-01 02:00:00 UTC
-            2 pollers, 1 running, 1 in need of attention, 120 rows a minute, 2 set aside
+            2 pollers, 1 ticking, 1 in need of attention, 120 rows a minute, 2 set aside
 
             orders                      Running       lag 1.2 s           next in 4 s
               checkpoint  0x0000000000000008, 3 s ago
@@ -177,11 +189,12 @@ mod tests {
               lease       …00112233445566778899aabbccddeeff, 87 s left, token 4
               ticks       ▁▆x·█
 
-            returns                     Paused
+            returns                     Failing
+              cause       a [2Jbxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
+              failed      12 failed ticks since 2026-01-01 01:00:00 UTC
+              success     24 h ago
               rows        0 a minute
-              lease       free, token 0
-              paused      by ann: a [2Jb
-              error       xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"]]
+              lease       free, token 0"]]
         .assert_eq(&lines(&report).join("\n"));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _};
+use time::OffsetDateTime;
 
 use super::DOCUMENT;
 use crate::document::Snapshot;
@@ -61,8 +62,8 @@ pub enum Found {
     Document(Box<Snapshot>),
     /// Something that cannot be used, and why.
     Unreadable(String),
-    /// Nothing any more.
-    Nothing,
+    /// Nothing any more; the service's time of that answer.
+    Nothing(OffsetDateTime),
 }
 
 /// Reads documents, some at a time, and returns them in the order of `names`.
@@ -80,7 +81,7 @@ pub fn documents(
                         Ok(snapshot) => Found::Document(Box::new(snapshot)),
                         Err(error) => Found::Unreadable(chain(&error)),
                     },
-                    None => Found::Nothing,
+                    None => Found::Nothing(loaded.date),
                 },
                 // Of this one document; whatever else refuses does so for all, and ends the scan.
                 Err(error @ StoreError::Refused { .. }) => Found::Unreadable(chain(&error)),

@@ -1,4 +1,4 @@
-//! How one poller stands, by its state document alone. Pure.
+//! How one poller stands, by its state document. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,13 +6,15 @@ use std::time::Duration;
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use super::health::{self, Failure, Health, LeaseStatus, PollerState, Severity};
 use crate::cursor::Cursor;
+use crate::cursor::CursorMode;
 use crate::doctor::sizing::Sizing;
 use crate::document::{
-    InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, StaleWrite, Standing,
-    StateDocument,
+    FencingToken, InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, StaleWrite,
+    Standing, StateDocument,
 };
-use crate::error::chain;
+use crate::error::{Loss, chain, end_loss};
 use crate::journal::Entry;
 use crate::partition::Partition;
 use crate::poller::TickError;
@@ -40,9 +42,9 @@ pub struct Beside<'a> {
 pub struct Status {
     /// Its name.
     pub poller: String,
-    /// In one word: `running`, `free`, `backing_off`, `paused`, `taken_over`, `done` and `cancelled` ranges,
-    /// `lapsed`, `blank`, `none` without a document, `unreadable`.
-    pub state: &'static str,
+    /// Its state, and why.
+    #[serde(flatten)]
+    pub health: Health,
     /// Whether the settings speak of it.
     pub configured: bool,
     /// Which part it is, where its keys are divided.
@@ -251,7 +253,6 @@ impl Status {
         let batch_id = checkpoint.last_successful_batch_id.as_ref();
         Self {
             poller: poller.to_owned(),
-            state: state(document, age, now),
             configured: ttl.is_some(),
             partition: document.partition,
             checkpoint: checkpoint.cursor.as_ref().map(|cursor| cursor.value.clone()),
@@ -281,21 +282,14 @@ impl Status {
         }
     }
 
-    /// Returns the status of a poller whose document is not there, or cannot be used.
-    pub fn without_document(poller: &str, configured: bool, error: Option<String>) -> Self {
-        let state = if error.is_some() { "unreadable" } else { "none" };
-        Self { poller: poller.to_owned(), state, configured, last_error: error, ..Self::default() }
-    }
-
     /// Whether it is a range of which nothing more is to be delivered.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, "done" | "cancelled")
+        matches!(self.health.state, PollerState::Done | PollerState::Cancelled)
     }
 
-    /// Whether somebody should look at it: no tick delivers anything as it stands.
+    /// Whether an operator should look at it.
     pub fn needs_attention(&self) -> bool {
-        matches!(self.state, "backing_off" | "fence_ahead" | "lapsed" | "paused" | "unreadable")
-            || self.attempts > 0
+        self.health.severity > Severity::Ok
     }
 }
 
@@ -305,30 +299,79 @@ fn fence_ahead(poller: &str, refused: StaleWrite) -> String {
     chain(&TickError::FenceAhead { poller: poller.to_owned(), stale, current })
 }
 
-fn state(document: &StateDocument, age: LeaseAge, now: OffsetDateTime) -> &'static str {
-    // Nobody has to take over what is not to be delivered any more.
-    let ended = document.range.as_ref().filter(|range| range.has_ended());
-    match document.standing_for_nobody(age) {
-        Standing::Held { .. } | Standing::Own => return "running",
-        Standing::Lapsed if ended.is_none() => return "lapsed",
-        Standing::Lapsed | Standing::Free => {}
+impl<'a> health::Document<'a> {
+    /// Returns what a document says of the state of its poller.
+    pub fn of(document: &'a StateDocument, age: LeaseAge) -> Self {
+        let lease = &document.lease;
+        let batch = document.in_flight.as_ref();
+        let last_success_at = document.last_success_at.or(document.checkpoint.updated_at);
+        let failure = document.last_failure.as_ref().map(|last| Failure {
+            at: last.at,
+            since: last.since,
+            count: last.count,
+            kind: last.kind.clone(),
+            error: last.error.clone(),
+        });
+        let traces = [
+            lease.acquired_at,
+            lease.heartbeat_at,
+            lease.released_at,
+            document.observed.as_ref().map(|observed| observed.at),
+            failure.as_ref().map(|failure| failure.at),
+            last_success_at,
+        ];
+        Self {
+            ended: ended(document),
+            has_run: lease.fencing_token > FencingToken(0),
+            lease: match document.standing_for_nobody(age) {
+                Standing::Free => LeaseStatus::Free,
+                Standing::Held { .. } | Standing::Own => LeaseStatus::Held,
+                Standing::Lapsed => {
+                    LeaseStatus::Lapsed { owner_id: lease.owner_id.as_deref().unwrap_or_default() }
+                }
+            },
+            paused: document.paused.as_ref().map(|paused| health::Pause {
+                by: &paused.by,
+                reason: &paused.reason,
+                at: paused.at,
+                is_by_rule: Paused::is_by_rule(&paused.by),
+            }),
+            stopped: stopped(document),
+            failure: failure.or_else(|| failure_of_batch(document)),
+            last_success_at,
+            last_tick_at: traces.into_iter().flatten().max(),
+            next_attempt_at: batch.and_then(|batch| batch.next_attempt_at),
+        }
     }
-    let waits = document.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
+}
+
+fn ended(document: &StateDocument) -> Option<PollerState> {
     if document.taken_over_by.is_some() {
-        "taken_over"
-    } else if let Some(ended) = ended {
-        if ended.done_at.is_some() { "done" } else { "cancelled" }
-    } else if document.paused.is_some() {
-        "paused"
-    } else if document.fence_ahead().is_some() {
-        "fence_ahead"
-    } else if waits.is_some_and(|until| now < until) {
-        "backing_off"
-    } else if document.is_blank() {
-        "blank"
-    } else {
-        "free"
+        return Some(PollerState::TakenOver);
     }
+    let range = document.range.as_ref().filter(|range| range.has_ended())?;
+    Some(if range.done_at.is_some() { PollerState::Done } else { PollerState::Cancelled })
+}
+
+/// Returns why each tick stops before it reads, and the command that ends it.
+fn stopped(document: &StateDocument) -> Option<String> {
+    if let Some(refused) = document.fence_ahead() {
+        return Some(fence_ahead(&document.poller_name, refused));
+    }
+    let reason = document.lost_position()?;
+    let cursor = document.checkpoint.cursor.as_ref();
+    let is_tracked = cursor.is_some_and(|cursor| cursor.mode == CursorMode::ChangeTracking);
+    // Only a final loss is stored.
+    let loss = Loss { is_tracked, is_final: true, is_new_source: false };
+    Some(format!("{reason}; {}", end_loss(&document.poller_name, loss)))
+}
+
+/// Returns how the batch in flight failed, for documents made before `last_failure` existed.
+fn failure_of_batch(document: &StateDocument) -> Option<Failure> {
+    let failing = document.in_flight.as_ref()?.failing()?;
+    let at = document.lease.released_at?;
+    let (since, count) = (failing.since.unwrap_or(at), failing.attempts.max(1).into());
+    Some(Failure { at, since, count, kind: "handler_failed".to_owned(), error: failing.error })
 }
 
 /// Returns rows a minute of the ticks in the last [`RATE_WINDOW`]. A ring that is full and does not reach

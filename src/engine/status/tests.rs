@@ -13,6 +13,7 @@ fn board(store: Arc<MemoryStore>, schedules: &[(&str, &str)]) -> Board {
         state: store,
         pollers: BTreeMap::new(),
         schedules: schedules.collect(),
+        disabled: BTreeMap::new(),
     }
 }
 
@@ -33,8 +34,9 @@ async fn a_report_has_what_the_store_knows_and_when_it_runs_next() {
     write(&store, StateKey::Document("broken".to_owned()), b"{".to_vec()).await;
     let board = board(Arc::clone(&store), &[("orders", "0 0 3 * * *"), ("broken", "0 * * * * *")]);
     let report = board.read(Asked::All).await.unwrap();
-    let states: Vec<_> = report.pollers.iter().map(|s| (s.poller.as_str(), s.state)).collect();
-    assert_eq!(states, [("broken", "unreadable"), ("orders", "free"), ("returns", "free")]);
+    let states: Vec<_> =
+        report.pollers.iter().map(|s| (s.poller.as_str(), s.health.state.as_str())).collect();
+    assert_eq!(states, [("broken", "failing"), ("orders", "never_ran"), ("returns", "never_ran")]);
     let [broken, orders, returns] = report.pollers.as_slice() else { panic!("{report:?}") };
     let at = report.at.unwrap();
     let next = orders.next_tick_at.unwrap();
@@ -100,5 +102,5 @@ async fn a_range_that_has_ended_is_told_of_where_it_is_asked_for_only() {
     let all = names(board.read(Asked::All).await.unwrap());
     assert_eq!(all, ["orders", "orders.replay.going"]);
     let one = board.read(Asked::One("orders.replay.over")).await.unwrap();
-    assert_eq!(one.pollers[0].state, "done");
+    assert_eq!(one.pollers[0].health.state, health::PollerState::Done);
 }

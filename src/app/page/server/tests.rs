@@ -45,6 +45,7 @@ impl World {
             state: store.clone(),
             pollers: BTreeMap::from([("orders".to_owned(), poller)]),
             schedules: BTreeMap::new(),
+            disabled: BTreeMap::new(),
         };
         let served = Served {
             board,
@@ -99,7 +100,7 @@ async fn the_page_and_the_json_are_where_a_host_would_have_them() {
     let answered = world.client.get(world.url("/api/status?poller=orders")).send().await.unwrap();
     assert!(answered.headers().contains_key("content-security-policy"));
     let json: serde_json::Value = serde_json::from_slice(&answered.bytes().await.unwrap()).unwrap();
-    assert_eq!((&json["app"], &json["pollers"][0]["state"]), (&"shop".into(), &"none".into()));
+    assert_eq!((&json["app"], &json["pollers"][0]["state"]), (&"shop".into(), &"never_ran".into()));
     assert_eq!(world.get("/api/status?poller=weekly").await.0, 404);
     assert_eq!(world.get("/api/status/other").await.0, 404);
     assert_eq!(world.client.post(world.url("/")).send().await.unwrap().status().as_u16(), 404);

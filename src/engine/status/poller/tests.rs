@@ -4,6 +4,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::SourceFingerprint;
 use crate::document::{Generation, decode};
+use crate::status::health::{Evidence, Process, Stored, Trigger};
 
 const NOW: OffsetDateTime = datetime!(2026-01-01 2:00 UTC);
 
@@ -13,74 +14,86 @@ fn beside(seconds: u64) -> Beside<'static> {
     Beside { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
 }
 
-/// Returns the status of a document of which these fields are as given.
-fn status(seconds: u64, fields: &serde_json::Value) -> Status {
+/// Returns a document of which these fields are as given.
+fn document(fields: &serde_json::Value) -> StateDocument {
     let document = StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(7));
     let mut json = serde_json::to_value(&document).unwrap();
     for (name, value) in fields.as_object().unwrap() {
         json[name] = value.clone();
     }
-    let document = decode("orders", json.to_string().as_bytes()).unwrap();
-    Status::of(&document, beside(seconds))
+    decode("orders", json.to_string().as_bytes()).unwrap()
+}
+
+fn status(seconds: u64, fields: &serde_json::Value) -> Status {
+    Status::of(&document(fields), beside(seconds))
+}
+
+/// Returns the state of a document of which these fields are as given.
+fn state(seconds: u64, fields: &serde_json::Value) -> PollerState {
+    let document = document(fields);
+    let age = beside(seconds).age;
+    Evidence {
+        poller: "orders",
+        now: NOW,
+        stored: Stored::Found(Box::new(health::Document::of(&document, age))),
+        process: Process::default(),
+        trigger: Trigger::Unknown,
+        status_interval: Some(Duration::from_secs(300)),
+    }
+    .health()
+    .state
 }
 
 #[test]
-fn a_word_says_how_a_poller_stands() {
+fn the_state_is_that_of_the_document() {
     let upto =
         json!({ "kind": "rowversion", "value": "0x0000000000000008", "tiebreaker": { "id": 8 } });
-    let batch = |until: &str| {
-        json!({ "batch_id": "b", "upto": upto, "rows": 3, "digest": "d", "attempt": 2,
-            "last_error": "503", "next_attempt_at": until })
-    };
+    let batch = json!({ "batch_id": "b", "upto": upto, "rows": 3, "digest": "d", "attempt": 2,
+        "last_error": "503", "next_attempt_at": "2026-01-01T02:00:01Z" });
+    let at = "2026-01-01T01:00:00Z";
+    let free = json!({ "fencing_token": 4, "released_at": at });
     let held = json!({ "lease": { "owner_id": "a", "fencing_token": 4 } });
+    let failed = |kind: &str| {
+        json!({ "lease": free, "last_failure":
+            { "at": at, "since": at, "count": 3, "kind": kind, "error": "e" } })
+    };
     let range = |ended: serde_json::Value| {
-        let mut range = json!({ "of": "orders", "upto": upto, "begun_at": "2026-01-01T01:00:00Z" });
+        let mut range = json!({ "of": "orders", "upto": upto, "begun_at": at });
         range.as_object_mut().unwrap().extend(ended.as_object().unwrap().clone());
         range
     };
+    let paused = |by: &str| json!({ "paused": { "by": by, "reason": "r", "at": at } });
+    let done = json!({ "done_at": at });
+    let cancelled = json!({ "cancelled_at": at });
     for (seconds, fields, expected) in [
-        (0, json!({}), "free"),
-        (121, held.clone(), "running"),
-        (122, held, "lapsed"),
-        (0, json!({ "generation": 0 }), "blank"),
-        (0, json!({ "in_flight": batch("2026-01-01T02:00:01Z") }), "backing_off"),
-        (0, json!({ "in_flight": batch("2026-01-01T02:00:00Z") }), "free"),
+        (0, json!({}), PollerState::NeverRan),
+        (0, json!({ "lease": free }), PollerState::Idle),
+        (121, held.clone(), PollerState::Running),
+        (122, held.clone(), PollerState::Failing),
+        (0, json!({ "lease": free, "in_flight": batch }), PollerState::BackingOff),
+        (0, failed("fetch_failed"), PollerState::Failing),
+        (0, failed("schema_changed"), PollerState::Stopped),
+        (0, paused("ann"), PollerState::Paused),
+        (0, paused(&Paused::by_policy_of("orders")), PollerState::Stopped),
         (
             0,
-            json!({ "paused": { "by": "ann", "reason": "r", "at": "2026-01-01T01:00:00Z" } }),
-            "paused",
+            json!({ "lease": { "fencing_token": 4, "released_at": at,
+                "target_fence": { "generation": 7, "token": 9 } } }),
+            PollerState::Stopped,
         ),
         (
             0,
-            json!({
-                "lease": {
-                    "fencing_token": 4,
-                    "released_at": "2026-01-01T01:00:00Z",
-                    "target_fence": { "generation": 7, "token": 9 },
-                },
-                "in_flight": batch("2026-01-01T02:00:01Z"),
-            }),
-            "fence_ahead",
+            json!({ "lease": free, "source_state": { "position_lost": "truncated" } }),
+            PollerState::Stopped,
         ),
-        (0, json!({ "taken_over_by": 4 }), "taken_over"),
-        (0, json!({ "range": range(json!({})) }), "free"),
-        (0, json!({ "range": range(json!({ "done_at": "2026-01-01T01:30:00Z" })) }), "done"),
-        (
-            0,
-            json!({ "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })) }),
-            "cancelled",
-        ),
+        (0, json!({ "taken_over_by": 4 }), PollerState::TakenOver),
+        (0, json!({ "range": range(json!({})), "lease": free }), PollerState::Idle),
+        (0, json!({ "range": range(done) }), PollerState::Done),
+        (0, json!({ "range": range(cancelled.clone()) }), PollerState::Cancelled),
         // Its holder has died meanwhile.
-        (
-            122,
-            json!({
-                "range": range(json!({ "cancelled_at": "2026-01-01T01:30:00Z" })),
-                "lease": { "owner_id": "a", "fencing_token": 4 },
-            }),
-            "cancelled",
-        ),
+        (122, json!({ "range": range(cancelled), "lease": held["lease"] }), PollerState::Cancelled),
     ] {
-        assert_eq!(status(seconds, &fields).state, expected, "{fields}");
+        assert_eq!(state(seconds, &fields), expected, "{fields}");
     }
 }
 
@@ -156,14 +169,11 @@ fn who_did_something_between_two_ticks_is_told_and_is_no_failure() {
 }
 
 #[test]
-fn attention_is_asked_for_where_nothing_is_delivered() {
-    let needs = |state, attempts| Status { state, attempts, ..Status::default() }.needs_attention();
-    for state in ["paused", "lapsed", "backing_off", "fence_ahead", "unreadable"] {
-        assert!(needs(state, 0), "{state}");
-    }
-    for state in ["running", "free", "blank", "none"] {
-        assert!(!needs(state, 0), "{state}");
-        assert!(needs(state, 1), "{state}");
+fn attention_is_asked_for_by_severity() {
+    for state in PollerState::ALL {
+        let health = Health { state, severity: state.severity(), ..Health::default() };
+        let needs = Status { health, ..Status::default() }.needs_attention();
+        assert_eq!(needs, state.severity() > Severity::Ok, "{state:?}");
     }
 }
 
