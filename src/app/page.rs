@@ -154,6 +154,12 @@ fn told(report: &Report, question: Question<'_>) -> Answer {
     Answer { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
 }
 
+/// Returns the answer of a health route: one word, which names no poller and no cause.
+fn health(status: u16, word: &str) -> Answer {
+    let body = serde_json::json!({ "status": word }).to_string();
+    Answer { status, content_type: JSON, body }
+}
+
 /// Returns an answer that says what went wrong.
 pub fn failed(status: u16, text: &str, question: Question<'_>) -> Answer {
     if !question.page {

@@ -18,11 +18,12 @@ use url::form_urlencoded;
 use uuid::Uuid;
 
 use super::guard::{Authority, is_same_origin, is_token};
-use super::{Answer, Offer, Question, answer, failed};
+use super::{Answer, Offer, Question, answer, failed, health};
 use crate::admin::{Pausing, Resuming};
 use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
-use crate::status::Board;
+use crate::status::health::Severity;
+use crate::status::{Asked, Board};
 use crate::tick::TickRequest;
 
 /// Largest form: a reason, and what is around it.
@@ -83,6 +84,8 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/", get(start))
         .route("/api/status", get(json))
         .route("/api/status/page", get(page))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
         .route("/actions/{action}", post(act))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
@@ -146,6 +149,23 @@ async fn json(State(shared): State<Arc<Shared>>, uri: Uri) -> Response<Body> {
 
 async fn page(State(shared): State<Arc<Shared>>, uri: Uri) -> Response<Body> {
     shared.answer(true, &query(&uri)).await
+}
+
+/// Answers that the process is up. Names nothing: monitors may ask from anywhere that reaches the address.
+async fn healthz() -> Response<Body> {
+    respond(&health(200, "ok"))
+}
+
+/// Answers with the most urgent severity of all pollers: 200 unless one delivers nothing until someone acts.
+async fn readyz(State(shared): State<Arc<Shared>>) -> Response<Body> {
+    let answer = match shared.served.board.read(Asked::All).await.map(|report| report.severity()) {
+        Ok(Severity::Ok) => health(200, "ok"),
+        Ok(Severity::Warning) => health(200, "warning"),
+        Ok(Severity::Error) => health(503, "error"),
+        // Why is in the log and on the page.
+        Err(_) => health(503, "unavailable"),
+    };
+    respond(&answer)
 }
 
 async fn unknown() -> Response<Body> {

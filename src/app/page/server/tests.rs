@@ -107,6 +107,24 @@ async fn the_page_and_the_json_are_where_a_host_would_have_them() {
 }
 
 #[tokio::test]
+async fn health_routes_answer_by_severity_and_name_nothing() {
+    let world = World::new(true).await;
+    assert_eq!(world.get("/healthz").await, (200, r#"{"status":"ok"}"#.to_owned()));
+    // It never ran.
+    assert_eq!(world.get("/readyz").await, (200, r#"{"status":"warning"}"#.to_owned()));
+    world.act("tick", &[]).await;
+    assert_eq!(world.get("/readyz").await, (200, r#"{"status":"ok"}"#.to_owned()));
+    let key = StateKey::Document("orders".to_owned());
+    world.store.lose(&key);
+    assert_eq!(world.get("/readyz").await, (503, r#"{"status":"error"}"#.to_owned()));
+    assert_eq!(world.get("/healthz").await.0, 200);
+    for (path, status) in [("/healthz", 200), ("/readyz", 503)] {
+        let asked = world.client.head(world.url(path)).send().await.unwrap();
+        assert_eq!(asked.status().as_u16(), status, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_is_answered_under_a_name_that_is_not_ours() {
     let world = World::new(true).await;
     for (host, status) in [("evil.example", 421), ("status.example", 200), ("localhost:1", 200)] {
