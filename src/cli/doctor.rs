@@ -1,14 +1,23 @@
 //! `highwater doctor`.
 
+use std::path::Path;
+
 use clap::Args;
 use serde::Serialize;
 
 use super::findings;
+use super::from::beside;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
 use super::{is_of, unknown};
 use highwater::builder::doctor::Patient;
+use highwater::builder::{App, board};
 use highwater::config::Vars;
 use highwater::doctor::Finding;
+use highwater::status::Asked;
+use highwater::status::health::{Health, PollerState, Severity};
+
+/// Name of the check of the poller's state.
+const STATE: &str = "poller state";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -38,8 +47,14 @@ impl Record for Diagnosis {
 }
 
 /// Examines one poller or all, and prints what was found. Nothing is written, and no handler called.
-pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    settings: Option<&Path>,
+) -> Result<Exit, Failed> {
     let patients = Patient::all(vars)?;
+    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let board = App::build(vars)?.board(vars, &root);
     let asked = options.poller.as_deref();
     if let Some(name) = asked.filter(|name| !patients.keys().any(|known| is_of(known, name))) {
         return Err(unknown(name, &patients));
@@ -47,7 +62,13 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let mut found = Vec::new();
     for (name, patient) in &patients {
         if asked.is_none_or(|asked| is_of(name, asked)) {
-            let findings = patient.examine().await;
+            let mut findings = patient.examine().await;
+            // Where the store cannot be read, other checks say so.
+            if let Ok(report) = board.read(Asked::One(name)).await {
+                findings.extend(report.pollers.iter().map(|status| state(&status.health)));
+            }
+            // Problems first; the order of the checks stays within a level.
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
             found.extend(
                 findings.into_iter().map(|finding| Diagnosis { poller: name.clone(), finding }),
             );
@@ -58,6 +79,27 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });
     Ok(findings::exit(&found, |diagnosis| diagnosis.finding.clone()))
+}
+
+/// Returns the finding of a poller's state.
+fn state(health: &Health) -> Finding {
+    let name = health.state.as_str();
+    let found = match &health.cause {
+        Some(cause) => format!("{name}: {cause}"),
+        None => name.to_owned(),
+    };
+    let fix = match health.runbook {
+        Some(page) => format!("see docs/{page}"),
+        None => "see docs/reference/status.md".to_owned(),
+    };
+    match (health.severity, health.state) {
+        // The checks of the state document say so, and what to do.
+        (Severity::Ok, _) | (_, PollerState::NeverRan | PollerState::Paused) => {
+            Finding::ok(STATE, found)
+        }
+        (Severity::Warning, _) => Finding::warning(STATE, found, fix),
+        (Severity::Error, _) => Finding::error(STATE, found, fix),
+    }
 }
 
 /// Returns what people read.

@@ -165,7 +165,7 @@ async fn run() -> ExitCode {
         Command::Validate(options) => end(Ok(validate::run(vars, &options, settings))),
         Command::Package(options) => end(package::run(vars, &options, settings)),
         Command::Init(options) => end(init::run(vars, &options).await),
-        Command::Doctor(options) => end(doctor::run(vars, &options).await),
+        Command::Doctor(options) => end(doctor::run(vars, &options, settings).await),
         Command::Status(options) => end(status::run(vars, &options, settings).await),
         Command::Recover(options) => end(recover::run(vars, &options).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
