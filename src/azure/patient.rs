@@ -20,6 +20,7 @@ use azure_core::error::{Error, ErrorKind};
 use azure_core::http::headers::{HeaderName, Headers, RETRY_AFTER};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Request, StatusCode};
 use futures_util::StreamExt as _;
+use highwater_engine::backoff::{Backoff, random_seed};
 use highwater_engine::redaction::{hold_token, scrub};
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -30,8 +31,8 @@ use super::left_alone::LeftAlone;
 
 /// Longest pause that is waited for while somebody wants to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Pause that is kept where the endpoint names none.
-const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
+/// Pauses where the endpoint names none.
+const DELAYS: Backoff = Backoff { first: Duration::from_secs(1), max: PAUSE_MAX };
 /// How often one token is asked for at most.
 const TRIES_MAX: u32 = 3;
 /// Longest answer; a token has a few thousand bytes.
@@ -56,7 +57,7 @@ pub(super) struct Patient {
 enum Asked {
     Granted(AsyncRawResponse),
     /// Worth another request, and not before that.
-    Busy(Duration, Error),
+    Busy(Option<Duration>, Error),
 }
 
 impl Patient {
@@ -68,7 +69,7 @@ impl Patient {
         let response = match self.http.execute_request(request).await {
             Ok(response) => response,
             Err(error) if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) => {
-                return Ok(Asked::Busy(PAUSE_DEFAULT, error));
+                return Ok(Asked::Busy(None, error));
             }
             Err(error) => return Err(error),
         };
@@ -87,10 +88,7 @@ impl Patient {
             return Ok(Asked::Granted(AsyncRawResponse::from_bytes(status, headers, body)));
         }
         let error = refused(request, status, &body);
-        match pause(status, &headers) {
-            Some(pause) => Ok(Asked::Busy(pause, error)),
-            None => Err(error),
-        }
+        if is_busy(status) { Ok(Asked::Busy(retry_after(&headers), error)) } else { Err(error) }
     }
 }
 
@@ -105,12 +103,13 @@ impl HttpClient for Patient {
                 Some(rest) => sleep(rest).await,
                 None => {}
             }
-            let (pause, error) = match self.ask(request).await? {
+            let (asked, error) = match self.ask(request).await? {
                 Asked::Granted(response) => return Ok(response),
-                Asked::Busy(pause, error) => (pause, error),
+                Asked::Busy(asked, error) => (asked, error),
             };
-            self.left_alone.keep_for(pause);
             tries += 1;
+            let pause = asked.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
+            self.left_alone.keep_for(pause);
             if tries == TRIES_MAX || pause > PAUSE_MAX {
                 return Err(error);
             }
@@ -118,14 +117,16 @@ impl HttpClient for Patient {
     }
 }
 
-/// Returns how long to wait where the endpoint says that it cannot answer now.
+/// Whether the endpoint says that it cannot answer now.
 ///
 /// 410 is what the metadata service of a virtual machine answers while it is updated.
 /// <https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/how-to-use-vm-token#error-handling>
-fn pause(status: StatusCode, headers: &Headers) -> Option<Duration> {
-    let is_busy = matches!(u16::from(status), 408 | 410 | 429 | 500..=599);
-    let asked = || headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok();
-    is_busy.then(|| asked().map_or(PAUSE_DEFAULT, Duration::from_secs))
+fn is_busy(status: StatusCode) -> bool {
+    matches!(u16::from(status), 408 | 410 | 429 | 500..=599)
+}
+
+fn retry_after(headers: &Headers) -> Option<Duration> {
+    headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok().map(Duration::from_secs)
 }
 
 fn is_grant(body: &[u8]) -> bool {

@@ -24,6 +24,7 @@ use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions}
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::headers::{CONTENT_TYPE, Headers, RETRY_AFTER};
 use azure_core::http::{HttpClient, Method, Request, StatusCode};
+use highwater_engine::backoff::{Backoff, random_seed};
 use highwater_engine::clock::Clock;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
@@ -41,8 +42,8 @@ const AUTHORITY: &str = "https://login.microsoftonline.com";
 const CLIENT_ID: &str = "2fd908ad-0664-4344-b9be-cd3e8b574c38";
 /// Longest pause that is waited for while somebody wants to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Pause that is kept where the service is busy and names none.
-const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
+/// Pauses where the service is busy and names none.
+const DELAYS: Backoff = Backoff { first: Duration::from_secs(1), max: PAUSE_MAX };
 /// How often one token is asked for at most.
 const TRIES_MAX: u32 = 3;
 
@@ -81,7 +82,7 @@ impl fmt::Debug for UserPassword {
 enum Answer {
     Token(AccessToken),
     /// Worth another request, and not before that.
-    Busy(Duration, Error),
+    Busy(Option<Duration>, Error),
 }
 
 #[derive(Deserialize)]
@@ -120,10 +121,7 @@ impl UserPassword {
             return self.granted(&body).map(Answer::Token);
         }
         let error = refusal::error(status, &body, &self.user);
-        match pause(status, &headers) {
-            Some(pause) => Ok(Answer::Busy(pause, error)),
-            None => Err(error),
-        }
+        if is_busy(status) { Ok(Answer::Busy(retry_after(&headers), error)) } else { Err(error) }
     }
 
     fn granted(&self, body: &[u8]) -> azure_core::Result<AccessToken> {
@@ -149,11 +147,12 @@ impl TokenCredential for UserPassword {
             if let Some(rest) = self.left_alone.rest() {
                 return Err(refusal::left_alone(rest));
             }
-            let (pause, error) = match self.ask(scopes).await? {
+            let (asked, error) = match self.ask(scopes).await? {
                 Answer::Token(token) => return Ok(token),
-                Answer::Busy(pause, error) => (pause, error),
+                Answer::Busy(asked, error) => (asked, error),
             };
             tries += 1;
+            let pause = asked.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
             if pause > PAUSE_MAX {
                 self.left_alone.keep_for(pause);
                 return Err(error);
@@ -166,11 +165,13 @@ impl TokenCredential for UserPassword {
     }
 }
 
-/// Returns how long to wait where the service says that it is too busy now.
-fn pause(status: StatusCode, headers: &Headers) -> Option<Duration> {
-    let busy = [StatusCode::TooManyRequests, StatusCode::ServiceUnavailable].contains(&status);
-    let asked = || headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok();
-    busy.then(|| asked().map_or(PAUSE_DEFAULT, Duration::from_secs))
+/// Whether the service says that it is too busy now.
+fn is_busy(status: StatusCode) -> bool {
+    [StatusCode::TooManyRequests, StatusCode::ServiceUnavailable].contains(&status)
+}
+
+fn retry_after(headers: &Headers) -> Option<Duration> {
+    headers.get_optional_str(&RETRY_AFTER)?.trim().parse().ok().map(Duration::from_secs)
 }
 
 fn endpoint(user: &User) -> Result<Url, ConnectError> {

@@ -29,7 +29,6 @@ use self::hold::OverlappedCommit;
 use self::judge::{Change, LogicalWrite};
 use self::metrics::Active;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
-use crate::backoff::Pause;
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{
     Acquire, ClosedWindow, Commit, DocumentStore, EndOfTick, Failure, Fence, FencingToken,
@@ -215,7 +214,7 @@ impl<'a> Lease<'a> {
     pub async fn is_newest_grant(&self) -> Result<bool, LeaseError> {
         let until = self.write_deadline();
         let writer = DocumentStore { store: self.context.store, key: self.context.key, until };
-        let found = Box::pin(writer.read(&mut Pause::new(writer.until))).await?;
+        let found = Box::pin(writer.read(&mut writer.pause())).await?;
         Ok(found.is_some_and(|found| found.document.is_held_by(&self.holder)))
     }
 

@@ -45,7 +45,7 @@
 //! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
 //! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`] | vocabulary |
 //! | pure rules | [`policy`], [`quarantine`], [`range`], [`schedule`], [`document`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`repeats`], [`trace`] | each other |
+//! | vocabulary | [`backoff`], [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`repeats`], [`trace`] | each other |
 
 // Vocabulary: no async, no I/O.
 pub mod model;
@@ -56,7 +56,7 @@ pub mod trace;
 pub use self::model::{clock, cursor, error, event, grant, partition, value};
 
 // Pure rules and ports.
-mod backoff;
+pub mod backoff;
 pub mod handler;
 pub mod journal;
 pub mod normalize;

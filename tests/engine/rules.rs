@@ -143,13 +143,14 @@ async fn a_handler_is_stopped_at_the_deadline_but_what_it_took_in_time_is_commit
     let store = world.store.clone();
     // No renewal gets through: the lease may be relied on for 27 s of its 30.
     let cut_off = move |store: &FaultyStore| {
-        for _ in 0..13 {
+        for _ in 0..100 {
             store.break_next(Call::Store, Fault::Unreachable);
         }
     };
     world.handler.then(async move {
         cut_off(&store);
         sleep(26).await;
+        store.mend();
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(5)));
         Ok(())
     });

@@ -538,7 +538,7 @@ pub(super) const STATUS_INTERVAL: Setting = Setting::new(
 pub(super) const RETRY_DELAY_MIN: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MIN",
     Text("1s"),
-    "Pause after a first failure; it doubles with each further failure.",
+    "Pause after a first failure. It doubles with each further failure, less up to half at random, but is never shorter than this.",
 );
 pub(super) const RETRY_DELAY_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MAX",

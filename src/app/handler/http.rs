@@ -64,6 +64,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use highwater_engine::backoff::{Backoff, seed_of};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Request, Response};
 use time::format_description::well_known::Rfc3339;
@@ -76,7 +77,7 @@ pub use self::client::{Client, ClientError};
 use self::concurrency::Part;
 use self::reply::{Received, Target};
 use self::sign::Signer;
-use super::tries::log_retry;
+use super::tries::{DELAYS, log_retry};
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::Tokens;
 use crate::clock::Clock;
@@ -128,21 +129,15 @@ pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
 /// How long the handler waits between tries within a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
-    /// Pause after the first try; it doubles with each further one.
-    pub pause_min: Duration,
-    /// Longest pause.
-    pub pause_max: Duration,
+    /// Delays between tries.
+    pub backoff: Backoff,
     /// Longest wait that a target may ask for without being left alone for this tick.
     pub retry_after_max: Duration,
 }
 
 impl Default for Pacing {
     fn default() -> Self {
-        Self {
-            pause_min: Duration::from_millis(200),
-            pause_max: Duration::from_secs(5),
-            retry_after_max: Duration::from_secs(2),
-        }
+        Self { backoff: DELAYS, retry_after_max: Duration::from_secs(2) }
     }
 }
 
@@ -245,10 +240,11 @@ impl Http {
     /// Delivers a part, in several tries if need be.
     async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
         let prepared = self.prepare(part).await?;
+        let seed = seed_of((part.batch.poller, part.id.as_str()));
         let mut tries = 1;
         loop {
             let Err(error) = self.send(&prepared, part, tries).await else { return Ok(()) };
-            let pause = self.pause(tries, &error).filter(|_| tries < self.tries_max);
+            let pause = self.pause(tries, seed, &error).filter(|_| tries < self.tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
             log_retry(part.batch.poller, &part.id, tries, self.tries_max, &error);
             tokio::time::sleep(pause).await;
@@ -332,11 +328,10 @@ impl Http {
     }
 
     /// Returns how long to wait before trying again; `None` where that is for a later tick.
-    fn pause(&self, tries: u32, error: &HandlerError) -> Option<Duration> {
-        let Pacing { pause_min, pause_max, retry_after_max } = self.pacing;
+    fn pause(&self, tries: u32, seed: u64, error: &HandlerError) -> Option<Duration> {
+        let Pacing { backoff, retry_after_max } = self.pacing;
         if matches!(error, HandlerError::Retryable(_)) {
-            let factor = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
-            return Some(pause_min.saturating_mul(factor).min(pause_max));
+            return Some(backoff.delay(tries, seed));
         }
         error.retry_after().filter(|asked| *asked <= retry_after_max)
     }

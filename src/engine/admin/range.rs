@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use self::plan::RangeSize;
 use super::pause::CHANGE_TIME_MAX;
 use crate::admin::Admin;
+use crate::backoff::{Backoff, seed_of};
 use crate::cursor::Cursor;
 use crate::document::{LeaseAge, LoadError, RangeRecord, Snapshot, StateDocument};
 use crate::handler::HandlerError;
@@ -24,8 +25,10 @@ use crate::tick::{TickReport, TickRequest};
 const FAILURES_MAX: u32 = 5;
 /// Longest pause before a document that backs off is looked at again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// First pause after a tick that failed; doubled each time.
+/// Pause while another tick runs.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Delays after failed ticks.
+const DELAYS: Backoff = Backoff { first: PAUSE_MIN, max: PAUSE_MAX };
 
 /// What became of a request to begin a range.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +143,7 @@ impl Admin<'_> {
     ) -> Result<RangeEnd, TickError> {
         let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
         let failures_max = self.poller.policy.attempts_max.saturating_add(FAILURES_MAX);
-        let (mut failures, mut pause) = (0, PAUSE_MIN);
+        let mut failures = 0;
         loop {
             match self.range().await? {
                 None => return Err(self.poller.not_started()),
@@ -152,7 +155,7 @@ impl Admin<'_> {
             let report = self.poller.tick(&request).await;
             told(&report);
             if report.rows > 0 {
-                (failures, pause) = (0, PAUSE_MIN);
+                failures = 0;
             }
             match report.result {
                 // Only a read that finds nothing says that nothing is left.
@@ -179,8 +182,7 @@ impl Admin<'_> {
                     if failures >= failures_max {
                         return Err(error);
                     }
-                    stop.rest(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    stop.rest(DELAYS.delay(failures, seed_of(&self.poller.name))).await;
                 }
             }
         }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::format::{FormatError, encode};
 use super::snapshot::Snapshot;
 use super::state_document::StateDocument;
-use crate::backoff::Pause;
+use crate::backoff::{Pause, seed_of};
 use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError};
 
 /// The state could not be read or written.
@@ -52,7 +52,7 @@ impl<'a> DocumentStore<'a> {
     /// Creates a blank document, under whose tag a lease can then be granted. It does not matter which request
     /// created it, so the caller reads it.
     pub(crate) async fn create(self, blank: &StateDocument) -> Result<(), LoadError> {
-        let mut pause = Pause::new(self.until);
+        let mut pause = self.pause();
         loop {
             match self.store.store(self.key, encode(blank), Precondition::Absent).await {
                 Ok(_) | Err(StoreError::Conflict { .. }) => return Ok(()),
@@ -74,7 +74,7 @@ impl<'a> DocumentStore<'a> {
         document: StateDocument,
         etag: &ETag,
     ) -> Result<Option<Snapshot>, LoadError> {
-        let mut pause = Pause::new(self.until);
+        let mut pause = Pause::new(self.until, seed_of(&document.write_id));
         let mut ambiguous = false;
         loop {
             match self.put(&document, etag).await {
@@ -101,7 +101,12 @@ impl<'a> DocumentStore<'a> {
 
     /// Starts a change by a writer without a lease.
     pub(crate) fn changing(self) -> Changing<'a> {
-        Changing { documents: self, pause: Pause::new(self.until), outrun: false }
+        Changing { documents: self, pause: self.pause(), outrun: false }
+    }
+
+    /// Returns the delays between requests that write nothing yet.
+    pub(crate) fn pause(self) -> Pause {
+        Pause::new(self.until, seed_of(self.key.poller()))
     }
 
     pub(crate) async fn put(

@@ -10,6 +10,7 @@ use tracing::{Instrument as _, warn};
 
 use super::store::length;
 use super::{Append, Appended, JournalStore, Part};
+use crate::backoff::{STORE, seed_of};
 use crate::store::StoreError;
 use crate::trace::span;
 
@@ -29,8 +30,6 @@ pub struct Appender {
 
 /// Most requests to find the end that one append may follow.
 const TRIES_MAX: u32 = 5;
-/// Pause before an append is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Longest time that an append may take: a tick waits for it.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -107,7 +106,7 @@ impl Appender {
                 return Err(error);
             }
             if !matches!(error, StoreError::Conflict { .. }) {
-                sleep(PAUSE).await;
+                sleep(STORE.delay(tries, seed_of(&self.poller))).await;
             }
             let Ok(behind) = self.store.read(&part, position).await else { continue };
             if behind.is_empty() && matches!(error, StoreError::Conflict { .. }) {

@@ -21,7 +21,7 @@
 //! they are answered.
 
 use super::LeaseError;
-use crate::backoff::Pause;
+use crate::backoff::{Pause, seed_of};
 use crate::cursor::Cursor;
 use crate::document::{DocumentStore, Holder, Refusal, Snapshot, StateDocument};
 use crate::event::BatchId;
@@ -58,7 +58,7 @@ impl DocumentStore<'_> {
         let committed_before = base.document.checkpoint.last_successful_batch_id.as_ref();
         let batch_id = batch_id.filter(|id| committed_before != Some(*id));
         let mut base = base.clone();
-        let mut pause = Pause::new(self.until);
+        let mut pause = Pause::new(self.until, seed_of(write_id));
         let mut rebased = false;
         loop {
             let mut next = change(&base.document)?;

@@ -1,6 +1,7 @@
 //! Ends without a commit: recording that the handler failed, and releasing the lease.
 
 use super::LeasedTick;
+use crate::backoff::{Backoff, seed_of};
 use crate::document::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
 use crate::error::chain;
 use crate::handler::HandlerError;
@@ -96,10 +97,13 @@ impl LeasedTick<'_, '_> {
             !matches!(error, HandlerError::Throttled { .. } | HandlerError::Misconfigured(_));
         let limits = &self.poller.limits;
         let asked = error.retry_after();
-        let doubled = limits.retry_delay_min.saturating_mul(1 << earlier.min(20));
+        let (first, max) = (limits.retry_delay_min, limits.retry_delay_max);
+        let seed = seed_of((&self.poller.name, self.work.batch.id.as_str()));
+        let backoff = Backoff { first, max }.delay(earlier.saturating_add(1), seed);
         let delay = match asked {
             Some(asked) => asked.min(limits.retry_after_max),
-            None => doubled.min(limits.retry_delay_max),
+            // The setting names a minimum, so jitter starts with the second failure.
+            None => backoff.max(first).min(max),
         };
         let in_a_row = self.lease.expected().quarantined_in_a_row;
         let text = match asked.filter(|asked| *asked > delay) {

@@ -4,9 +4,9 @@
 //! what else would wait for the next timer. Only reads are tried again, and only what may heal by
 //! itself; a time-out is not, since it has used up its time already.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
+use highwater_engine::backoff::{Backoff, random_seed};
 use tokio::time::Instant;
 
 use super::{Again, SqlError};
@@ -23,7 +23,7 @@ const SOONER: u32 = 10;
 pub struct RetryTerms {
     /// No try begins later than this after the first one; zero for never.
     pub time_max: Duration,
-    /// First pause where the database has to be waited for; it doubles with each further try.
+    /// Longest first delay if the database is unavailable; it doubles with each further try.
     pub pause_min: Duration,
 }
 
@@ -45,17 +45,18 @@ pub struct Retries {
     terms: RetryTerms,
     began: Instant,
     tries: u32,
+    seed: u64,
 }
 
 impl Retries {
     /// Begins to count, with a first try that starts now.
     pub fn begin(terms: RetryTerms) -> Self {
-        Self { terms, began: Instant::now(), tries: 1 }
+        Self { terms, began: Instant::now(), tries: 1, seed: random_seed() }
     }
 
     /// Returns how long to wait before the next try; `None` to give up.
     pub fn pause_after(&mut self, error: &SqlError) -> Option<Duration> {
-        let pause = jittered(pause(self.terms, self.tries, error.again()?), random());
+        let pause = backoff(self.terms, error.again()?).delay(self.tries, self.seed);
         if self.tries >= TRIES_MAX || self.began.elapsed() + pause >= self.terms.time_max {
             return None;
         }
@@ -64,23 +65,12 @@ impl Retries {
     }
 }
 
-fn pause(terms: RetryTerms, tries: u32, again: Again) -> Duration {
+fn backoff(terms: RetryTerms, again: Again) -> Backoff {
     let first = match again {
         Again::Soon => terms.pause_min / SOONER,
         Again::Anew => terms.pause_min,
     };
-    first.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(PAUSE_MAX)
-}
-
-/// Returns a pause between three quarters and five quarters of `pause`, so that many pollers do not
-/// come back at once.
-fn jittered(pause: Duration, random: u8) -> Duration {
-    pause * 3 / 4 + pause * u32::from(random) / 510
-}
-
-fn random() -> u8 {
-    let [byte, ..] = RandomState::new().build_hasher().finish().to_le_bytes();
-    byte
+    Backoff { first, max: PAUSE_MAX }
 }
 
 #[cfg(test)]
@@ -94,15 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_limit_and_are_shorter_after_a_deadlock() {
-        let terms = RetryTerms { time_max: Duration::MAX, pause_min: Duration::from_secs(1) };
-        let millis =
-            |again| [1, 2, 3, 4, 5, 40].map(|tries| pause(terms, tries, again).as_millis());
-        assert_eq!(millis(Again::Anew), [1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
-        assert_eq!(millis(Again::Soon), [100, 200, 400, 800, 1_600, 8_000]);
+    fn delays_start_ten_times_shorter_after_a_deadlock() {
         let second = Duration::from_secs(1);
-        assert_eq!(jittered(second, 0), second * 3 / 4);
-        assert_eq!(jittered(second, 255), second * 5 / 4);
+        let terms = RetryTerms { time_max: Duration::MAX, pause_min: second };
+        let of = |first| Backoff { first, max: Duration::from_secs(8) };
+        assert_eq!(backoff(terms, Again::Anew), of(second));
+        assert_eq!(backoff(terms, Again::Soon), of(second / 10));
+    }
+
+    #[test]
+    fn two_reads_that_fail_together_do_not_retry_together() {
+        let terms = RetryTerms { time_max: Duration::MAX, pause_min: Duration::from_secs(1) };
+        let delays = || {
+            let mut retries = Retries::begin(terms);
+            std::iter::from_fn(|| retries.pause_after(&error(Some(Again::Anew))))
+                .collect::<Vec<_>>()
+        };
+        assert_ne!(delays(), delays());
     }
 
     #[tokio::test(start_paused = true)]
@@ -113,7 +111,7 @@ mod tests {
         assert_eq!(Retries::begin(terms).pause_after(&error(None)), None);
         let never = Retries::begin(RetryTerms::NEVER).pause_after(&error(Some(Again::Anew)));
         assert_eq!(never, None);
-        for (again, tries) in [(Again::Anew, 3..=4), (Again::Soon, 7..=8)] {
+        for (again, tries) in [(Again::Anew, 4..=5), (Again::Soon, 7..=8)] {
             let mut retries = Retries::begin(terms);
             let began = Instant::now();
             while let Some(pause) = retries.pause_after(&error(Some(again))) {

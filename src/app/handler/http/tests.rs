@@ -101,7 +101,7 @@ fn config(url: &str, tries_max: u32) -> HttpConfig {
 fn handler_of(config: &HttpConfig) -> Http {
     let clock = Arc::new(StoppedClock);
     let pause = Duration::from_millis(1);
-    let pacing = Pacing { pause_min: pause, pause_max: pause, ..Pacing::default() };
+    let pacing = Pacing { backoff: Backoff { first: pause, max: pause }, ..Pacing::default() };
     Http::with_pacing(Client::new().unwrap(), config, clock, pacing)
 }
 
@@ -220,12 +220,22 @@ async fn a_part_of_a_batch_can_be_taken() {
 }
 
 #[test]
-fn pauses_double_up_to_a_limit() {
+fn retries_use_the_common_backoff() {
     let config = HttpConfig::new("https://example.org".parse().unwrap());
     let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
     let error = HandlerError::Retryable(String::new());
-    let pauses: Vec<u128> =
-        (1..=8).map(|tries| handler.pause(tries, &error).unwrap().as_millis()).collect();
-    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-    assert_eq!(handler.pause(u32::MAX, &error), Some(Duration::from_secs(5)));
+    for tries in [1, 2, 8, u32::MAX] {
+        assert_eq!(handler.pause(tries, 7, &error), Some(DELAYS.delay(tries, 7)));
+    }
+}
+
+#[test]
+fn a_target_that_asks_for_more_than_two_seconds_is_left_to_a_later_tick() {
+    let config = HttpConfig::new("https://example.org".parse().unwrap());
+    let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
+    for (asked, pause) in [(Some(2), Some(2)), (Some(3), None), (None, None)] {
+        let retry_after = asked.map(Duration::from_secs);
+        let error = HandlerError::Throttled { reason: "429".to_owned(), retry_after };
+        assert_eq!(handler.pause(1, 7, &error), pause.map(Duration::from_secs));
+    }
 }
