@@ -3,6 +3,19 @@
 //! The steps call in here with facts; nothing here decides anything. A failure is logged and counted once, at the
 //! end of the tick.
 
+/// Logs an event of a tick. Every one of them names the poller and the invocation, right after the event.
+macro_rules! tick_event {
+    ($report:expr, $level:ident, event = $event:expr, $($fields:tt)+) => {
+        tracing::$level!(
+            event = $event,
+            poller.name = $report.poller_name(),
+            invocation_id = $report.request().invocation_id,
+            $($fields)+
+        )
+    };
+}
+pub(super) use tick_event;
+
 mod blocked;
 mod calls;
 mod line;
@@ -13,8 +26,8 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 use tokio::time::Instant;
+use tracing::Span;
 use tracing::field::Empty;
-use tracing::{Span, debug, error, info, warn};
 
 pub use self::line::TickLine;
 use self::timings::RoundStart;
@@ -69,15 +82,7 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(super) fn start(poller: &'a Poller, request: &'a TickRequest) -> Self {
-        debug!(
-            event = "tick_start",
-            poller.name = poller.name,
-            invocation_id = request.invocation_id,
-            "Tick of poller `{}` begins",
-            poller.name
-        );
-        poller.metrics.begun(&poller.name);
-        Self {
+        let report = Self {
             poller,
             request,
             started_at: Instant::now(),
@@ -99,7 +104,14 @@ impl<'a> Report<'a> {
             timings: Vec::new(),
             round_start: RoundStart::now(),
             longest_ms: poller.last_commit().into_iter().collect(),
-        }
+        };
+        tick_event!(report, debug, event = "tick_start", "Tick of poller `{}` begins", poller.name);
+        poller.metrics.begun(&poller.name);
+        report
+    }
+
+    pub(super) fn poller_name(&self) -> &'a str {
+        &self.poller.name
     }
 
     pub(super) fn request(&self) -> &'a TickRequest {
@@ -167,10 +179,10 @@ impl<'a> Report<'a> {
         let behind = Behind { time, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
         self.poller.metrics.behind(&self.poller.name, &behind);
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "fetch_complete",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             rows,
             duration_ms = ms(duration),
             "Read {rows} rows"
@@ -184,10 +196,10 @@ impl<'a> Report<'a> {
         let taken_over = crashes(lease.expected()) > crashes(&base.document);
         macro_rules! line {
             ($level:ident, $($text:tt)*) => {
-                $level!(
+                tick_event!(
+                    self,
+                    $level,
                     event = "lease_acquired",
-                    poller.name = self.poller.name,
-                    invocation_id = self.request.invocation_id,
                     token = self.fencing_token,
                     generation = lease.generation().0,
                     taken_over,
@@ -232,10 +244,10 @@ impl<'a> Report<'a> {
         let late = batch.is_late();
         let after = if late { before } else { Some(&batch.upto) };
         let text = |cursor: Option<&Cursor>| cursor.map_or(String::new(), |at| at.value.clone());
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "batch_complete",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = batch.id.as_str(),
             token = self.fencing_token,
             rows,
@@ -258,10 +270,10 @@ impl<'a> Report<'a> {
         self.batches += 1;
         self.counted = Some(id.clone());
         self.poller.metrics.committed(&self.poller.name, rows, None, None);
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "batch_complete",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = id.as_str(),
             token = self.fencing_token,
             rows,
@@ -286,10 +298,10 @@ impl<'a> Report<'a> {
         let (rows, reason) = (batch.rows(), chain(error));
         macro_rules! line {
             ($level:ident) => {
-                $level!(
+                tick_event!(
+                    self,
+                    $level,
                     event = "batch_halved",
-                    poller.name = self.poller.name,
-                    invocation_id = self.request.invocation_id,
                     batch_id = batch.id.as_str(),
                     token = self.fencing_token,
                     rows,
@@ -307,10 +319,10 @@ impl<'a> Report<'a> {
     /// Logs that the failing row is searched for.
     pub(super) fn bisecting(&self, batch: &Batch, error: &HandlerError) {
         let rows = batch.rows();
-        warn!(
+        tick_event!(
+            self,
+            warn,
             event = "batch_bisected",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = batch.id.as_str(),
             token = self.fencing_token,
             rows,
@@ -329,10 +341,10 @@ impl<'a> Report<'a> {
         let name = self.poller.of();
         for event in batch.events.iter() {
             let event_id = event.id.as_str();
-            error!(
+            tick_event!(
+                self,
+                error,
                 event = "row_quarantined",
-                poller.name = self.poller.name,
-                invocation_id = self.request.invocation_id,
                 batch_id = batch.id.as_str(),
                 event_id,
                 token = self.fencing_token,
@@ -352,10 +364,10 @@ impl<'a> Report<'a> {
                 self.poller.metrics.breaker_opened(&self.poller.name);
                 // Rows that a range quarantines are kept under the name of its poller.
                 let name = self.poller.of();
-                error!(
+                tick_event!(
+                    self,
+                    error,
                     event = "breaker_opened",
-                    poller.name = self.poller.name,
-                    invocation_id = self.request.invocation_id,
                     token = self.fencing_token,
                     rows = quarantined_in_a_row,
                     "{quarantined_in_a_row} rows of poller `{name}` in a row were quarantined: the target may be \
@@ -363,10 +375,10 @@ impl<'a> Report<'a> {
                      `highwater quarantine list {name}`, fix the target, then `highwater quarantine redrive {name} --all`"
                 );
             }
-            (Some(true), false) => info!(
+            (Some(true), false) => tick_event!(
+                self,
+                info,
                 event = "breaker_closed",
-                poller.name = self.poller.name,
-                invocation_id = self.request.invocation_id,
                 token = self.fencing_token,
                 "The target of poller `{}` accepts rows again",
                 self.poller.name
@@ -380,10 +392,10 @@ impl<'a> Report<'a> {
         let again = window.again_upto.is_some();
         let outcome = if again { "delivered_again" } else { "as_delivered" };
         self.poller.metrics.audited(&self.poller.name, outcome);
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "window_audited",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
             upto = window.upto.value,
             rows = window.ids.rows,
@@ -401,10 +413,10 @@ impl<'a> Report<'a> {
         }
         let rows = u64::try_from(rows).unwrap_or(u64::MAX);
         self.poller.metrics.late(&self.poller.name, rows);
-        warn!(
+        tick_event!(
+            self,
+            warn,
             event = "late_commits_found",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
             upto = window.upto.value,
             rows,
@@ -420,10 +432,10 @@ impl<'a> Report<'a> {
             return;
         }
         let (delivered, rows) = (window.ids.rows, found.rows);
-        warn!(
+        tick_event!(
+            self,
+            warn,
             event = "window_differs",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
             upto = window.upto.value,
             delivered,
@@ -445,10 +457,10 @@ impl<'a> Report<'a> {
         if std::mem::replace(&mut self.warned_of_skips, true) {
             return;
         }
-        warn!(
+        tick_event!(
+            self,
+            warn,
             event = "rows_not_audited",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             rows,
             "More rows of poller `{}` wait to be read again than can be kept track of: {rows} rows and \
              maybe more of this tick are not; lower `SOURCE__AUDIT_AFTER`",
@@ -458,10 +470,10 @@ impl<'a> Report<'a> {
 
     /// Logs a lease that could not be released; it lapses by itself.
     pub(super) fn could_not_release(&self, error: &LeaseError) {
-        warn!(
+        tick_event!(
+            self,
+            warn,
             event = "lease_release_failed",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             token = self.fencing_token,
             error = chain(error),
             "Could not give up the lease of poller `{}`; it will lapse",

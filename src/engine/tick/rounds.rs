@@ -13,6 +13,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::Tick;
+use super::report::tick_event;
 use crate::error::{ErrorKind, chain};
 use crate::poller::position_loss::LOSS_TRIES_MAX;
 use crate::poller::{TickError, TickOutcome};
@@ -64,10 +65,10 @@ impl Tick<'_> {
         if !may_heal || self.report.batches() == batches {
             return false;
         }
-        tracing::info!(
+        tick_event!(
+            self.report,
+            info,
             event = "tick_begun_anew",
-            poller.name = self.poller.name,
-            invocation_id = self.report.request().invocation_id,
             error = chain(error),
             "Poller `{}` has committed what it had in hand, and reads on",
             self.poller.name

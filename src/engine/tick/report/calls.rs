@@ -1,7 +1,5 @@
 //! What a tick reports about calls of its handler, and about the steps of a chain.
 
-use tracing::{debug, info};
-
 use super::super::batch::Batch;
 use super::Report;
 use crate::error::chain;
@@ -15,10 +13,10 @@ impl Report<'_> {
             self.poller.metrics.redelivered(&self.poller.name, rows);
         }
         let batch_id = delivery.step.map_or(delivery.batch_id, |step| step.of_batch);
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "execution_started",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = batch_id.as_str(),
             step = delivery.step.map(|step| step.name),
             token = self.fencing_token,
@@ -32,10 +30,10 @@ impl Report<'_> {
     /// Logs that the result of a step is stored.
     pub(in crate::tick) fn step_complete(&self, batch: &Batch, step: &str) {
         let rows = batch.rows();
-        debug!(
+        tick_event!(
+            self,
+            debug,
             event = "step_complete",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = batch.id.as_str(),
             step,
             token = self.fencing_token,
@@ -53,10 +51,10 @@ impl Report<'_> {
         error: &HandlerError,
     ) {
         let rows = batch.rows();
-        info!(
+        tick_event!(
+            self,
+            info,
             event = "batch_taken_in_part",
-            poller.name = self.poller.name,
-            invocation_id = self.request.invocation_id,
             batch_id = batch.id.as_str(),
             token = self.fencing_token,
             rows,
