@@ -33,9 +33,6 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
     if on_failure == OnFailure::Retry && !bisect_on_error {
         refuse_without_effect(reader, segment);
     }
-    if on_failure != OnFailure::Quarantine {
-        refuse_breaker(reader, segment);
-    }
     if age_is_set && record_age_max.is_none() {
         return None;
     }
@@ -47,17 +44,6 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
         bisect_on_error,
         breaker_rows: breaker_rows?,
     })
-}
-
-/// Only rows that are quarantined are counted.
-fn refuse_breaker(reader: &mut Reader<'_>, segment: &str) {
-    let name = settings::BREAKER_ROWS.name_for(Some(segment));
-    if let Some(text) = reader.text(&name) {
-        let other = settings::ON_FAILURE.name_for(Some(segment));
-        let expected =
-            format!("no value unless `{other}` is `quarantine`; remove this setting or set that");
-        reader.wrong(&name, &text, Expected::new(expected));
-    }
 }
 
 /// Limits that nothing follows from would look like a protection that is not there.

@@ -90,6 +90,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__RETRY_AFTER_MAX = 2h
     HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop
     HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 7
+    HIGHWATER__POLLERS__ORDERS__BREAKER_ROWS = 20
     HIGHWATER__POLLERS__ORDERS__RECORD_AGE_MAX = 12h
     HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
     HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 3
@@ -415,7 +416,7 @@ fn a_full_example_of_a_poller_reads_back() {
                     43200s,
                 ),
                 bisect_on_error: true,
-                breaker_rows: 10,
+                breaker_rows: 20,
             },
             on_missing_state: Recreate,
             journal: JournalConfig {

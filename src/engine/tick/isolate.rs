@@ -394,11 +394,11 @@ impl Isolation {
     pub(super) fn has_read_more(&mut self, rows: usize) {
         let rest = self.read..self.read + rows;
         self.read = rest.end;
-        self.state = match self.state {
-            State::ReadMore(width) if rows > 0 => {
-                State::Probe(self.probe_of(Segment { rows: rest, suspicion: None }, width))
-            }
-            _ => State::GivenUp(End::Retry),
+        let State::ReadMore(width) = self.state else { return };
+        self.state = if rows == 0 {
+            State::GivenUp(End::Retry)
+        } else {
+            State::Probe(self.probe_of(Segment { rows: rest, suspicion: None }, width))
         };
     }
 
