@@ -50,7 +50,7 @@ use crate::source::mssql::Mssql;
 use crate::state::{
     BlobStore, DateCheckedStore, FileStore, LoggedStore, SqlStore, SqlStoreSettings, StateStore,
 };
-use crate::status::Board;
+use crate::status::StatusReader;
 
 /// The running parts.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl App {
     }
 
     /// Returns what the host can call, by the name that it sends.
-    pub fn into_functions(self, board: Board) -> BTreeMap<String, Function> {
+    pub fn into_functions(self, board: StatusReader) -> BTreeMap<String, Function> {
         let pollers = self.functions.into_iter();
         let mut functions: BTreeMap<String, Function> =
             pollers.map(|(name, poller)| (name, Function::Tick(poller))).collect();

@@ -11,7 +11,7 @@ use crate::poller::TickError;
 use crate::recovery::RecoveryError;
 use crate::redaction::redact;
 use crate::state::{FormatError, Refusal, StoreError};
-use crate::status::BoardError;
+use crate::status::StatusError;
 use crate::suggestion::with_settings;
 use crate::telemetry::{flush_lines, write_stderr};
 
@@ -117,11 +117,11 @@ impl From<RecoveryError> for Failed {
     }
 }
 
-impl From<BoardError> for Failed {
-    fn from(error: BoardError) -> Self {
+impl From<StatusError> for Failed {
+    fn from(error: StatusError) -> Self {
         match error {
-            BoardError::NoPoller(_) => Self::new(Exit::Usage, error.text()),
-            BoardError::Store(error) => error.into(),
+            StatusError::NoPoller(_) => Self::new(Exit::Usage, error.text()),
+            StatusError::Store(error) => error.into(),
         }
     }
 }

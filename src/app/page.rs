@@ -30,7 +30,7 @@ pub use self::guard::Authority;
 use self::markup::Html;
 pub use self::server::{Served, serve};
 use crate::redaction::{redact, redact_json};
-use crate::status::{Asked, Board, BoardError, Report};
+use crate::status::{Report, StatusError, StatusQuery, StatusReader};
 
 /// Name of the function that the Functions host calls it by.
 pub const FUNCTION: &str = "highwater_status";
@@ -123,14 +123,14 @@ struct Told<'a> {
 }
 
 /// Answers a question; what cannot be read is an answer too.
-pub async fn answer(board: &Board, question: Question<'_>) -> Answer {
-    let asked = question.poller.map_or(Asked::All, Asked::WithJournal);
+pub async fn answer(board: &StatusReader, question: Question<'_>) -> Answer {
+    let asked = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
     match board.read(asked).await {
         Ok(report) => told(&report, question),
         Err(error) => {
             let status = match error {
-                BoardError::NoPoller(_) => 404,
-                BoardError::Store(_) => 503,
+                StatusError::NoPoller(_) => 404,
+                StatusError::Store(_) => 503,
             };
             failed(status, &error.text(), question)
         }

@@ -13,7 +13,7 @@ use highwater::builder::doctor::Patient;
 use highwater::builder::{App, board};
 use highwater::config::Vars;
 use highwater::doctor::Finding;
-use highwater::status::Asked;
+use highwater::status::StatusQuery;
 use highwater::status::health::{Health, PollerState, Severity};
 
 /// Name of the check of the poller's state.
@@ -64,7 +64,7 @@ pub(super) async fn run(
         if asked.is_none_or(|asked| is_of(name, asked)) {
             let mut findings = patient.examine().await;
             // Where the store cannot be read, other checks say so.
-            if let Ok(report) = board.read(Asked::One(name)).await {
+            if let Ok(report) = board.read(StatusQuery::One(name)).await {
                 findings.extend(report.pollers.iter().map(|status| state(&status.health)));
             }
             // Problems first; the order of the checks stays within a level.

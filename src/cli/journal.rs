@@ -16,7 +16,7 @@ use super::poller;
 use highwater::admin::Compacting;
 use highwater::clock::{Clock as _, SystemClock};
 use highwater::config::{Vars, parse_duration};
-use highwater::journal::{Entry, Filter, Happened, History, JournalMode, Line, Verdict};
+use highwater::journal::{Entry, EventKind, Filter, History, JournalMode, Line, Verdict};
 use highwater::poller::{Operator, Poller};
 use highwater::serve;
 use highwater::state::FencingToken;
@@ -68,7 +68,7 @@ pub(super) struct Selection {
     until: Option<OffsetDateTime>,
     /// What happened, such as `batch_complete`; several with commas.
     #[arg(long = "event", value_name = "NAME", value_delimiter = ',', value_parser = event)]
-    events: Vec<Happened>,
+    events: Vec<EventKind>,
     /// Id of the batch.
     #[arg(long, value_name = "ID")]
     batch_id: Option<String>,
@@ -282,8 +282,8 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-fn event(text: &str) -> Result<Happened, String> {
-    let named = serde_json::from_value(text.into()).unwrap_or(Happened::Unknown);
+fn event(text: &str) -> Result<EventKind, String> {
+    let named = serde_json::from_value(text.into()).unwrap_or(EventKind::Unknown);
     if named.as_str() == text {
         return Ok(named);
     }
@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn an_event_is_one_that_entries_have() {
-        assert_eq!(event("batch_complete"), Ok(Happened::BatchComplete));
-        assert_eq!(event("unknown"), Ok(Happened::Unknown));
+        assert_eq!(event("batch_complete"), Ok(EventKind::BatchComplete));
+        assert_eq!(event("unknown"), Ok(EventKind::Unknown));
         for text in ["", "BatchComplete", "batch-complete", "7"] {
             assert!(event(text).is_err(), "{text}");
         }

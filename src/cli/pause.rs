@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use super::output::{Exit, Failed, OutputOption, say, time_text};
 use super::parts;
-use highwater::admin::{Pausing, Resuming};
+use highwater::admin::{PauseOutcome, ResumeOutcome};
 use highwater::config::Vars;
 use highwater::poller::{Operator, Poller};
 
@@ -120,10 +120,10 @@ pub(super) async fn pause(vars: &dyn Vars, options: &PauseOptions) -> Result<Exi
     each(&parts, options.form, pause).await
 }
 
-fn paused(name: &str, pausing: Pausing) -> Report {
+fn paused(name: &str, pausing: PauseOutcome) -> Report {
     let (paused, running, changed) = match pausing {
-        Pausing::Paused { paused, running } => (paused, running, true),
-        Pausing::PausedBefore(paused) => (paused, None, false),
+        PauseOutcome::Paused { paused, running } => (paused, running, true),
+        PauseOutcome::AlreadyPaused(paused) => (paused, None, false),
     };
     let since = time_text(paused.at);
     let text = if changed {
@@ -155,24 +155,24 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
     each(&parts, options.form, resume).await
 }
 
-fn resumed(name: &str, resuming: Resuming) -> Report {
+fn resumed(name: &str, resuming: ResumeOutcome) -> Report {
     let text = match &resuming {
-        Resuming::Resumed { was } => format!(
+        ResumeOutcome::Resumed { was } => format!(
             "{name}: resumed; it was paused since {} by {}: {}",
             time_text(was.at),
             was.by,
             was.reason
         ),
-        Resuming::BackOffEnded { until } => format!(
+        ResumeOutcome::BackoffEnded { until } => format!(
             "{name}: backoff ended (it was to last until {}); the next tick retries the failed batch",
             time_text(*until)
         ),
-        Resuming::NotPaused => format!("{name}: is not paused"),
+        ResumeOutcome::NotPaused => format!("{name}: is not paused"),
     };
-    let changed = resuming != Resuming::NotPaused;
+    let changed = resuming != ResumeOutcome::NotPaused;
     let was = match resuming {
-        Resuming::Resumed { was } => Some(was),
-        Resuming::BackOffEnded { .. } | Resuming::NotPaused => None,
+        ResumeOutcome::Resumed { was } => Some(was),
+        ResumeOutcome::BackoffEnded { .. } | ResumeOutcome::NotPaused => None,
     };
     let (at, (by, reason)) =
         (was.as_ref().map(|was| was.at), was.map(|was| (was.by, was.reason)).unzip());

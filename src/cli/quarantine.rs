@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
 use super::poller;
-use highwater::admin::Found;
+use highwater::admin::StoredEntry;
 use highwater::config::Vars;
 use highwater::cursor::KeyValues;
 use highwater::error::chain;
@@ -123,7 +123,7 @@ struct ListedRow {
 }
 
 impl Listed {
-    fn of(found: Found) -> Self {
+    fn of(found: StoredEntry) -> Self {
         match found.entry.and_then(listed) {
             Ok(row) => Self::Row(Box::new(row)),
             Err(error) => Self::Unreadable { event_id: found.event, unreadable: chain(&error) },
@@ -194,7 +194,7 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
 }
 
 /// Returns an entry that must be there.
-async fn found(poller: &Poller, event: &EventId) -> Result<Found, Failed> {
+async fn found(poller: &Poller, event: &EventId) -> Result<StoredEntry, Failed> {
     poller.admin().entry(event).await?.ok_or_else(|| missing(poller, event))
 }
 
@@ -242,7 +242,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
         if !confirm(&plan(poller.name(), &entries), poller.name(), options.yes)? {
             return Ok(Exit::Done);
         }
-        for Found { event, etag, .. } in entries {
+        for StoredEntry { event, etag, .. } in entries {
             let error =
                 poller.admin().remove_entry(&event, &etag).await.err().map(|error| chain(&error));
             lines.push(Removal { event_id: event, dropped: error.is_none(), error });
@@ -256,7 +256,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
 /// Most entries that a plan names one by one.
 const PLAN_LINES_MAX: usize = 20;
 
-fn plan(poller: &str, entries: &[Found]) -> String {
+fn plan(poller: &str, entries: &[StoredEntry]) -> String {
     let mut lines = vec![format!(
         "{poller}: {} entries are removed for good; their rows will not be delivered:",
         entries.len()

@@ -148,7 +148,7 @@ fn failed(error: RepartitionError) -> Failed {
             Failed::from(source).exit
         }
         RepartitionError::Other { .. }
-        | RepartitionError::NoBound(_)
+        | RepartitionError::NoCommonBound(_)
         | RepartitionError::Seed { .. } => Exit::Failed,
     };
     Failed::new(exit, text)

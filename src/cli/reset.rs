@@ -14,7 +14,7 @@ use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell};
 use super::restore::SEEN_LATER;
 use super::{poller_to_restore, restore};
-use highwater::admin::{Counted, ResetError, ResetPlan, ResetTo, Weight};
+use highwater::admin::{ResetError, ResetImpact, ResetPlan, ResetTo, RowCount};
 use highwater::config::Vars;
 use highwater::cursor::Cursor;
 use highwater::error::chain;
@@ -191,7 +191,7 @@ async fn reset(
 pub(super) fn refuse_skip(
     name: &str,
     plan: &str,
-    weight: &Weight,
+    weight: &ResetImpact,
     agreed: bool,
 ) -> Result<(), Failed> {
     if agreed || !weight.skips() {
@@ -206,12 +206,12 @@ pub(super) fn refuse_skip(
 
 fn report<'a>(poller: &'a str, plan: &'a ResetPlan) -> Report<'a> {
     // No row is counted where the position is kept, and the source may be another table.
-    let rows = |counted: &Counted| match counted {
-        Counted::Rows(size) if !plan.keeps => Some(size.rows),
-        Counted::Rows(_) | Counted::Unknown(_) => None,
+    let rows = |counted: &RowCount| match counted {
+        RowCount::Rows(size) if !plan.keeps => Some(size.rows),
+        RowCount::Rows(_) | RowCount::Unknown(_) => None,
     };
-    let Weight { again, skipped, .. } = &plan.weight;
-    let more = |counted: &Counted| matches!(counted, Counted::Rows(size) if size.more);
+    let ResetImpact { again, skipped, .. } = &plan.weight;
+    let more = |counted: &RowCount| matches!(counted, RowCount::Rows(size) if size.more);
     Report {
         poller,
         changed: false,
@@ -287,11 +287,11 @@ fn others_continue(others: &[String], options: &Options) -> Option<String> {
 }
 
 /// Returns what happens to rows when the checkpoint moves to `to`.
-pub(super) fn weight_lines(weight: &Weight, to: Option<&Cursor>) -> [String; 2] {
-    let rows = |size: &Counted| match size {
-        Counted::Rows(size) if size.more => format!("at least {}", counted(size.rows, "row")),
-        Counted::Rows(size) => counted(size.rows, "row"),
-        Counted::Unknown(reason) => format!("rows that could not be counted ({reason})"),
+pub(super) fn weight_lines(weight: &ResetImpact, to: Option<&Cursor>) -> [String; 2] {
+    let rows = |size: &RowCount| match size {
+        RowCount::Rows(size) if size.more => format!("at least {}", counted(size.rows, "row")),
+        RowCount::Rows(size) => counted(size.rows, "row"),
+        RowCount::Unknown(reason) => format!("rows that could not be counted ({reason})"),
     };
     let skipped = if to.is_none() && !weight.skipped.is_none() {
         let changes = rows(&weight.skipped);

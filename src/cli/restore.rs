@@ -16,7 +16,7 @@ use highwater::admin::{Present, RestoreError, Restored};
 use highwater::config::Vars;
 use highwater::document::LoadError;
 use highwater::error::{chain, reset_to_beginning};
-use highwater::journal::{Happened, Verdict};
+use highwater::journal::{EventKind, Verdict};
 use highwater::poller::{Operator, Poller};
 use highwater::state::{StateDocument, decode};
 
@@ -65,7 +65,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
         Err(Failed::new(Exit::Failed, format!("{name}: {}{text}", words(name, &examined))))
     };
     let Some(document) = examined.history() else { return refuse("; nothing can be rebuilt") };
-    poller.refuse_other_part(document).map_err(failed)?;
+    poller.reject_other_partition(document).map_err(failed)?;
     match &examined.verdict {
         Verdict::Agrees => {
             let (generation, fencing_token) =
@@ -98,7 +98,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
     );
     let present = &examined.present;
     let plan = plan(name, &from, document, present, present.usable());
-    put(&poller, (Happened::Rebuilt, options), vars, &plan, (document, present)).await
+    put(&poller, (EventKind::Rebuilt, options), vars, &plan, (document, present)).await
 }
 
 /// Reads a document of the poller `name` from a file.
@@ -132,8 +132,8 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
     options.asked.reason()?;
     let poller = poller_to_restore(vars, name).await?;
     let document = read(name, file)?;
-    poller.refuse_other_part(&document).map_err(failed)?;
-    poller.refuse_beside_others().await?;
+    poller.reject_other_partition(&document).map_err(failed)?;
+    poller.reject_conflicting_siblings().await?;
     let shown = file.display();
     let present = poller.admin().present().await?;
     let what = match &present.document {
@@ -157,13 +157,13 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
         from = format!("{from}\n{again}\n{skipped}");
         reset::refuse_skip(name, &plan(&from), &weight, *skip_rows)?;
     }
-    put(&poller, (Happened::Imported, options), vars, &plan(&from), (&document, &present)).await
+    put(&poller, (EventKind::Imported, options), vars, &plan(&from), (&document, &present)).await
 }
 
 /// Puts a document in its place, once that is confirmed.
 async fn put(
     poller: &Poller,
-    (told, options): (Happened, &Options),
+    (told, options): (EventKind, &Options),
     vars: &dyn Vars,
     plan: &str,
     (document, present): (&StateDocument, &Present),

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
 use super::{poller, restore};
-use highwater::admin::{Examined, Present};
+use highwater::admin::{HistoryCheck, Present};
 use highwater::config::Vars;
 use highwater::error::chain;
 use highwater::event::counted;
@@ -168,7 +168,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
     Ok(if report.explained { Exit::Done } else { Exit::Failed })
 }
 
-fn name_of(examined: &Examined) -> &'static str {
+fn name_of(examined: &HistoryCheck) -> &'static str {
     match &examined.verdict {
         Verdict::Agrees => "agrees",
         Verdict::Behind { .. } => "behind",
@@ -184,7 +184,7 @@ fn name_of(examined: &Examined) -> &'static str {
 }
 
 /// Returns what the verdict says, and what to do.
-pub(super) fn words(name: &str, examined: &Examined) -> String {
+pub(super) fn words(name: &str, examined: &HistoryCheck) -> String {
     let rebuild = format!("`highwater state rebuild {name} --reason \"state was lost\"`");
     match &examined.verdict {
         Verdict::Agrees => "the journal leads to the state document".to_owned(),
@@ -234,6 +234,6 @@ pub(super) fn words(name: &str, examined: &Examined) -> String {
 }
 
 /// Returns what is wrong beyond what a crash or a failed append leaves.
-pub(super) fn disagreement(name: &str, examined: &Examined) -> Option<String> {
+pub(super) fn disagreement(name: &str, examined: &HistoryCheck) -> Option<String> {
     (!examined.verdict.is_explained()).then(|| words(name, examined))
 }

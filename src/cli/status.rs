@@ -22,7 +22,7 @@ use highwater::page::{Authority, Served, words};
 use highwater::poller::StopSignal;
 use highwater::serve::{Signals, asked_to_stop};
 use highwater::status::health::Severity;
-use highwater::status::{Asked, Board, BoardError, Status};
+use highwater::status::{Status, StatusError, StatusQuery, StatusReader};
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -146,14 +146,14 @@ fn exit_of(severity: Severity) -> Exit {
 }
 
 impl Options {
-    fn asked(&self) -> Asked<'_> {
-        self.poller.as_deref().map_or(Asked::All, Asked::One)
+    fn asked(&self) -> StatusQuery<'_> {
+        self.poller.as_deref().map_or(StatusQuery::All, StatusQuery::One)
     }
 }
 
 async fn serve(
     vars: &dyn Vars,
-    board: Board,
+    board: StatusReader,
     address: SocketAddr,
     options: &Options,
 ) -> Result<Exit, Failed> {
@@ -169,7 +169,7 @@ async fn serve(
 
 /// Looks again and again until the process is asked to stop. A store that does not answer is told of,
 /// and asked again.
-async fn watch(vars: &dyn Vars, board: &Board, options: &Options) -> Result<Exit, Failed> {
+async fn watch(vars: &dyn Vars, board: &StatusReader, options: &Options) -> Result<Exit, Failed> {
     let form = options.form.output;
     let draws = form == Output::Table && std::io::stdout().is_terminal();
     if !draws && form != Output::Jsonl {
@@ -183,7 +183,7 @@ async fn watch(vars: &dyn Vars, board: &Board, options: &Options) -> Result<Exit
         match board.read(options.asked()).await {
             Ok(report) if draws => say(&drawing(&screen::lines(&report))),
             Ok(report) => say(&form.list(&report.pollers)),
-            Err(error @ BoardError::NoPoller(_)) => return Err(error.into()),
+            Err(error @ StatusError::NoPoller(_)) => return Err(error.into()),
             Err(error) => tell(&format!("cannot look: {}", error.text())),
         }
         tokio::select! {

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_finding_decides_and_what_cannot_be_reached_is_worst() {
+    fn the_worst_finding_decides_and_unreachable_is_worst() {
         let ok = Finding::ok("a", "fine");
         let unknown = Finding::unknown("b", "not told", "grant it");
         let warning = Finding::warning("c", "slow", "index it");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_finding_that_is_not_good_says_what_mends_it() {
+    fn every_bad_finding_suggests_a_fix() {
         for finding in [
             Finding::unknown("b", "not told", "grant it"),
             Finding::warning("c", "slow", "index it"),

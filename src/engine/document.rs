@@ -30,16 +30,16 @@ pub use self::format::{
     FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
 };
 pub use self::lease_record::{LeaseRecord, ReleasedGrants};
-pub use self::partition::{NoBound, RepartitionRecord, common_bound, seed_position};
+pub use self::partition::{NoCommonBound, RepartitionRecord, common_bound, seed_position};
 pub(crate) use self::position_loss::forgiven;
 pub use self::range::RangeRecord;
 pub use self::snapshot::Snapshot;
 pub use self::state_document::{
-    Checkpoint, CheckpointMetadata, Failing, Histogram, InFlight, LastFailure, Observed,
+    Checkpoint, CheckpointMetadata, FailureRecord, Histogram, InFlight, LastFailure, Observed,
     OnMissingState, Paused, RECENT_MAX, RecentTick, StateDocument,
 };
 pub use self::step_results::{STEP_TAKEN, StepResult};
 pub use self::transitions::{
-    Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, Refusal, Standing, TOKEN_MAX,
+    Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, LeaseState, Refusal, TOKEN_MAX,
 };
 pub use crate::grant::{FencingToken, Generation, Holder};

@@ -47,7 +47,7 @@ pub struct Delivery<'a> {
     /// Set while a range is delivered again on purpose.
     pub replay_id: Option<&'a str>,
     /// Set while a poller delivers newer states of the same rows meanwhile.
-    pub beside: Option<Beside<'a>>,
+    pub replay_guard: Option<ReplayGuard<'a>>,
     /// The events, oldest first; never empty.
     pub events: &'a [ChangeEvent],
     /// W3C trace context to hand on.
@@ -64,7 +64,7 @@ pub struct Delivery<'a> {
 /// `poller` until it has written, and then finds the rows as they were read, cannot write an older state
 /// over a newer one.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside<'a> {
+pub struct ReplayGuard<'a> {
     /// The poller.
     pub poller: &'a str,
     /// The rows of the batch.

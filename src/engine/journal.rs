@@ -37,11 +37,11 @@ mod verify;
 
 pub use self::appender::Appender;
 pub use self::changes::{ApplyError, Changes};
-pub use self::entry::{Details, Entry, Happened, JournalMode, VERSION};
+pub use self::entry::{Details, Entry, EventKind, JournalMode, VERSION};
 pub use self::fold::{Finding, Folded, fold, read_lines};
 pub use self::history::{Filter, History, Line};
 pub use self::memory::MemoryJournal;
-pub use self::record::{Append, Numbering, Recorder, Seen};
+pub use self::record::{Append, HolderEvent, Numbering, Recorder};
 pub use self::store::{Appended, JournalStore, Part, length};
 pub use self::verify::{Difference, Verdict, verify};
 

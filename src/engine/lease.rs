@@ -35,7 +35,7 @@ use crate::document::{
     Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
 };
 use crate::event::BatchId;
-use crate::journal::{Details, Happened, Recorder, Seen};
+use crate::journal::{Details, EventKind, HolderEvent, Recorder};
 
 /// The right to run one poller, until it lapses or is released.
 pub struct Lease<'a> {
@@ -113,7 +113,7 @@ impl<'a> Lease<'a> {
             Err(refusal) => return Ok(Acquired::Refused(refusal)),
         };
         document.write_id = context.instance.next_write_id();
-        recorder(context).numbering().number(Happened::LeaseAcquired, &mut document);
+        recorder(context).numbering().number(EventKind::LeaseAcquired, &mut document);
         let holder = document.holder(context.instance.owner_id());
         let renewed_at = Instant::now();
         let until = context.stop_at.min(renewed_at + context.terms.ttl / 2);
@@ -144,7 +144,7 @@ impl<'a> Lease<'a> {
             heartbeat_delay: None,
             _active: metrics::granted(context, base, renewed_at.elapsed()),
         };
-        let event = Happened::LeaseAcquired;
+        let event = EventKind::LeaseAcquired;
         lease.note(event, || Details::of(event, &base.document, lease.document()));
         Ok(Acquired::Held(Box::new(lease)))
     }
@@ -235,11 +235,11 @@ impl<'a> Lease<'a> {
 
     /// Records an event under this lease in the journal; `details` is called only if the journal records such
     /// events.
-    pub fn note(&self, event: Happened, details: impl FnOnce() -> Details) {
+    pub fn note(&self, event: EventKind, details: impl FnOnce() -> Details) {
         let mut recorder = recorder(self.context);
         if recorder.mode().records(event) {
             let (at, holder, document) = (self.now(), &self.holder, self.document());
-            recorder.record(Seen { event, at, holder, document, details: details() });
+            recorder.record(HolderEvent { event, at, holder, document, details: details() });
         }
     }
 
@@ -261,7 +261,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), until).await
+        self.write(Some(EventKind::BatchComplete), &apply, Some(&batch_id), until).await
     }
 
     /// Commits the front of a batch, records the failure of the rest and releases the lease, in one write.
@@ -278,7 +278,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())?.fail(holder, failure.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), self.committing()).await
+        self.write(Some(EventKind::BatchComplete), &apply, Some(&batch_id), self.committing()).await
     }
 
     /// Records a part of the current batch in its place, so that a successor starts with that part.
@@ -292,7 +292,7 @@ impl<'a> Lease<'a> {
             document.narrow(holder, part.clone(), now)
         };
         let deadline = self.deadline();
-        self.write(Some(Happened::BatchAnnounced), &apply, None, deadline).await
+        self.write(Some(EventKind::BatchAnnounced), &apply, None, deadline).await
     }
 
     /// Records that the current batch failed, and releases the lease.
@@ -301,7 +301,7 @@ impl<'a> Lease<'a> {
     ///
     /// As [`Self::commit`].
     pub async fn fail(&mut self, failure: Failure) -> Result<(), LeaseError> {
-        let event = self.event_for(Happened::HandlerFailed, failure.pause.is_some());
+        let event = self.event_for(EventKind::HandlerFailed, failure.pause.is_some());
         let apply =
             move |document: &StateDocument, holder: &Holder| document.fail(holder, failure.clone());
         self.write(Some(event), &apply, None, self.write_deadline()).await
@@ -318,7 +318,7 @@ impl<'a> Lease<'a> {
         pause: Option<crate::document::Paused>,
     ) -> Result<(), LeaseError> {
         let now = self.now();
-        let event = self.event_for(Happened::LeaseReleased, pause.is_some());
+        let event = self.event_for(EventKind::LeaseReleased, pause.is_some());
         let apply = move |document: &StateDocument, holder: &Holder| {
             let released = document.release(holder, now, tick.clone())?;
             Ok(match &pause {
@@ -344,20 +344,20 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.refused_by_target(holder, fence, now, tick.clone())
         };
-        self.write(Some(Happened::LeaseReleased), &apply, None, self.write_deadline()).await
+        self.write(Some(EventKind::LeaseReleased), &apply, None, self.write_deadline()).await
     }
 
     /// Returns the event of a write that may pause the poller. A pause is recorded even if the event that led to it
     /// is not; otherwise a document rebuilt from the journal would not be paused.
-    fn event_for(&self, event: Happened, pauses: bool) -> Happened {
+    fn event_for(&self, event: EventKind, pauses: bool) -> EventKind {
         let is_recorded = recorder(self.context).mode().records(event);
-        if pauses && !is_recorded { Happened::Paused } else { event }
+        if pauses && !is_recorded { EventKind::Paused } else { event }
     }
 
     /// Writes a change; `event` is the journal's event for it, if any.
     async fn write(
         &mut self,
-        event: Option<Happened>,
+        event: Option<EventKind>,
         apply: &Change<'_>,
         batch_id: Option<&BatchId>,
         until: Instant,
@@ -375,7 +375,7 @@ impl<'a> Lease<'a> {
             if let Some(state) = &remember {
                 next.remember(state);
             }
-            if let Some(event) = Happened::told(event, document, &next) {
+            if let Some(event) = EventKind::recorded_by(event, document, &next) {
                 numbering.number(event, &mut next);
             }
             Ok(next)
@@ -394,7 +394,7 @@ impl<'a> Lease<'a> {
         let superseded = !self.document().is_held_by(&self.holder);
         let ours = superseded.then(|| change(&before.document)).transpose()?;
         let written = ours.as_ref().unwrap_or(self.document());
-        if let Some(event) = Happened::told(event, &before.document, written) {
+        if let Some(event) = EventKind::recorded_by(event, &before.document, written) {
             self.note(event, || Details::of(event, &before.document, written));
         }
         Ok(())

@@ -17,8 +17,8 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter};
 use tokio::time::Instant;
 
-pub(crate) use self::backlog::Standing;
-use self::backlog::StandingMetrics;
+use self::backlog::DocumentMetrics;
+pub(crate) use self::backlog::DocumentStats;
 pub use self::database::DatabaseCalls;
 pub use self::functions::{Invocations, Running, Trigger};
 
@@ -56,35 +56,35 @@ pub struct Metrics {
     commit_duration: Histogram<f64>,
     batch_size: Histogram<u64>,
     leases: LeaseMetrics,
-    standing: StandingMetrics,
+    standing: DocumentMetrics,
     fetched: Counter<u64>,
     behind: Gauge<u64>,
     held_back: Gauge<u64>,
     retention_left: Gauge<u64>,
-    known: Arc<Known>,
+    known: Arc<ProgressByPoller>,
 }
 
 /// What is known of the pollers of this process.
 #[derive(Default)]
-struct Known(Mutex<BTreeMap<String, OnePoller>>);
+struct ProgressByPoller(Mutex<BTreeMap<String, PollerProgress>>);
 
 #[derive(Clone)]
-struct OnePoller {
+struct PollerProgress {
     /// When a tick did not fail for the last time, or the first one began.
     success_at: Instant,
     /// How old the checkpoint was, and when that was so.
     checkpoint: Option<(Duration, Instant)>,
 }
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OnePoller>> {
+impl ProgressByPoller {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PollerProgress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How far behind a poller is, in the units of its gauges.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct SourceLag {
     /// Age of the oldest row that is not delivered.
     pub(crate) time: Option<Duration>,
     /// Positions that may be read.
@@ -164,7 +164,7 @@ impl Metrics {
             meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
         };
         let positions = |name: &'static str| meter.u64_gauge(name).with_unit("{position}").build();
-        let known = Arc::new(Known::default());
+        let known = Arc::new(ProgressByPoller::default());
         age_of_success(meter, Arc::clone(&known));
         Self {
             failures: meter.u64_counter(FAILURES).with_unit("{failure}").build(),
@@ -202,7 +202,7 @@ impl Metrics {
             behind: positions("highwater.lag.positions"),
             held_back: positions("highwater.lag.held_back"),
             retention_left: positions("highwater.retention.left"),
-            standing: StandingMetrics::new(meter, Arc::clone(&known)),
+            standing: DocumentMetrics::new(meter, Arc::clone(&known)),
             known,
             leases: LeaseMetrics::new(meter),
         }
@@ -214,7 +214,7 @@ impl Metrics {
         if known.contains_key(poller) {
             return;
         }
-        let first = OnePoller { success_at: Instant::now(), checkpoint: None };
+        let first = PollerProgress { success_at: Instant::now(), checkpoint: None };
         known.insert(poller.to_owned(), first);
         drop(known);
         self.count_from_zero(poller);
@@ -236,7 +236,7 @@ impl Metrics {
     }
 
     /// Notes how far behind its source a poller is.
-    pub(crate) fn behind(&self, poller: &str, behind: &Behind) {
+    pub(crate) fn behind(&self, poller: &str, behind: &SourceLag) {
         let attributes = [named(poller)];
         let gauges = [
             (&self.behind, behind.positions),
@@ -411,7 +411,7 @@ impl Metrics {
 
 /// Makes the gauge whose value is told when it is asked for: a timestamp would go stale in silence where
 /// ticks stop, an age goes on growing.
-fn age_of_success(meter: &Meter, known: Arc<Known>) {
+fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
     let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
         for (poller, known) in &*known.lock() {

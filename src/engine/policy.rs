@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_row_is_set_aside_and_at_once_only_if_refused_for_good() {
+    fn only_a_single_row_is_quarantined_and_immediately_only_if_rejected() {
         for (attempt, policy) in all() {
             let verdict = policy.judge(attempt);
             if matches!(verdict, Verdict::Quarantine | Verdict::Probe) {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_reached_by_attempts_or_by_age_and_not_before() {
+    fn the_limit_is_reached_by_attempts_or_by_age() {
         let policy = policy(OnFailure::Stop, false);
         let failed = |attempts, failing_for| {
             policy.judge(Attempt { failing_for, ..attempt(Blame::Unknown, 3, attempts) })
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_good_needs_no_further_attempt() {
+    fn a_permanent_rejection_needs_no_further_attempt() {
         let refused = |end, bisect, rows| policy(end, bisect).judge(attempt(Blame::Rows, rows, 1));
         assert_eq!(refused(OnFailure::Quarantine, true, 1), Verdict::Quarantine);
         assert_eq!(refused(OnFailure::Quarantine, true, 2), Verdict::Bisect);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_the_handler_names_is_tried_alone_before_it_is_set_aside() {
+    fn a_row_named_by_the_handler_is_retried_alone_before_it_is_quarantined() {
         let policy = policy(OnFailure::Quarantine, false);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 4)), Verdict::Retry);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 5)), Verdict::Isolate);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_failed_alone_is_tried_alone_again_where_others_came_to_be_in_hand_with_it() {
+    fn a_row_that_failed_alone_is_retried_alone_if_others_joined_its_batch() {
         let policy = |bisect| policy(OnFailure::Quarantine, bisect);
         let beside =
             |attempts| Attempt { first_failed_alone: true, ..attempt(Blame::Unknown, 2, attempts) };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_set_aside_for_crashes_only_if_a_process_died_with_it_alone() {
+    fn a_row_is_quarantined_for_crashes_only_if_a_process_crashed_with_it_alone() {
         let policy = policy(OnFailure::Quarantine, true);
         assert_eq!(policy.judge_crashes(8, 4, false), None);
         assert_eq!(policy.judge_crashes(8, 5, false), Some(Verdict::Bisect));

@@ -26,7 +26,7 @@ use self::delivered_ids::Auditor;
 use self::journal::Journal;
 pub use self::journal::Operator;
 use self::memory::Memory;
-pub(crate) use self::memory::was_placed;
+pub(crate) use self::memory::has_position;
 pub use self::outcome::{OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 use self::position_loss::FoundLoss;
 pub use self::stop_signal::StopSignal;
@@ -39,7 +39,7 @@ use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::policy::{FailurePolicy, Flow};
-use crate::repeats::Repeats;
+use crate::repeats::LogThrottle;
 use crate::source::Source;
 use crate::store::{StateKey, StateStore};
 
@@ -97,7 +97,7 @@ pub struct Poller {
     /// Which partition of the keys it delivers; `None` for all.
     pub(crate) partition: Option<Partition>,
     /// Whether the documents of its other partitions are read before one is created.
-    pub(crate) asks_kin: bool,
+    pub(crate) checks_siblings: bool,
     /// Whether it delivers while paused: for operators' own work under that pause.
     pub(crate) through_pause: bool,
     /// Set if closed windows are audited.
@@ -109,7 +109,7 @@ pub struct Poller {
     /// How long the last commit took, plus one; 0 for none.
     pub(crate) last_commit_ms: AtomicU64,
     /// Log lines that stay true for many ticks.
-    pub(crate) told: Repeats,
+    pub(crate) log_throttle: LogThrottle,
     /// When this process first saw that the poller has run; survives a loss of both document and marker.
     pub(crate) ran_since: OnceLock<time::OffsetDateTime>,
     /// Set once this process has seen or written the marker.
@@ -171,13 +171,13 @@ impl Poller {
             journal: Journal::off(),
             range_of: None,
             partition: None,
-            asks_kin: false,
+            checks_siblings: false,
             through_pause: false,
             audit: None,
             rows_counted_max: 0,
             skipped_since: std::sync::Mutex::default(),
             last_commit_ms: AtomicU64::new(0),
-            told: Repeats::default(),
+            log_throttle: LogThrottle::default(),
             ran_since: OnceLock::new(),
             saw_marker: OnceLock::new(),
             loss: std::sync::Mutex::default(),

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_an_error_that_names_it() {
+    fn an_invalid_entry_is_an_error_that_names_it() {
         let (key, bytes) = entry(&event("x"));
         let damaged = decode(&key, &bytes[..40]).unwrap_err();
         assert!(damaged.to_string().contains(&key.path()), "{damaged}");

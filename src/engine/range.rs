@@ -203,17 +203,17 @@ pub fn position(text: &str, like: &Cursor) -> Result<Cursor, RangeError> {
 }
 
 fn leading(text: &str, like: &Cursor) -> Result<String, String> {
-    let told = |error: CursorError| error.to_string();
+    let message = |error: CursorError| error.to_string();
     match like.mode {
         CursorMode::RowVersion => {
-            text.parse::<RowVersion>().map(|version| version.to_string()).map_err(told)
+            text.parse::<RowVersion>().map(|version| version.to_string()).map_err(message)
         }
         CursorMode::IntegerPk => {
             let number = Cursor { value: text.to_owned(), ..like.clone() }.integer_value();
-            number.map(|number| number.to_string()).map_err(told)
+            number.map(|number| number.to_string()).map_err(message)
         }
         CursorMode::ChangeTracking => {
-            text.parse::<TrackedPosition>().map(|at| at.to_string()).map_err(told)
+            text.parse::<TrackedPosition>().map(|at| at.to_string()).map_err(message)
         }
         CursorMode::TimestampPk => time(text, &like.value),
     }
@@ -222,10 +222,10 @@ fn leading(text: &str, like: &Cursor) -> Result<String, String> {
 /// Reads a time in the form of the poller's own: with `Z` where those have it, as a date where they are
 /// dates. The hours may be left out, and a space may stand for the `T`.
 fn time(text: &str, like: &str) -> Result<String, String> {
-    let told = |error: CursorError| error.to_string();
+    let message = |error: CursorError| error.to_string();
     let is_date = |text: &str| !text.contains(['T', ' ']);
     if is_date(like) {
-        let date = normalize_timestamp(text).map_err(told)?;
+        let date = normalize_timestamp(text).map_err(message)?;
         return if is_date(&date) {
             Ok(date)
         } else {
@@ -239,7 +239,7 @@ fn time(text: &str, like: &str) -> Result<String, String> {
     }
     let body = body.replacen(' ', "T", 1);
     let body = if is_date(&body) { format!("{body}T00:00:00") } else { body };
-    normalize_timestamp(&format!("{body}{}", if zoned { "Z" } else { "" })).map_err(told)
+    normalize_timestamp(&format!("{body}{}", if zoned { "Z" } else { "" })).map_err(message)
 }
 
 /// Returns a position as people read it.

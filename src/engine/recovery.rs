@@ -56,7 +56,7 @@ use self::judge::{Configured, Judged, Subject, judge};
 use self::memory::{Memory, Remembered};
 use self::range::SeenRange;
 pub use self::report::{Finding, Outcome, Report};
-use self::scan::{Found, Listing};
+use self::scan::{StoredDocument, StoredNames};
 use self::table::{Action, Condition, ROWS};
 use crate::cursor::SourceFingerprint;
 use crate::document::{FormatError, Generation, RangeRecord, Refusal, Snapshot, StateDocument};
@@ -234,7 +234,7 @@ impl Controller {
     }
 
     async fn survey(&self, before: &Memory, repairs: bool) -> Result<Survey, RecoveryError> {
-        let listing = Listing::read(&*self.store).await?;
+        let listing = StoredNames::read(&*self.store).await?;
         let mut survey = Survey::default();
         let store: Arc<dyn StateStore> = self.store.clone();
         let mut documents = Box::pin(scan::documents(store, listing.documents.clone()));
@@ -242,7 +242,7 @@ impl Controller {
             let (name, found) = read?;
             survey.documents += 1;
             match found {
-                Found::Document(base) => {
+                StoredDocument::Document(base) => {
                     let counted = listing.quarantined.get(&name).copied().unwrap_or(0);
                     let seen = (before.0.get(&name), counted, repairs);
                     Box::pin(self.examine(&mut survey, &name, &base, seen)).await;
@@ -258,11 +258,11 @@ impl Controller {
                         survey.add(&name, judge::marker_missing(), outcome);
                     }
                 }
-                Found::Unreadable(why) => {
+                StoredDocument::Unreadable(why) => {
                     let judged = Judged::new(Condition::StateUnreadable, Action::Alarm, why);
                     survey.add(&name, judged, Outcome::Told);
                 }
-                Found::Nothing(_) => {}
+                StoredDocument::Nothing(_) => {}
             }
         }
         self.examine_parts(&mut survey, &listing);
@@ -355,7 +355,7 @@ impl Controller {
         }
     }
 
-    fn examine_parts(&self, survey: &mut Survey, listing: &Listing) {
+    fn examine_parts(&self, survey: &mut Survey, listing: &StoredNames) {
         for (name, parent, is_paused) in std::mem::take(&mut survey.parts) {
             let is_there =
                 listing.documents.contains(&parent) || self.parts.pollers.contains_key(&parent);

@@ -31,9 +31,9 @@ use tokio::time::sleep;
 use crate::admin::{Operator, SeedError};
 use crate::cursor::Cursor;
 use crate::document::{
-    LoadError, NoBound, RepartitionRecord, StateDocument, common_bound, decode, seed_position,
+    LoadError, NoCommonBound, RepartitionRecord, StateDocument, common_bound, decode, seed_position,
 };
-use crate::poller::{Poller, TickError, TickOutcome, was_placed};
+use crate::poller::{Poller, TickError, TickOutcome, has_position};
 use crate::store::{StateKey, StateStore, StoreError};
 use crate::tick::{TickReport, TickRequest};
 
@@ -90,7 +90,7 @@ pub enum RepartitionError {
     },
     /// There is no position that all parts could be run to.
     #[error("{0}")]
-    NoBound(String),
+    NoCommonBound(String),
     /// A tick of a part does not end.
     #[error("`{name}`: {what}")]
     Busy {
@@ -146,8 +146,8 @@ pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, 
         if let Some(record) = document.repartition {
             return Ok(Division { parts: Some(record.from), under_way: Some(record) });
         }
-        if document.tells_division() && document.taken_over_by.is_none() {
-            let parts = if was_placed(&document) { &mut placed } else { &mut announced };
+        if document.names_partition_count() && document.taken_over_by.is_none() {
+            let parts = if has_position(&document) { &mut placed } else { &mut announced };
             *parts = Some(document.divided_into());
         }
     }
@@ -184,8 +184,8 @@ async fn division_of_others(
         }
         let Some(stored) = store.load(&key).await?.stored else { continue };
         let document = decode(name, &stored.bytes)?;
-        if document.tells_division() && document.taken_over_by.is_none() {
-            if was_placed(&document) {
+        if document.names_partition_count() && document.taken_over_by.is_none() {
+            if has_position(&document) {
                 return Ok(Some(document.divided_into()));
             }
             announced = Some(document.divided_into());
@@ -257,7 +257,7 @@ impl Repartition {
                 return Err(RepartitionError::Other { name, expected: from });
             }
         }
-        record.ok_or(RepartitionError::NoBound("there are no parts".to_owned()))
+        record.ok_or(RepartitionError::NoCommonBound("there are no parts".to_owned()))
     }
 
     /// Runs all old parts up to one position, and writes down where the new ones begin.
@@ -391,9 +391,9 @@ async fn run_up(part: &Poller) -> Result<u64, RepartitionError> {
     }
 }
 
-fn no_bound(why: NoBound, first: Option<&Poller>) -> RepartitionError {
-    RepartitionError::NoBound(match why {
-        NoBound::FirstReading => {
+fn no_bound(why: NoCommonBound, first: Option<&Poller>) -> RepartitionError {
+    RepartitionError::NoCommonBound(match why {
+        NoCommonBound::FirstReading => {
             let poller = crate::partition::whole_of(first.map(Poller::name).unwrap_or_default());
             format!(
                 "a part still reads what the table had before its changes were tracked: run \
@@ -401,7 +401,7 @@ fn no_bound(why: NoBound, first: Option<&Poller>) -> RepartitionError {
                  {poller}`), then repartition again"
             )
         }
-        NoBound::Modes => {
+        NoCommonBound::Modes => {
             "the checkpoints are of different modes: set `SOURCE__MODE`, and look at `highwater status`"
                 .to_owned()
         }

@@ -14,34 +14,36 @@ const SUBJECTS_MAX: usize = 1000;
 
 /// What was told last of each subject, and when; for the life of the process.
 #[derive(Debug)]
-pub struct Repeats {
-    told: Mutex<BTreeMap<String, (String, Instant)>>,
+pub struct LogThrottle {
+    logged: Mutex<BTreeMap<String, (String, Instant)>>,
     interval: Duration,
 }
 
-impl Default for Repeats {
+impl Default for LogThrottle {
     fn default() -> Self {
         Self::each(INTERVAL)
     }
 }
 
-impl Repeats {
+impl LogThrottle {
     /// Returns those of lines that are logged again after `interval`.
     pub fn each(interval: Duration) -> Self {
-        Self { told: Mutex::default(), interval }
+        Self { logged: Mutex::default(), interval }
     }
 
     /// Whether to tell `text` of `subject`: it has changed, or the interval has passed. Counts as told then.
     pub fn are_due(&self, subject: &str, text: &str) -> bool {
-        let mut told = self.lock();
-        if told.get(subject).is_some_and(|(last, at)| last == text && at.elapsed() < self.interval)
+        let mut logged = self.lock();
+        if logged
+            .get(subject)
+            .is_some_and(|(last, at)| last == text && at.elapsed() < self.interval)
         {
             return false;
         }
-        if told.len() >= SUBJECTS_MAX {
-            told.clear();
+        if logged.len() >= SUBJECTS_MAX {
+            logged.clear();
         }
-        told.insert(subject.to_owned(), (text.to_owned(), Instant::now()));
+        logged.insert(subject.to_owned(), (text.to_owned(), Instant::now()));
         true
     }
 
@@ -51,7 +53,7 @@ impl Repeats {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,8 +62,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_is_told_once_for_each_change_and_each_hour() {
-        let repeats = Repeats::default();
+    async fn a_line_is_logged_once_for_each_change_and_each_hour() {
+        let repeats = LogThrottle::default();
         assert!(repeats.are_due("a", "x") && repeats.are_due("b", "x"));
         assert!(!repeats.are_due("a", "x") && repeats.are_due("a", "y"));
         tokio::time::advance(Duration::from_secs(3599)).await;

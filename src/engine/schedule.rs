@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_at_which_it_is_due_is_not_told_again() {
+    fn a_due_time_is_not_logged_again() {
         let due_at = datetime!(2026-11-21 14:00 UTC);
         assert_eq!(due("0 * * * * *", due_at, 1), [datetime!(2026-11-21 14:01 UTC)]);
     }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_read_from_its_file_and_utc_is_told_by_its_rules() {
+    fn a_zone_is_read_from_its_file_and_utc_is_recognised_by_its_rules() {
         assert!(Zone::parse("X", b"TZif").is_err());
         assert_eq!(Zone::parse("Etc/UCT", &zone_file("UTC0")).unwrap().name(), "UTC");
         let fixed = Zone::parse("Etc/GMT-3", &zone_file("<+03>-3")).unwrap();

@@ -75,7 +75,7 @@ impl Lag {
 /// It is written down with the commit of the rows it came with. An idle tick keeps it in memory and
 /// writes it now and then, or at once where that is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Remember {
+pub struct RetainedState {
     /// Takes the place of all that was remembered.
     pub state: SourceState,
     /// Whether rows wait for it: a process that ends without it would let them wait anew, and one

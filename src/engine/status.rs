@@ -20,13 +20,13 @@ use time::OffsetDateTime;
 
 use self::health::{Evidence, Health, Severity, Stored, Trigger};
 pub use self::poller::{
-    Batch, Beside, Event, Lease, Pause, RATE_WINDOW, Seen, Status, Tick, Tone, tone,
+    BacklogStatus, Batch, Event, Lease, Pause, RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
 };
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
 use crate::partition::whole_of;
 use crate::poller::Poller;
-use crate::recovery::scan::{Found, Listing, documents};
+use crate::recovery::scan::{StoredDocument, StoredNames, documents};
 use crate::schedule::Schedule;
 use crate::store::{StateStore, StoreError};
 
@@ -49,7 +49,7 @@ pub struct Report {
 
 /// Which pollers, and how much of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked<'a> {
+pub enum StatusQuery<'a> {
     /// All that the settings or the store know.
     All,
     /// One, or all parts of one that is divided.
@@ -60,7 +60,7 @@ pub enum Asked<'a> {
 
 /// Nothing can be told.
 #[derive(Debug, Error)]
-pub enum BoardError {
+pub enum StatusError {
     /// Nobody knows the poller.
     #[error("there is no poller `{0}`, neither in the settings nor in the store")]
     NoPoller(String),
@@ -71,7 +71,7 @@ pub enum BoardError {
 
 /// What is read from, and what is known without reading.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct StatusReader {
     /// Name of the app.
     pub app: String,
     /// Where the documents are.
@@ -84,27 +84,31 @@ pub struct Board {
     pub disabled: BTreeMap<String, String>,
 }
 
-impl Board {
+impl StatusReader {
     /// Reads how pollers stand: one listing, and one document each. Of all, ranges that have ended are left out.
     ///
     /// # Errors
     ///
-    /// [`BoardError::NoPoller`] where one was asked for that nobody knows; [`BoardError::Store`] of any kind
+    /// [`StatusError::NoPoller`] where one was asked for that nobody knows; [`StatusError::Store`] of any kind
     /// but `Conflict`.
-    pub async fn read(&self, asked: Asked<'_>) -> Result<Report, BoardError> {
-        let listing = Listing::read(&*self.state).await?;
+    pub async fn read(&self, asked: StatusQuery<'_>) -> Result<Report, StatusError> {
+        let listing = StoredNames::read(&*self.state).await?;
         let stored = listing.documents.iter().cloned();
         let known: BTreeSet<String> = stored.chain(self.pollers.keys().cloned()).collect();
         let names = match asked {
-            Asked::All => known.into_iter().collect(),
-            Asked::WithJournal(name) => known.into_iter().filter(|known| known == name).collect(),
-            Asked::One(name) => {
+            StatusQuery::All => known.into_iter().collect(),
+            StatusQuery::WithJournal(name) => {
+                known.into_iter().filter(|known| known == name).collect()
+            }
+            StatusQuery::One(name) => {
                 let is_of_it = |known: &String| known == name || whole_of(known) == name;
                 known.into_iter().filter(is_of_it).collect::<Vec<String>>()
             }
         };
-        if let (Asked::One(name) | Asked::WithJournal(name), true) = (asked, names.is_empty()) {
-            return Err(BoardError::NoPoller(name.to_owned()));
+        if let (StatusQuery::One(name) | StatusQuery::WithJournal(name), true) =
+            (asked, names.is_empty())
+        {
+            return Err(StatusError::NoPoller(name.to_owned()));
         }
         let (mut at, mut pollers) = (None, Vec::new());
         let mut found = Box::pin(documents(Arc::clone(&self.state), names));
@@ -112,11 +116,11 @@ impl Board {
             let (name, found) = read?;
             let (status, now) = self.status(&name, &listing, found);
             at = at.max(now);
-            if !(matches!(asked, Asked::All) && status.has_ended()) {
+            if !(matches!(asked, StatusQuery::All) && status.has_ended()) {
                 pollers.push(status);
             }
         }
-        if let (Asked::WithJournal(name), Some(status)) = (asked, pollers.first_mut()) {
+        if let (StatusQuery::WithJournal(name), Some(status)) = (asked, pollers.first_mut()) {
             status.journal = self.events(name).await?;
         }
         Ok(Report { app: self.app.clone(), version: env!("CARGO_PKG_VERSION"), at, pollers })
@@ -125,8 +129,8 @@ impl Board {
     fn status(
         &self,
         name: &str,
-        listing: &Listing,
-        found: Found,
+        listing: &StoredNames,
+        found: StoredDocument,
     ) -> (Status, Option<OffsetDateTime>) {
         let quarantined = listing.quarantined.get(name).copied().unwrap_or(0);
         let ttl = self.pollers.get(name).map(|poller| poller.lease_ttl());
@@ -140,24 +144,24 @@ impl Board {
             ..Status::default()
         };
         match found {
-            Found::Document(base) => {
+            StoredDocument::Document(base) => {
                 let (age, now) = (base.age(self.state.grain()), base.now());
-                let beside = Beside { age, now, quarantined, ttl, poller: name };
+                let inputs = StatusInputs { age, now, quarantined, ttl, poller: name };
                 let stored = Stored::Found(Box::new(health::Document::of(&base.document, age)));
                 let status = Status {
                     health: self.health(name, Some(now), stored),
                     schedule: self.schedule_text(name),
                     time_zone: self.time_zone(name),
                     next_tick_at: self.next_tick(name, now),
-                    ..Status::of(&base.document, beside)
+                    ..Status::of(&base.document, inputs)
                 };
                 (status, Some(now))
             }
-            Found::Unreadable(error) => {
+            StoredDocument::Unreadable(error) => {
                 let health = self.health(name, None, Stored::Unreadable(&error));
                 (Status { last_error: Some(error), ..without(health) }, None)
             }
-            Found::Nothing(date) => {
+            StoredDocument::Nothing(date) => {
                 let ran_before = listing.marked.contains(name);
                 let health = self.health(name, Some(date), Stored::Missing { ran_before });
                 (without(health), None)
@@ -222,7 +226,7 @@ impl Report {
     }
 }
 
-impl BoardError {
+impl StatusError {
     /// Returns the error with all its causes, for people.
     pub fn text(&self) -> String {
         chain(self)

@@ -37,7 +37,7 @@ use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::partition::Partition;
-use crate::source::{FetchError, FetchWindow, Lag, Remember, Rows, Source, SourceShape};
+use crate::source::{FetchError, FetchWindow, Lag, RetainedState, Rows, Source, SourceShape};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,7 +69,7 @@ struct TableState {
     failing_fetch: Option<(u64, FetchError)>,
     delay: Duration,
     null_key: bool,
-    remember: Option<Remember>,
+    remember: Option<RetainedState>,
     anchor: SourceState,
 }
 
@@ -216,7 +216,7 @@ impl TableSource {
     }
 
     /// Makes every fetch ask for `remember` to be kept.
-    pub fn ask_to_remember(&self, remember: Option<Remember>) {
+    pub fn ask_to_remember(&self, remember: Option<RetainedState>) {
         locked(&self.state).remember = remember;
     }
 

@@ -45,7 +45,7 @@ use highwater_engine::error::ErrorKind;
 use highwater_engine::event::EventId;
 use highwater_engine::handler::spans::within;
 use highwater_engine::handler::tries::log_retry;
-use highwater_engine::handler::{Beside, Delivery, Handler, HandlerError, SETTLE_TIME_MAX};
+use highwater_engine::handler::{Delivery, Handler, HandlerError, ReplayGuard, SETTLE_TIME_MAX};
 use highwater_engine::metrics::DatabaseCalls;
 use thiserror::Error;
 use tiberius::{ColumnData, Row};
@@ -298,8 +298,8 @@ struct Work<'a> {
 impl Work<'_> {
     async fn run(self, transaction: &mut Transaction<'_>) -> Result<(), Failed> {
         self.pass_fence(transaction).await?;
-        if let Some(beside) = self.delivery.beside {
-            self.keep_newer_out(transaction, beside).await?;
+        if let Some(replay_guard) = self.delivery.replay_guard {
+            self.keep_newer_out(transaction, replay_guard).await?;
         }
         let new = match &self.sql.tables.ledger {
             None => self.rows.iter().collect(),
@@ -351,11 +351,11 @@ impl Work<'_> {
     async fn keep_newer_out(
         self,
         transaction: &mut Transaction<'_>,
-        beside: Beside<'_>,
+        replay_guard: ReplayGuard<'_>,
     ) -> Result<(), Failed> {
         let at_fence = |error| Failed::Sql(Step::Fence, error);
         let table = &self.sql.tables.fence;
-        let mut name = self.of_app(beside.poller);
+        let mut name = self.of_app(replay_guard.poller);
         let found = transaction.query(&statement::fence(table), &name, read_fence).await;
         if found.map_err(at_fence)?.is_empty() {
             // The lowest there is: any grant of the poller passes it.
@@ -364,7 +364,7 @@ impl Work<'_> {
             let made = transaction.query(&first, &name, |_row| Ok(())).await;
             made.map_err(at_fence)?;
         }
-        if beside.rows.are_unchanged().await? {
+        if replay_guard.rows.are_unchanged().await? {
             return Ok(());
         }
         let reason = "rows have changed since they were read, so the batch is read anew".to_owned();

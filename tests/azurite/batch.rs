@@ -64,7 +64,7 @@ impl Batch {
             started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
             replay_id: None,
-            beside: None,
+            replay_guard: None,
             events: &self.events,
             traceparent: None,
             tracestate: None,

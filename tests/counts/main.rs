@@ -99,7 +99,7 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
         fencing_token: FencingToken(1),
         attempt: 1,
         replay_id: None,
-        beside: None,
+        replay_guard: None,
         events,
         traceparent: None,
         tracestate: None,

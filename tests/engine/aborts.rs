@@ -94,7 +94,7 @@ async fn a_call_that_ends_within_the_grace_is_committed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_aborted_call_has_accepted_is_committed() {
+async fn rows_accepted_by_an_aborted_call_are_committed() {
     let world = World::new();
     drop(world.seasoned("z").await);
     world.source.fill(10);
@@ -111,7 +111,7 @@ async fn what_an_aborted_call_has_accepted_is_committed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_is_aborted_too_and_what_was_taken_before_it_is_committed() {
+async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);

@@ -8,7 +8,7 @@ use highwater_engine::document::encode;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::FailurePolicy;
 use highwater_engine::poller::{Poller, TickError, TickOutcome, outcome_row};
-use highwater_engine::source::Remember;
+use highwater_engine::source::RetainedState;
 use highwater_engine::testing::{Call, Fault, Steady, World, calls, killed_after, sleep, tick};
 use highwater_engine::tick::TickRequest;
 
@@ -22,7 +22,7 @@ async fn steady() -> (World, Arc<Steady>, Poller) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_accepted_rides_on_the_next_renewal_and_survives_a_crash() {
+async fn accepted_rows_are_committed_with_the_next_renewal_and_survive_a_crash() {
     let (world, handler, poller) = steady().await;
     killed_after(25, &poller).await;
     // Renewals at 10 s and 20 s, with two and then five rows accepted; document and marker are read.
@@ -36,10 +36,10 @@ async fn what_is_accepted_rides_on_the_next_renewal_and_survives_a_crash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_accepted_so_far_is_committed_without_what_the_source_wants_kept() {
+async fn rows_accepted_so_far_are_committed_without_the_source_state() {
     let (world, _, poller) = steady().await;
     let kept = SourceState::from_iter([("mark".to_owned(), "1".into())]);
-    world.source.ask_to_remember(Some(Remember { state: kept.clone(), at_once: true }));
+    world.source.ask_to_remember(Some(RetainedState { state: kept.clone(), at_once: true }));
     killed_after(25, &poller).await;
     assert_eq!(world.in_flight().await.unwrap().rows, 5);
     assert_eq!(world.source_state().await, SourceState::new());
@@ -60,7 +60,7 @@ async fn a_batch_that_is_accepted_bit_by_bit_is_one_batch_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_accepted_before_a_failure_is_committed_with_it() {
+async fn rows_accepted_before_a_failure_are_committed_with_it() {
     for accepted in [1, 3, 9] {
         let (world, handler, poller) = steady().await;
         handler.fail_after(accepted);
@@ -76,7 +76,7 @@ async fn what_was_accepted_before_a_failure_is_committed_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_of_what_was_accepted_whose_answer_is_lost_costs_nothing() {
+async fn a_front_commit_whose_response_is_lost_costs_nothing() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         let (world, handler, poller) = steady().await;
         let (outcome, ()) = tokio::join!(tick(&poller), async {
@@ -113,7 +113,7 @@ async fn rows_that_may_have_killed_a_process_are_not_accepted_in_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_was_accepted_whole_is_taken_whatever_the_handler_says_then() {
+async fn a_batch_that_was_fully_accepted_stays_accepted_if_the_handler_fails_afterwards() {
     let (world, handler, poller) = steady().await;
     handler.fail_after(10);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -145,7 +145,7 @@ async fn check_counted(stopped: impl AsyncFnOnce(&World, &Steady), seconds: u64,
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_rode_on_renewals_is_counted_however_the_tick_ends() {
+async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
     let fails = |error: fn() -> HandlerError| {
         async move |_: &World, handler: &Steady| {
             handler.fail_after(6);

@@ -10,7 +10,7 @@ use highwater_engine::error::ErrorKind;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
 use highwater_engine::poller::{Limits, Poller, StopSignal, TickOutcome};
-use highwater_engine::source::{FetchError, FetchWindow, Remember, Rows, Source, SourceShape};
+use highwater_engine::source::{FetchError, FetchWindow, RetainedState, Rows, Source, SourceShape};
 use highwater_engine::store::MemoryStore;
 use highwater_engine::testing::{
     TableSource, World, admin, calls, limits, rewrite, sleep, tick, timed_tick,
@@ -112,7 +112,7 @@ impl Source for Forgetful {
         };
         let mut rows = self.table.fetch(window).await?;
         let state = SourceState::from_iter([("fetch".to_owned(), number.into())]);
-        rows.remember = (number % 2 == 0).then_some(Remember { state, at_once: false });
+        rows.remember = (number % 2 == 0).then_some(RetainedState { state, at_once: false });
         Ok(rows)
     }
 }
@@ -214,7 +214,7 @@ async fn a_read_that_hangs_delays_neither_heartbeats_nor_a_commit_that_nothing_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_is_not_done_yet_is_waited_for_like_one_that_begins_then() {
+async fn an_unfinished_prefetch_is_awaited_like_a_new_read() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -226,7 +226,7 @@ async fn a_read_that_is_not_done_yet_is_waited_for_like_one_that_begins_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_behind_a_batch_that_failed_is_read_again() {
+async fn the_prefetch_after_a_failed_batch_is_read_again() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -267,7 +267,7 @@ async fn nothing_is_read_ahead_of_rows_that_failed_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_read_ahead_where_no_further_batch_may_begin() {
+async fn nothing_is_prefetched_if_no_further_batch_may_start() {
     let short = Duration::from_secs(2);
     for limits in
         [Limits { batches_max: Some(1), ..limits() }, Limits { tick_time_max: short, ..limits() }]
@@ -284,7 +284,7 @@ async fn nothing_is_read_ahead_where_no_further_batch_may_begin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_behind_a_batch_that_is_halved_come_once_and_in_order() {
+async fn rows_after_a_halved_batch_are_delivered_once_and_in_order() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -301,7 +301,7 @@ async fn rows_behind_a_batch_that_is_halved_come_once_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_behind_a_front_that_was_taken_begin_where_it_ends() {
+async fn rows_after_an_accepted_front_start_where_it_ends() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -318,7 +318,7 @@ async fn rows_behind_a_front_that_was_taken_begin_where_it_ends() {
 
 /// The other row is read while the read ahead would have the connection.
 #[tokio::test(start_paused = true)]
-async fn a_row_that_is_probed_for_does_not_wait_for_what_is_read_ahead() {
+async fn a_row_that_needs_a_probe_does_not_wait_for_the_prefetch() {
     let world = setting_aside_at_once();
     world.source.fill(4);
     let poller = world.instance_of("a", OneConnection::of(&world));
@@ -337,7 +337,7 @@ async fn a_row_that_is_probed_for_does_not_wait_for_what_is_read_ahead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_ahead_is_not_delivered_behind_a_pause() {
+async fn a_prefetched_batch_is_not_delivered_after_a_pause() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -355,7 +355,7 @@ async fn what_was_read_ahead_is_not_delivered_behind_a_pause() {
 const COMMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_the_next_batch_is_read_beside_the_commit() {
+async fn the_batch_after_next_is_prefetched_during_the_commit() {
     for prefetch in [true, false] {
         let world = World::new();
         let poller = world.seasoned("a").await;
@@ -375,7 +375,7 @@ async fn what_follows_the_next_batch_is_read_beside_the_commit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_failed_since_nobody_listened_to_it_is_made_again() {
+async fn a_prefetch_that_timed_out_while_unpolled_is_retried() {
     let world = World::new();
     world.source.fill(40);
     world.source.delay(READ);
@@ -389,7 +389,7 @@ async fn a_read_that_failed_since_nobody_listened_to_it_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_is_not_said_to_take_the_time_in_which_nobody_listens() {
+async fn time_in_which_a_prefetch_is_not_polled_does_not_count_as_its_duration() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);
@@ -425,7 +425,7 @@ async fn nothing_is_asked_for_that_no_further_batch_would_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_behind_a_batch_that_turns_out_shorter_come_once_and_in_order() {
+async fn rows_after_a_shorter_batch_are_delivered_once_and_in_order() {
     // Where it is not sure that ten rows fit, nobody guesses where the batch ends.
     for (bytes_max, guesses) in [(8_000, true), (5_000, false)] {
         let world = World::with(Limits { batch_bytes_max: bytes_max, ..limits() });
@@ -444,7 +444,7 @@ async fn rows_behind_a_batch_that_turns_out_shorter_come_once_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_knows_what_was_to_be_kept_of_all_before_it() {
+async fn a_read_gets_the_source_state_of_all_reads_before_it() {
     for delay in [Duration::ZERO, READ] {
         let world = World::new();
         world.source.fill(50);
@@ -461,7 +461,7 @@ async fn a_read_knows_what_was_to_be_kept_of_all_before_it() {
 
 /// The first batch of a tick is another case: nothing has been asked for behind it.
 #[tokio::test(start_paused = true)]
-async fn a_batch_behind_others_that_is_not_taken_does_not_wait_for_what_was_asked_for() {
+async fn a_rejected_batch_after_others_does_not_wait_for_a_requested_pause() {
     let world = setting_aside_at_once();
     world.source.fill(5);
     world.source.delay(READ);
@@ -478,7 +478,7 @@ async fn a_batch_behind_others_that_is_not_taken_does_not_wait_for_what_was_aske
 
 /// Whatever was asked for is dropped at a pause, which the next commit finds.
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_for_behind_a_pause_is_read_when_it_ends() {
+async fn the_rows_requested_during_a_pause_are_read_when_it_ends() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);

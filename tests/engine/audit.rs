@@ -79,7 +79,7 @@ async fn a_window_as_delivered_costs_no_call_and_is_read_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_found_complete_is_not_read_again_after_the_document_was() {
+async fn a_window_found_complete_is_not_read_again_after_a_reload() {
     let world = timed();
     let (poller, _) = with_open_transaction(&world).await;
     sleep(WAIT).await;
@@ -143,7 +143,7 @@ async fn after_a_restart_a_window_that_differs_is_delivered_again_with_its_ids()
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_rows_are_told_and_counted_once_however_often_they_are_tried() {
+async fn late_rows_are_logged_and_counted_once_however_often_they_are_retried() {
     let watched = Watched::of(timed());
     let world = &watched.world;
     let (poller, open) = with_open_transaction(world).await;
@@ -168,7 +168,7 @@ async fn late_rows_are_told_and_counted_once_however_often_they_are_tried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_rows_that_are_not_taken_keep_no_others_waiting() {
+async fn rejected_late_rows_block_no_other_rows() {
     let world = timed();
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -187,7 +187,7 @@ async fn late_rows_that_are_not_taken_keep_no_others_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_window_stays_due_while_its_rows_are_in_hand() {
+async fn the_window_stays_due_while_its_rows_are_in_flight() {
     let world = timed();
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -226,7 +226,7 @@ async fn a_commit_of_late_rows_whose_answer_is_lost_is_recognised_as_landed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
+async fn a_rejected_late_row_is_quarantined_by_the_policy() {
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
         bisect_on_error: true,
@@ -256,7 +256,7 @@ async fn a_late_row_that_is_refused_is_set_aside_by_the_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn behind_rows_that_were_not_taken_and_are_gone_the_window_is_read_on() {
+async fn a_window_is_read_on_after_rejected_rows_that_no_longer_exist() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
     let world = timed().with_policy(policy);
     let poller = auditing(&world, "a");

@@ -112,7 +112,7 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_refused_rows_are_each_set_aside_and_the_others_keep_their_order() {
+async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_order() {
     let bad: &[i64] = &[3, 4, 17, 30];
     let world = world(policy(OnFailure::Quarantine, true), 10);
     let poller = world.seasoned("a").await;
@@ -131,7 +131,7 @@ async fn several_refused_rows_are_each_set_aside_and_the_others_keep_their_order
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_the_target_sets_nothing_aside_however_long() {
+async fn an_outage_of_the_target_quarantines_nothing_however_long_it_lasts() {
     let world = world(policy(OnFailure::Quarantine, true), 10);
     let poller = world.seasoned("a").await;
     world.source.fill(30);
@@ -213,7 +213,7 @@ async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_always_fails_is_set_aside_after_its_attempts_once_another_row_is_taken() {
+async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_row_is_accepted() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -243,7 +243,7 @@ async fn a_probe_is_made_however_few_batches_a_tick_may_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_that_ends_between_a_row_and_its_probe_sets_nothing_aside() {
+async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
     let poller = world.seasoned("a").await;
     world.source.fill(4);
@@ -283,7 +283,7 @@ async fn a_probe_that_cannot_be_read_gives_the_lease_up_and_counts_no_death() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn crashes_before_a_failure_that_was_told_of_do_not_count_against_a_row() {
+async fn crashes_before_a_reported_failure_do_not_count_against_a_row() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
     world.seasoned("a").await;
     world.source.fill(2);
@@ -302,7 +302,7 @@ async fn crashes_before_a_failure_that_was_told_of_do_not_count_against_a_row() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_age_of_a_failure_begins_with_the_first_counted_attempt() {
+async fn the_age_of_a_failure_starts_with_the_first_counted_attempt() {
     let record_age_max = Some(Duration::from_secs(3600));
     let policy = FailurePolicy { record_age_max, ..policy(OnFailure::Stop, false) };
     let world = world(policy, 8);
@@ -321,7 +321,7 @@ async fn the_age_of_a_failure_begins_with_the_first_counted_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_fail_side_by_side_are_told_from_an_outage_by_a_row_behind_them() {
+async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_them() {
     let bad: &[i64] = &[4, 5, 6];
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let poller = world.seasoned("a").await;
@@ -337,7 +337,7 @@ async fn rows_that_fail_side_by_side_are_told_from_an_outage_by_a_row_behind_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_row_of_a_table_is_not_set_aside_until_another_row_comes() {
+async fn the_last_row_of_a_table_is_not_quarantined_until_another_row_arrives() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(3);
@@ -436,7 +436,7 @@ async fn rows_that_fail_for_too_long_count_as_exhausted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_with_halving_delivers_what_lies_before_the_bad_row_and_waits_there() {
+async fn retry_with_halving_delivers_the_rows_before_the_bad_row_and_waits_there() {
     let world = world(policy(OnFailure::Retry, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(16);
@@ -452,7 +452,7 @@ async fn retry_with_halving_delivers_what_lies_before_the_bad_row_and_waits_ther
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_the_handler_names_is_set_aside_without_halving() {
+async fn a_row_named_by_the_handler_is_quarantined_without_halving() {
     let world = world(policy(OnFailure::Quarantine, false), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(16);
@@ -469,7 +469,7 @@ async fn a_row_that_the_handler_names_is_set_aside_without_halving() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_were_accepted_before_a_named_one_are_never_set_aside() {
+async fn rows_accepted_before_a_named_row_are_never_quarantined() {
     let policy = FailurePolicy { attempts_max: 1, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 8);
     let poller = world.seasoned("a").await;
@@ -499,7 +499,7 @@ async fn a_row_that_cannot_be_written_down_is_not_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_set_aside_before_a_crash_is_one_entry() {
+async fn a_row_quarantined_before_a_crash_is_one_entry() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let a = world.seasoned("a").await;
     world.source.fill(3);
@@ -588,7 +588,7 @@ fn all_handed_over(world: &World, but: &[i64]) -> Vec<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_kills_the_process_is_found_by_halving_and_set_aside_alone() {
+async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alone() {
     let world = world(policy(OnFailure::Quarantine, true), 16);
     world.seasoned("a").await;
     world.source.fill(16);
@@ -604,7 +604,7 @@ async fn a_row_that_kills_the_process_is_found_by_halving_and_set_aside_alone() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_nobody_died_with_is_not_set_aside_for_deaths_with_another() {
+async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
     let policy = FailurePolicy { crashes_max: 1, ..policy(OnFailure::Quarantine, true) };
     let world = world(policy, 1);
     world.seasoned("a").await;
@@ -627,7 +627,7 @@ async fn a_row_that_nobody_died_with_is_not_set_aside_for_deaths_with_another() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_is_not_set_aside_for_a_death_with_the_row_behind_it_that_was_probed() {
+async fn a_row_is_not_quarantined_for_a_crash_of_the_row_probed_after_it() {
     let policy =
         FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 1);
@@ -644,7 +644,7 @@ async fn a_row_is_not_set_aside_for_a_death_with_the_row_behind_it_that_was_prob
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_is_set_aside_though_a_process_died_while_the_row_behind_it_was_probed() {
+async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_was_probed() {
     let policy =
         FailurePolicy { attempts_max: 1, crashes_max: 3, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 1);
@@ -661,7 +661,7 @@ async fn a_row_is_set_aside_though_a_process_died_while_the_row_behind_it_was_pr
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_row_is_told_from_an_outage_though_a_row_behind_it_kills_processes() {
+async fn a_failing_row_is_distinguished_from_an_outage_even_if_a_later_row_crashes_processes() {
     let world = world(policy(OnFailure::Quarantine, true), 16);
     world.seasoned("a").await;
     world.source.fill(16);

@@ -52,7 +52,7 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
 
 /// Its backlog would be skipped by the `init` that a start from now asks for.
 #[tokio::test(start_paused = true)]
-async fn a_renamed_app_that_starts_from_now_is_not_told_to_init_before_the_other_app_is_named() {
+async fn a_renamed_app_that_starts_from_now_names_the_other_app_before_it_suggests_init() {
     let world = World::new();
     world.seasoned("a").await;
     world.source.put(1, "backlog");
@@ -130,7 +130,7 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
 
 /// The document of the first one says how many partitions there are. Without it another one cannot tell.
 #[tokio::test(start_paused = true)]
-async fn no_partition_of_another_number_begins_where_the_first_one_has_lost_its_document() {
+async fn no_partition_of_another_count_starts_if_the_first_has_lost_its_document() {
     let world = World::new();
     for index in 0..2 {
         tick(&partition(&world, index, 2)).await.unwrap();
@@ -171,7 +171,7 @@ async fn an_init_starts_a_slot_on_purpose() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_says_nothing_of_this_poller_does_not_stop_it() {
+async fn unrelated_documents_do_not_stop_a_poller() {
     let world = World::new();
     world.seasoned("a").await;
     // Another source under the same name.
@@ -206,7 +206,7 @@ async fn what_says_nothing_of_this_poller_does_not_stop_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_may_not_list_is_told_of_and_does_not_stop_a_first_start() {
+async fn a_store_that_may_not_list_is_reported_and_does_not_stop_a_first_start() {
     for (fault, goes_on) in [(Fault::Refused, true), (Fault::Unreachable, false)] {
         let watched = Watched::of(World::new());
         watched.world.source.put(1, "first");
@@ -236,7 +236,7 @@ async fn a_first_start_is_logged_once_with_its_path_and_position() {
 
 /// As the only trace of where rows come from: a command made the document, and no tick has run under it.
 #[tokio::test(start_paused = true)]
-async fn a_start_is_logged_again_for_a_document_that_was_made_anew() {
+async fn a_start_is_logged_again_for_a_document_that_was_recreated() {
     let watched = Watched::of(World::new());
     let poller = watched.world.seasoned("a").await;
     let cli = watched.world.instance("cli");

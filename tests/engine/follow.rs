@@ -66,7 +66,7 @@ async fn a_tick_that_finds_nothing_all_along_was_one_idle_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_is_told_to_stop_follows_no_longer() {
+async fn a_tick_that_is_stopped_ends_following() {
     let world = World::new();
     let poller = following(world.seasoned("a").await, 100);
     let stop = StopSignal::new();

@@ -61,7 +61,7 @@ impl Source for Retrying {
     }
 }
 
-fn failing_behind_the_first_batch(world: &World, failures: usize) {
+fn failing_after_the_first_batch(world: &World, failures: usize) {
     let source = world.source.clone();
     world.handler.then(async move {
         (0..failures).for_each(|_| source.fail_next("connection reset"));
@@ -75,7 +75,7 @@ async fn finished_work_is_committed_before_a_read_is_waited_for() {
     world.source.fill(20);
     let source = Retrying::of(&world);
     let poller = world.instance_of("a", source.clone());
-    failing_behind_the_first_batch(&world, 3);
+    failing_after_the_first_batch(&world, 3);
     let report = poller.tick(&TickRequest::default()).await;
     let outcome = report.result.unwrap();
     assert_eq!(outcome, TickOutcome::Committed { more: false });
@@ -91,7 +91,7 @@ async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
     world.source.fill(20);
     let source = Retrying::of(&world);
     let poller = world.instance_of("a", source.clone());
-    failing_behind_the_first_batch(&world, 9);
+    failing_after_the_first_batch(&world, 9);
     let report = poller.tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Fetch(_))), "{report:?}");
     assert_eq!((report.rows, source.waited_behind()), (10, vec![10, 10, 10]));
@@ -100,14 +100,14 @@ async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
     world.source.fill(40);
     let poller = world.instance_of("a", Retrying::of(&world));
-    failing_behind_the_first_batch(&world, 1);
+    failing_after_the_first_batch(&world, 1);
     let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: true });
     assert_eq!(report.batches, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waiting_does_not_mend_is_not_waited_for() {
+async fn an_error_that_waiting_cannot_fix_is_not_waited_for() {
     let world = World::new();
     world.source.fill(20);
     let source = world.source.clone();

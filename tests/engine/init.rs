@@ -31,7 +31,7 @@ async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_keeps_what_its_source_is_so_that_an_error_names_what_differs() {
+async fn a_start_stores_the_source_definition_so_that_an_error_can_name_the_difference() {
     let world = World::new();
     assert_eq!(admin(&world.instance("a")).init().await.unwrap(), Init::Started { after: None });
     let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
@@ -40,7 +40,7 @@ async fn a_start_keeps_what_its_source_is_so_that_an_error_names_what_differs() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_creates_a_blank_document_and_begins_it_under_its_tag() {
+async fn a_start_creates_a_blank_document_and_fills_it_under_its_tag() {
     let world = World::new();
     let poller = world.instance("a");
     assert_eq!(admin(&poller).init().await.unwrap(), Init::Started { after: None });

@@ -10,7 +10,7 @@ use highwater_engine::document::{Fence, FencingToken, Generation, StaleWrite};
 use highwater_engine::handler::chain::Chain;
 use highwater_engine::handler::{HandlerError, Step};
 use highwater_engine::journal::{
-    Appended, Happened, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
+    Appended, EventKind, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Limits, Operator, TickOutcome};
@@ -21,13 +21,13 @@ use highwater_engine::testing::{
 };
 use tokio::time::Instant;
 
-use Happened::{
+use EventKind::{
     BatchComplete, ExecutionStarted, HandlerFailed, LeaseAcquired, LeaseReleased, RowQuarantined,
     StaleWriteBlocked,
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_delivered_is_one_append_and_an_idle_one_none() {
+async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(25);
@@ -84,7 +84,7 @@ async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did
         (calls(1, 4, 0), 1),
         "chain, and its first lease"
     );
-    assert!(journaled.events().await.contains(&Happened::StepComplete));
+    assert!(journaled.events().await.contains(&EventKind::StepComplete));
     journaled.assert_tells_all().await;
 }
 
@@ -109,7 +109,7 @@ async fn a_long_tick_is_one_append_for_each_heartbeat_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_of_a_tick_that_is_killed_rebuilds_what_it_had_committed() {
+async fn the_journal_of_a_killed_tick_rebuilds_everything_committed() {
     let journaled = Journaled::new(JournalMode::Full);
     journaled.world.source.fill(80);
     for _ in 0..8 {
@@ -126,7 +126,7 @@ async fn the_journal_of_a_tick_that_is_killed_rebuilds_what_it_had_committed() {
     let examined = admin(&b).examine().await.unwrap();
     let operator = Operator { by: "eve@laptop", reason: "why" };
     let history = examined.history().unwrap();
-    admin(&b).restore(history, &examined.present, (Happened::Rebuilt, operator)).await.unwrap();
+    admin(&b).restore(history, &examined.present, (EventKind::Rebuilt, operator)).await.unwrap();
     assert_eq!(journaled.world.document().await.checkpoint, before.checkpoint);
     tick(&b).await.unwrap();
     let ids = journaled.world.handler.ids();
@@ -253,11 +253,11 @@ fn noting(mode: JournalMode, source: TableSource) -> Journaled {
 fn ask(world: &World, mark: &str, at_once: bool) {
     let state =
         highwater_engine::cursor::SourceState::from_iter([("mark".to_owned(), mark.into())]);
-    world.source.ask_to_remember(Some(highwater_engine::source::Remember { state, at_once }));
+    world.source.ask_to_remember(Some(highwater_engine::source::RetainedState { state, at_once }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_idle_tick_writes_for_its_source_is_told() {
+async fn source_state_written_by_an_idle_tick_is_recorded() {
     for at_once in [true, false] {
         let journaled = noting(JournalMode::Full, TableSource::new("p"));
         let poller = journaled.instance("a");
@@ -269,7 +269,7 @@ async fn what_an_idle_tick_writes_for_its_source_is_told() {
         tick(&poller).await.unwrap();
         assert!(!journaled.world.source_state().await.is_empty(), "it is written");
         journaled.assert_tells_all().await;
-        assert_eq!(journaled.events().await[told..], [Happened::Noted], "at once: {at_once}");
+        assert_eq!(journaled.events().await[told..], [EventKind::Noted], "at once: {at_once}");
         // A note of nothing new has no number and no line.
         let seq = journaled.world.document().await.journal_seq;
         for _ in 0..3 {
@@ -283,7 +283,7 @@ async fn what_an_idle_tick_writes_for_its_source_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_note_takes_along_of_earlier_idle_ticks_is_told() {
+async fn idle_ticks_counted_with_a_note_are_recorded() {
     let journaled = noting(JournalMode::Full, TableSource::new("p"));
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
@@ -298,16 +298,16 @@ async fn what_a_note_takes_along_of_earlier_idle_ticks_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_document_that_an_idle_tick_makes_is_told() {
+async fn the_first_document_that_an_idle_tick_creates_is_recorded() {
     let journaled = noting(JournalMode::Full, TableSource::new("p"));
     ask(&journaled.world, "1", true);
     tick(&journaled.instance("a")).await.unwrap();
-    assert_eq!(journaled.events().await, [Happened::Noted]);
+    assert_eq!(journaled.events().await, [EventKind::Noted]);
     journaled.assert_tells_all().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_window_that_an_idle_tick_forgets_is_told() {
+async fn a_closed_window_that_an_idle_tick_drops_is_recorded() {
     let journaled = noting(JournalMode::Full, TableSource::new("p").by_time());
     let poller = journaled.instance("a").auditing(Duration::from_secs(3));
     journaled.world.source.fill(2);
@@ -320,7 +320,7 @@ async fn a_closed_window_that_an_idle_tick_forgets_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn notes_have_no_number_where_only_commits_are_told() {
+async fn notes_have_no_number_if_only_commits_are_recorded() {
     let journaled = noting(JournalMode::Commits, TableSource::new("p"));
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
@@ -334,18 +334,18 @@ async fn notes_have_no_number_where_only_commits_are_told() {
 
 /// A renewal has no number, but it may carry that the marker exists.
 #[tokio::test(start_paused = true)]
-async fn what_rides_on_a_renewal_is_told() {
+async fn changes_written_with_a_renewal_are_recorded() {
     let journaled = Journaled::new(JournalMode::Full);
     journaled.world.source.fill(1);
     journaled.world.handler.then_take(Duration::from_secs(100));
     tick(&journaled.instance("a")).await.unwrap();
-    let told = [LeaseAcquired, ExecutionStarted, Happened::Noted, BatchComplete];
+    let told = [LeaseAcquired, ExecutionStarted, EventKind::Noted, BatchComplete];
     assert_eq!(journaled.events().await, told);
     journaled.assert_tells_all().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn commits_alone_are_told_where_only_they_are_asked_for() {
+async fn only_commits_are_recorded_in_mode_commits() {
     let journaled = Journaled::new(JournalMode::Commits);
     let poller = journaled.instance("a");
     journaled.world.source.fill(15);
@@ -359,7 +359,7 @@ async fn commits_alone_are_told_where_only_they_are_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_keeps_no_journal_unless_it_is_told_to() {
+async fn a_poller_keeps_no_journal_unless_configured() {
     let journaled = Journaled::new(JournalMode::Off);
     journaled.world.source.fill(1);
     tick(&journaled.instance("a")).await.unwrap();
@@ -369,7 +369,7 @@ async fn a_poller_keeps_no_journal_unless_it_is_told_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_a_refusal_and_a_pause_are_told_with_their_reasons() {
+async fn a_failure_a_rejection_and_a_pause_are_recorded_with_their_reasons() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
@@ -388,7 +388,7 @@ async fn a_failure_a_refusal_and_a_pause_are_told_with_their_reasons() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_by_a_tick_is_told_also_where_failures_are_not() {
+async fn a_pause_by_a_tick_is_recorded_even_if_failures_are_not() {
     let gone = || HandlerError::Gone("410".to_owned());
     let stops =
         FailurePolicy { on_failure: OnFailure::Stop, attempts_max: 1, ..FailurePolicy::default() };
@@ -401,13 +401,13 @@ async fn a_pause_by_a_tick_is_told_also_where_failures_are_not() {
         journaled.world.source.fill(1);
         journaled.world.handler.then_fail(error);
         tick(&poller).await.unwrap_err();
-        assert_eq!(journaled.events().await, [Happened::Paused]);
+        assert_eq!(journaled.events().await, [EventKind::Paused]);
         journaled.assert_tells_all().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_accepted_on_a_renewal_is_told_like_any_commit() {
+async fn rows_committed_by_a_renewal_are_recorded_like_any_commit() {
     let journaled = Journaled::new(JournalMode::Full);
     journaled.world.source.fill(10);
     let handler = Arc::new(Steady::default());
@@ -472,7 +472,7 @@ async fn remove_all(journaled: &Journaled) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_journal_that_was_removed_is_told_from_one_that_has_not_begun() {
+async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
     for mode in [JournalMode::Full, JournalMode::Commits] {
         let journaled = Journaled::new(mode);
         let poller = journaled.instance("a");
@@ -514,7 +514,7 @@ async fn lost_answers_and_writes_of_others_leave_no_gap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_instances_tell_one_history() {
+async fn two_instances_write_one_history() {
     let journaled = Journaled::new(JournalMode::Full);
     let (a, b) = (journaled.instance("a"), journaled.instance("b"));
     for round in 0..6 {
@@ -526,7 +526,7 @@ async fn two_instances_tell_one_history() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_owner_tells_that_it_was_refused() {
+async fn a_stale_owner_reports_that_it_was_rejected() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
@@ -544,7 +544,7 @@ async fn a_stale_owner_tells_that_it_was_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_is_set_aside_is_told_with_its_reason() {
+async fn a_quarantined_row_is_recorded_with_its_reason() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let journaled = Journaled::in_world(World::new().with_policy(policy), JournalMode::Full);
     let poller = journaled.instance("a");
@@ -558,7 +558,7 @@ async fn a_row_that_is_set_aside_is_told_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_operators_do_is_told_between_ticks() {
+async fn operator_actions_are_recorded_between_ticks() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
@@ -573,6 +573,6 @@ async fn what_operators_do_is_told_between_ticks() {
     tick(&poller).await.unwrap();
     journaled.assert_tells_all().await;
     let entries = journaled.entries().await;
-    let paused = entries.iter().find(|entry| entry.event == Happened::Paused).unwrap();
+    let paused = entries.iter().find(|entry| entry.event == EventKind::Paused).unwrap();
     assert_eq!(paused.details.by.as_deref(), Some("eve@laptop"));
 }

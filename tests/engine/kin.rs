@@ -2,7 +2,7 @@
 
 use highwater_engine::admin::{ResetError, ResetTo, RestoreError};
 use highwater_engine::document::StateDocument;
-use highwater_engine::journal::Happened;
+use highwater_engine::journal::EventKind;
 use highwater_engine::partition::Partition;
 use highwater_engine::poller::{Operator, Poller, TickError, TickOutcome, outcome_row};
 use highwater_engine::testing::{World, admin, tick};
@@ -26,7 +26,7 @@ async fn the_number_of_parts_is_written_down_before_the_first_row_is_delivered()
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_begins_beside_another_division() {
+async fn nothing_starts_alongside_another_partition_count() {
     for (there, name_there, asked, name) in [
         (Some((2, 3)), "p__p2", Some((1, 4)), "p__p1"),
         (Some((2, 3)), "p__p2", Some((0, 4)), "p__p0"),
@@ -59,7 +59,7 @@ async fn a_document_of_another_number_is_refused_though_its_source_is_the_same()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
+async fn peeking_at_the_pending_rows_of_a_partition_writes_nothing() {
     let world = World::new();
     world.source.put(1, "row");
     let peek = part(&world, "p__p2", Some((2, 3))).admin().peek(0).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_look_at_what_waits_for_a_part_writes_nothing_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
+async fn a_reset_puts_a_partition_at_the_position_of_its_siblings_only() {
     let ann = Operator { by: "ann", reason: "skip the past" };
     let world = World::new();
     world.source.put(1, "row");
@@ -97,7 +97,7 @@ async fn a_reset_puts_a_part_where_its_division_is_and_nowhere_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
-    let eve = (Happened::Imported, Operator { by: "eve", reason: "it broke" });
+    let eve = (EventKind::Imported, Operator { by: "eve", reason: "it broke" });
     let world = World::new();
     world.source.put(1, "row");
     let own = part(&world, "p__p1", Some((1, 2)));
@@ -124,7 +124,8 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     }
     let present = admin(&own).present().await.unwrap();
     admin(&own).restore(&copy, &present, eve).await.unwrap();
-    own.refuse_beside_others().await.unwrap();
-    let beside = part(&world, "p__p2", Some((2, 3))).refuse_beside_others().await.unwrap_err();
+    own.reject_conflicting_siblings().await.unwrap();
+    let beside =
+        part(&world, "p__p2", Some((2, 3))).reject_conflicting_siblings().await.unwrap_err();
     assert!(matches!(beside, TickError::Divided { stored: 2, configured: 3, .. }), "{beside}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater_engine::admin::{Pausing, Resuming};
+use highwater_engine::admin::{PauseOutcome, ResumeOutcome};
 use highwater_engine::document::LoadError;
 use highwater_engine::document::{OnMissingState, StateDocument, encode};
 use highwater_engine::error::chain;
@@ -25,9 +25,9 @@ fn rfc3339(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap()
 }
 
-fn by(pausing: &Pausing) -> &str {
+fn by(pausing: &PauseOutcome) -> &str {
     match pausing {
-        Pausing::Paused { paused, .. } | Pausing::PausedBefore(paused) => &paused.by,
+        PauseOutcome::Paused { paused, .. } | PauseOutcome::AlreadyPaused(paused) => &paused.by,
     }
 }
 
@@ -36,12 +36,12 @@ async fn a_pause_is_one_however_often_it_is_asked_for() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     let paused = admin(&world.instance("cli-1")).pause(ANN).await.unwrap();
-    assert!(matches!(&paused, Pausing::Paused { running: None, .. }), "{paused:?}");
+    assert!(matches!(&paused, PauseOutcome::Paused { running: None, .. }), "{paused:?}");
     let before = world.document().await;
     assert_eq!(before.requires, ["paused"]);
     sleep(60).await;
     let again = admin(&world.instance("cli-2")).pause(BOB).await.unwrap();
-    assert!(matches!(&again, Pausing::PausedBefore(_)) && by(&again) == ANN.by, "{again:?}");
+    assert!(matches!(&again, PauseOutcome::AlreadyPaused(_)) && by(&again) == ANN.by, "{again:?}");
     assert_eq!(world.document().await, before, "nothing was written");
 
     world.source.put(1, "new");
@@ -94,12 +94,12 @@ async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
     let cli = world.instance("cli");
     assert_eq!(
         admin(&cli).resume(ANN).await.unwrap(),
-        Resuming::NotPaused,
+        ResumeOutcome::NotPaused,
         "there is no state at all"
     );
     world.seasoned("a").await;
     let before = world.document().await;
-    assert_eq!(admin(&cli).resume(ANN).await.unwrap(), Resuming::NotPaused);
+    assert_eq!(admin(&cli).resume(ANN).await.unwrap(), ResumeOutcome::NotPaused);
     assert_eq!(world.document().await, before, "nothing was written");
 }
 
@@ -113,12 +113,15 @@ async fn a_back_off_is_ended_by_hand_and_the_next_tick_of_any_process_tries_agai
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
     let until = world.in_flight().await.unwrap().next_attempt_at.unwrap();
     let resumed = admin(&world.instance("cli-1")).resume(ANN).await.unwrap();
-    assert_eq!(resumed, Resuming::BackOffEnded { until });
+    assert_eq!(resumed, ResumeOutcome::BackoffEnded { until });
     let document = world.document().await;
     let in_flight = document.in_flight.unwrap();
     assert_eq!((in_flight.next_attempt_at, in_flight.attempt), (None, 0));
     assert_eq!(document.recent.last().unwrap().extra["by"], ANN.by);
-    assert_eq!(admin(&world.instance("cli-2")).resume(ANN).await.unwrap(), Resuming::NotPaused);
+    assert_eq!(
+        admin(&world.instance("cli-2")).resume(ANN).await.unwrap(),
+        ResumeOutcome::NotPaused
+    );
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 1]);
 }
@@ -132,10 +135,10 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
         world.store.break_next(Call::Load, Fault::Unreachable);
         world.store.break_next(Call::Store, fault);
         let paused = admin(&cli).pause(ANN).await.unwrap();
-        assert!(matches!(&paused, Pausing::Paused { .. }), "{fault:?}: {paused:?}");
+        assert!(matches!(&paused, PauseOutcome::Paused { .. }), "{fault:?}: {paused:?}");
         world.store.break_next(Call::Store, fault);
         let resumed = admin(&cli).resume(ANN).await.unwrap();
-        assert!(matches!(&resumed, Resuming::Resumed { .. }), "{fault:?}: {resumed:?}");
+        assert!(matches!(&resumed, ResumeOutcome::Resumed { .. }), "{fault:?}: {resumed:?}");
         assert_eq!(world.document().await.paused, None);
     }
     // A holder that writes all the time.
@@ -154,7 +157,7 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
         admin(&cli).pause(ANN).await.unwrap()
     });
     assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: true });
-    assert!(matches!(&paused, Pausing::Paused { running: Some(owner), .. } if owner == "a"));
+    assert!(matches!(&paused, PauseOutcome::Paused { running: Some(owner), .. } if owner == "a"));
     assert_eq!(world.document().await.paused.unwrap().by, ANN.by);
 }
 
@@ -199,7 +202,7 @@ async fn a_document_that_cannot_be_read_is_not_overwritten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_resumes_is_told_what_had_stopped_the_poller() {
+async fn resuming_reports_the_reason_of_the_pause() {
     for (error, expected) in [
         (HandlerError::Gone("410: moved for good".to_owned()), "handler of `p`"),
         (HandlerError::Rejected("422: no".to_owned()), "failure policy of `p`"),
@@ -215,7 +218,8 @@ async fn who_resumes_is_told_what_had_stopped_the_poller() {
         world.handler.then_fail(error);
         tick(&poller).await.unwrap_err();
         assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
-        let Resuming::Resumed { was } = admin(&world.instance("cli")).resume(ANN).await.unwrap()
+        let ResumeOutcome::Resumed { was } =
+            admin(&world.instance("cli")).resume(ANN).await.unwrap()
         else {
             panic!("it was paused");
         };
@@ -228,7 +232,7 @@ async fn who_resumes_is_told_what_had_stopped_the_poller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_names_who_when_why_and_the_command_and_is_told_once_and_then_each_hour() {
+async fn a_pause_names_who_when_why_and_the_command_and_is_logged_once_and_then_every_hour() {
     for (operator, level) in
         [(ANN, "INFO"), (Operator { by: "failure policy of `p`", ..ANN }, "WARN")]
     {
@@ -264,7 +268,7 @@ async fn a_pause_names_who_when_why_and_the_command_and_is_told_once_and_then_ea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backoff_names_its_cause_and_is_told_at_each_failure() {
+async fn a_backoff_names_its_cause_and_is_logged_at_each_failure() {
     let watched = Watched::of(World::with(Limits {
         retry_delay_min: Duration::from_secs(100),
         retry_delay_max: Duration::from_secs(100),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use highwater_engine::document::decode;
 use highwater_engine::handler::HandlerError;
-use highwater_engine::journal::{Happened, JournalMode, Verdict};
+use highwater_engine::journal::{EventKind, JournalMode, Verdict};
 use highwater_engine::lease::LeaseError;
 use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
 use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
@@ -45,7 +45,7 @@ fn ids(range: std::ops::RangeInclusive<i64>) -> Vec<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_goes_on_beside_the_next_handler_at_no_call_more() {
+async fn a_commit_overlaps_the_next_handler_call_at_no_extra_storage_call() {
     for overlap in [true, false] {
         let world = World::new();
         let poller = world.seasoned("a").await;
@@ -113,7 +113,7 @@ async fn a_commit_that_is_refused_drops_the_next_handler_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_is_not_committed_where_the_commit_before_it_failed() {
+async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
     let world = World::new();
     let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
     world.source.fill(20);
@@ -242,7 +242,7 @@ async fn heartbeats_wait_for_the_commit_and_none_races_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_stop_the_commit_and_the_batch_in_hand_are_ended_and_no_other_is_begun() {
+async fn after_a_stop_the_commit_and_the_batch_in_flight_finish_and_no_other_starts() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
@@ -311,7 +311,7 @@ async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from_landing() {
+async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_commit_was_pending() {
     let limits = Limits { batch_rows_max: 1, ..limits() };
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
@@ -348,7 +348,7 @@ async fn a_row_that_kills_is_set_aside_and_not_the_one_whose_commit_it_kept_from
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_one_crash_may_set_rows_aside_no_commit_is_overlapped() {
+async fn no_commit_is_overlapped_if_one_crash_may_quarantine_rows() {
     let policy = FailurePolicy { crashes_max: 1, ..FailurePolicy::default() };
     let world = World::new().with_policy(policy);
     let poller = overlapping(world.seasoned("a").await);
@@ -374,7 +374,7 @@ async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_the_commit_meets_lets_the_batch_in_hand_end_and_no_other_begin() {
+async fn a_pause_found_by_the_commit_lets_the_batch_in_flight_finish_and_starts_no_other() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
@@ -398,8 +398,8 @@ async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_tells_of_a_call_behind_the_commit_that_it_overlapped() {
-    use Happened::{BatchComplete, ExecutionStarted, LeaseAcquired};
+async fn the_journal_records_a_call_after_the_commit_that_it_overlapped() {
+    use EventKind::{BatchComplete, ExecutionStarted, LeaseAcquired};
     let tested = Journaled::new(JournalMode::Full);
     let poller = overlapping(tested.instance("a"));
     tested.world.source.fill(20);

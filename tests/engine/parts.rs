@@ -87,7 +87,7 @@ async fn a_part_that_fails_is_tried_again_with_all_that_was_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_single_row_that_is_too_large_is_refused_for_good_and_nothing_behind_it_goes() {
+async fn a_single_row_that_is_too_large_is_rejected_and_blocks_the_rows_after_it() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);

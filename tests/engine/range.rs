@@ -1,6 +1,6 @@
 //! Delivering a part of the past again, beside the poller.
 
-use highwater_engine::admin::{RangeBegun, RangeEnd};
+use highwater_engine::admin::{RangeEnd, RangeStart};
 use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};
 use highwater_engine::document::{Fence, FencingToken, RangeRecord};
 use highwater_engine::error::chain;
@@ -48,7 +48,7 @@ fn range_of(world: &World, owner_id: &str) -> Poller {
 async fn begun(world: &World, owner_id: &str, record: &RangeRecord) -> Poller {
     let range = range_of(world, owner_id);
     let answer = admin(&range).begin_range(record, "replay-one").await.unwrap();
-    assert_eq!(answer, RangeBegun::Begun);
+    assert_eq!(answer, RangeStart::Started);
     range
 }
 
@@ -88,7 +88,7 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_was_stopped_goes_on_where_it_was_under_another_owner() {
+async fn a_stopped_range_continues_where_it_was_under_another_owner() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
     let range = begun(&world, "one", &record(None, 35)).await;
@@ -127,7 +127,7 @@ async fn without_its_document_a_range_delivers_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
+async fn a_range_is_started_once_and_not_after_it_was_cancelled() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
     let range = begun(&world, "cli", &record(None, 3)).await;
@@ -136,14 +136,14 @@ async fn a_range_is_begun_once_and_not_after_somebody_gave_it_up() {
         .begin_range(&record(None, 2), "replay-one")
         .await
         .unwrap();
-    assert!(matches!(again, RangeBegun::BegunBefore(begun) if begun.upto == at(3)));
+    assert!(matches!(again, RangeStart::AlreadyStarted(begun) if begun.upto == at(3)));
     admin(&range).cancel_range().await.unwrap();
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
     assert_eq!(world.handler.received().len(), earlier);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_is_given_up_ends_after_the_batch_in_hand() {
+async fn a_cancelled_range_ends_after_the_batch_in_flight() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
     let range = begun(&world, "cli", &record(None, 40)).await;
@@ -157,7 +157,7 @@ async fn a_range_that_is_given_up_ends_after_the_batch_in_hand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_of_a_range_that_is_refused_is_set_aside_as_one_of_the_pollers() {
+async fn a_rejected_row_of_a_range_is_quarantined_under_its_poller() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let (world, ids) = delivered(4).await;
@@ -190,7 +190,7 @@ async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_whose_target_is_ahead_takes_no_further_grant() {
+async fn a_range_with_a_target_that_is_ahead_acquires_no_further_grant() {
     let (world, _) = delivered(3).await;
     let range = begun(&world, "cli", &record(None, 3)).await;
     let generation = world.document_of(NAME).await.unwrap().generation;

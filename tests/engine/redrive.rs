@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use highwater_engine::admin::{Redrive, RedriveEnd, RedriveError, Redriven};
-use highwater_engine::document::{Fence, FencingToken, Standing, encode};
+use highwater_engine::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
+use highwater_engine::document::{Fence, FencingToken, LeaseState, encode};
 use highwater_engine::event::EventId;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
@@ -42,7 +42,7 @@ fn redrive(events: &[EventId]) -> Redrive<'_> {
 async fn run(
     world: &World,
     redrive: &Redrive<'_>,
-) -> (Result<RedriveEnd, RedriveError>, Vec<Redriven>) {
+) -> (Result<RedriveEnd, RedriveError>, Vec<RedriveOutcome>) {
     let mut told = Vec::new();
     let cli = world.instance("cli");
     let ended = admin(&cli).redrive(redrive, &mut |_, redriven| told.push(redriven)).await;
@@ -59,7 +59,7 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let (ended, told) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
     for redriven in &told {
-        assert!(matches!(redriven, Redriven::Delivered { stays: None, .. }), "{redriven:?}");
+        assert!(matches!(redriven, RedriveOutcome::Delivered { stays: None, .. }), "{redriven:?}");
     }
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     let received = world.handler.received();
@@ -104,14 +104,14 @@ async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_is_removed_only_after_its_row_was_taken() {
+async fn an_entry_is_removed_only_after_its_row_was_accepted() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let attempts = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
     world.handler.then_fail(refused());
     let (_, told) = run(&world, &redrive(&events)).await;
     assert!(
-        matches!(&told[..], [Redriven::Refused { attempts: now, .. }] if *now == attempts + 1),
+        matches!(&told[..], [RedriveOutcome::Refused { attempts: now, .. }] if *now == attempts + 1),
         "{told:?}"
     );
     let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
@@ -128,34 +128,34 @@ async fn an_entry_is_removed_only_after_its_row_was_taken() {
     sleep(60).await;
     world.store.break_next(Call::Remove, Fault::LostRequest);
     let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [Redriven::Delivered { stays: Some(_), .. }]), "{told:?}");
+    assert!(matches!(&told[..], [RedriveOutcome::Delivered { stays: Some(_), .. }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_is_gone_is_told_and_its_entry_removed_only_if_asked_to() {
+async fn a_deleted_row_is_reported_and_its_entry_removed_only_on_request() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let calls = world.handler.received().len();
     let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [Redriven::Gone { removed: false }]), "{told:?}");
+    assert!(matches!(&told[..], [RedriveOutcome::RowDeleted { removed: false }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
     let (_, told) = run(&world, &Redrive { drop_gone: true, ..redrive(&events) }).await;
-    assert!(matches!(&told[..], [Redriven::Gone { removed: true }]), "{told:?}");
+    assert!(matches!(&told[..], [RedriveOutcome::RowDeleted { removed: true }]), "{told:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(world.handler.received().len(), calls);
     let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [Redriven::Missing]), "{told:?}");
+    assert!(matches!(&told[..], [RedriveOutcome::Missing]), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_stored_is_delivered_where_that_is_asked_for() {
+async fn the_stored_event_is_delivered_on_request() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let (_, told) = run(&world, &Redrive { as_stored: true, ..redrive(&events) }).await;
-    let [Redriven::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
+    let [RedriveOutcome::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
     assert_eq!(std::slice::from_ref(event), &events[..]);
     let call = world.handler.received().pop().unwrap();
     assert_eq!((call.ids, call.event_ids), (vec![1], vec![events[0].to_string()]));
@@ -203,16 +203,16 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
     let before = world.document().await;
     let (ended, told) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
-    assert!(matches!(&told[..], [Redriven::Delivered { stays: None, .. }]), "{told:?}");
+    assert!(matches!(&told[..], [RedriveOutcome::Delivered { stays: None, .. }]), "{told:?}");
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
     let age =
         highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
-    assert_eq!(after.standing("b", age), Standing::Free);
+    assert_eq!(after.lease_state("b", age), LeaseState::Free);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_takes_nothing_ends_the_redrive_and_blames_no_row() {
+async fn a_target_that_accepts_nothing_ends_the_redrive_and_blames_no_row() {
     let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
         let (world, poller) = set_aside(2).await;
@@ -221,7 +221,7 @@ async fn a_target_that_takes_nothing_ends_the_redrive_and_blames_no_row() {
         world.handler.then_fail(error);
         let (ended, told) = run(&world, &redrive(&events)).await;
         assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
-        assert!(matches!(&told[..], [Redriven::NotTried { .. }]), "{told:?}");
+        assert!(matches!(&told[..], [RedriveOutcome::NotAttempted { .. }]), "{told:?}");
         assert_eq!(admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag, before);
     }
     let (world, poller) = set_aside(5).await;
@@ -234,7 +234,7 @@ async fn a_target_that_takes_nothing_ends_the_redrive_and_blames_no_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_named_and_stays() {
+async fn an_unreadable_entry_is_named_and_stays() {
     let (world, poller) = set_aside(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let key = StateKey::Quarantined { poller: "p".to_owned(), event: events[0].clone() };
@@ -245,13 +245,13 @@ async fn what_cannot_be_read_is_named_and_stays() {
         let request = Redrive { as_stored, drop_gone: true, ..redrive(&events) };
         let (ended, told) = run(&world, &request).await;
         assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
-        assert!(matches!(&told[..], [Redriven::Unreadable(_)]), "{told:?}");
+        assert!(matches!(&told[..], [RedriveOutcome::Unreadable(_)]), "{told:?}");
     }
     assert_eq!(world.stored(&key).await.unwrap().bytes, b"{}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redrive_stops_after_the_row_in_hand_and_where_its_lease_is_broken() {
+async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
     let (world, poller) = set_aside(3).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let request = redrive(&events);
@@ -288,7 +288,7 @@ async fn a_source_that_cannot_be_read_ends_the_redrive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redrive_takes_no_grant_once_the_target_has_refused_one_of_an_older_copy() {
+async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_older_copy() {
     let (world, poller) = set_aside(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;

@@ -6,7 +6,7 @@ use highwater_engine::cursor::SourceState;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Limits, Poller, TickOutcome};
-use highwater_engine::source::Remember;
+use highwater_engine::source::RetainedState;
 use highwater_engine::testing::{World, calls, limits, sleep, tick};
 
 fn state(mark: &str) -> SourceState {
@@ -14,7 +14,7 @@ fn state(mark: &str) -> SourceState {
 }
 
 fn ask(world: &World, mark: &str, at_once: bool) {
-    world.source.ask_to_remember(Some(Remember { state: state(mark), at_once }));
+    world.source.ask_to_remember(Some(RetainedState { state: state(mark), at_once }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +59,7 @@ async fn a_batch_that_was_cut_short_remembers_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_positions_depend_on_is_kept_though_no_batch_is_delivered_whole() {
+async fn source_state_is_kept_even_if_no_batch_is_fully_delivered() {
     let world = World::with(Limits { batch_bytes_max: 300, ..limits() });
     let poller = world.instance("a");
     world.source.fill(2);
@@ -120,7 +120,7 @@ async fn tick_watched(world: &World, poller: &Poller, last: i64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last() {
+async fn a_batch_is_committed_without_its_quarantined_row_unless_that_is_the_last() {
     for bad in 1..=8 {
         let world = bisecting(OnFailure::Quarantine);
         let poller = world.seasoned("a").await;
@@ -133,7 +133,7 @@ async fn a_row_that_is_set_aside_is_committed_without_it_unless_it_is_the_last()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_behind_which_others_are_probed_is_committed_without_it() {
+async fn a_row_is_committed_without_the_rows_probed_after_it() {
     for bad in 1..=7 {
         let world = bisecting(OnFailure::Quarantine);
         let poller = world.seasoned("a").await;
@@ -152,7 +152,7 @@ async fn a_row_behind_which_others_are_probed_is_committed_without_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_is_read_again_says_nothing_of_what_lies_behind_it() {
+async fn a_bounded_reread_says_nothing_about_rows_after_it() {
     let world = World::with(Limits { batches_max: Some(1), ..limits() });
     let poller = world.seasoned("a").await;
     world.source.fill(4);
@@ -183,7 +183,7 @@ async fn a_batch_that_failed_remembers_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_tick_writes_it_only_where_rows_wait_for_it() {
+async fn an_idle_tick_writes_source_state_only_if_rows_wait_for_it() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     ask(&world, "1", false);

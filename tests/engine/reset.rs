@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_engine::admin::{CloneError, Counted, ResetError, ResetPlan, ResetTo, RestoreError};
+use highwater_engine::admin::{CloneError, ResetError, ResetPlan, ResetTo, RestoreError, RowCount};
 use highwater_engine::cursor::{Cursor, SourceFingerprint};
 use highwater_engine::document::{FencingToken, Generation, OnMissingState, decode, encode};
 use highwater_engine::error::chain;
-use highwater_engine::journal::{Happened, JournalMode, Verdict};
+use highwater_engine::journal::{EventKind, JournalMode, Verdict};
 use highwater_engine::poller::{Limits, Operator, Poller, TickError, outcome_row};
 use highwater_engine::range::{Direction, RangeError};
 use highwater_engine::source::FetchError;
@@ -34,8 +34,8 @@ async fn plan(poller: &Poller, to: ResetTo<'_>) -> ResetPlan {
     admin(poller).plan_reset(to, false).await.unwrap()
 }
 
-fn rows(counted: &Counted) -> u64 {
-    let Counted::Rows(size) = counted else { panic!("{counted:?}") };
+fn rows(counted: &RowCount) -> u64 {
+    let RowCount::Rows(size) = counted else { panic!("{counted:?}") };
     size.rows
 }
 
@@ -44,7 +44,7 @@ fn ids_after(world: &World, calls: usize) -> Vec<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_its_way() {
+async fn everything_is_redelivered_after_a_reset_to_the_beginning_and_no_fence_blocks_it() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let before = journaled.world.document().await;
@@ -65,7 +65,7 @@ async fn all_comes_again_after_a_reset_to_the_beginning_and_no_fence_stands_in_i
     let note = after.recent.last().unwrap();
     assert_eq!((note.outcome.as_str(), &note.extra["by"]), ("reset", &ANN.by.into()));
     let entry = journaled.entries().await.pop().unwrap();
-    assert_eq!(entry.event, Happened::Reset);
+    assert_eq!(entry.event, EventKind::Reset);
     assert_eq!(entry.details.reason.as_deref(), Some(ANN.reason));
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
 
@@ -122,7 +122,7 @@ async fn a_position_is_read_and_held_against_the_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_gives_its_position_and_what_the_source_kept_with_it() {
+async fn a_copy_gives_its_position_and_the_source_state_stored_with_it() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let mut copy = journaled.world.document().await;
@@ -174,7 +174,7 @@ async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_source_is_taken_only_when_that_is_asked_for() {
+async fn another_source_is_accepted_only_on_request() {
     let world = World::new();
     world.seasoned("a").await;
     let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
@@ -228,7 +228,7 @@ async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
     assert_eq!((&after.replay_id, after.source_definition.is_empty()), (&before.replay_id, false));
     assert!(after.generation > before.generation);
     assert!(after.lease.fencing_token > before.lease.fencing_token);
-    assert!(journaled.events().await.contains(&Happened::Reset));
+    assert!(journaled.events().await.contains(&EventKind::Reset));
     tick(&renamed).await.unwrap();
     assert_eq!(journaled.world.handler.ids(), [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
@@ -394,9 +394,9 @@ async fn a_final_loss_is_found_while_another_instance_delivers_and_stops_it_afte
 #[tokio::test(start_paused = true)]
 async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
     for (mode, command) in [
-        (JournalMode::Commits, Happened::Rebuilt),
-        (JournalMode::Full, Happened::Rebuilt),
-        (JournalMode::Off, Happened::Imported),
+        (JournalMode::Commits, EventKind::Rebuilt),
+        (JournalMode::Full, EventKind::Rebuilt),
+        (JournalMode::Off, EventKind::Imported),
     ] {
         let journaled = Journaled::new(mode);
         let poller = delivered(&journaled).await;
@@ -405,7 +405,7 @@ async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
         tick(&poller).await.unwrap_err();
         journaled.world.source.put(7, "after the loss");
         let cli = journaled.instance("cli");
-        let next = if command == Happened::Rebuilt {
+        let next = if command == EventKind::Rebuilt {
             journaled.world.memory.lose(&StateKey::Document("p".to_owned()));
             journaled.folded().await.document.unwrap()
         } else {
@@ -425,7 +425,7 @@ async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_final_loss_outlives_a_document_that_is_gone_or_damaged_when_a_copy_is_imported() {
+async fn a_final_loss_survives_importing_a_copy_over_a_missing_or_damaged_document() {
     for mode in [JournalMode::Off, JournalMode::Commits, JournalMode::Full] {
         for damage in [None, Some("{")] {
             let journaled = Journaled::new(mode);
@@ -442,7 +442,7 @@ async fn a_final_loss_outlives_a_document_that_is_gone_or_damaged_when_a_copy_is
             world.source.put(7, "after the loss");
             let cli = journaled.instance("cli");
             let present = admin(&cli).present().await.unwrap();
-            let imported = admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await;
+            let imported = admin(&cli).restore(&copy, &present, (EventKind::Imported, ANN)).await;
             // Without a journal only the process that found it still knows; it writes the loss again.
             let is_known = imported.unwrap().document.lost_position().is_some();
             assert_eq!(is_known, mode != JournalMode::Off, "{mode:?} {damage:?}");
@@ -457,7 +457,7 @@ async fn a_final_loss_outlives_a_document_that_is_gone_or_damaged_when_a_copy_is
             // Whatever raises the generation after the reset.
             let present = admin(&cli).present().await.unwrap();
             let copy = present.usable().unwrap().clone();
-            admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
+            admin(&cli).restore(&copy, &present, (EventKind::Imported, ANN)).await.unwrap();
             tick(&poller).await.unwrap();
             let ids = ids_after(world, 2);
             assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7], "{mode:?} {damage:?}");
@@ -500,7 +500,7 @@ async fn an_unwritten_loss_outlives_grants_that_are_raised_above_a_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_ends_where_a_lost_document_starts_again_at_the_beginning() {
+async fn a_loss_ends_if_a_lost_document_restarts_at_the_beginning() {
     let world = World::new();
     let limits = Limits { on_missing_state: OnMissingState::Recreate, ..limits() };
     let poller = world.with_limits(limits).instance("a");
@@ -515,7 +515,7 @@ async fn a_loss_ends_where_a_lost_document_starts_again_at_the_beginning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_position_is_kept_only_where_the_next_tick_can_read_on() {
+async fn a_position_is_kept_only_if_the_next_tick_can_continue_from_it() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let fail =
@@ -550,7 +550,7 @@ async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_is_lost_or_damaged_begins_again_and_a_pause_stays() {
+async fn a_lost_or_damaged_document_starts_over_and_a_pause_stays() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     admin(&poller).pause(ANN).await.unwrap();
@@ -590,13 +590,13 @@ async fn a_plan_needs_the_source_and_a_copy_that_is_put_back_does_not() {
     assert_eq!((rows(&weight.again), weight.skips()), (1, false));
     journaled.world.source.fail_next("down");
     let weight = admin(&poller).weigh_against(&copy, &present).await.unwrap().unwrap();
-    assert!(matches!(&weight.again, Counted::Unknown(reason) if reason.contains("down")));
+    assert!(matches!(&weight.again, RowCount::Unknown(reason) if reason.contains("down")));
     assert!(!weight.skips());
     let mut ahead = copy.clone();
     ahead.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000009".to_owned();
     journaled.world.source.fail_next("down");
     let weight = admin(&poller).weigh_against(&ahead, &present).await.unwrap().unwrap();
-    assert!(weight.skips() && matches!(weight.skipped, Counted::Unknown(_)));
+    assert!(weight.skips() && matches!(weight.skipped, RowCount::Unknown(_)));
     ahead.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
     assert_eq!(admin(&poller).weigh_against(&ahead, &present).await, Ok::<_, RangeError>(None));
 }
@@ -620,7 +620,7 @@ async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the
         let present = admin(&cli).present().await.unwrap();
         match command {
             "import" => {
-                admin(&cli).restore(&copy, &present, (Happened::Imported, ANN)).await.unwrap();
+                admin(&cli).restore(&copy, &present, (EventKind::Imported, ANN)).await.unwrap();
             }
             "reset" => {
                 let plan = plan(&cli, ResetTo::Beginning).await;
@@ -674,7 +674,7 @@ async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more(
     let [.., stale, new] = received.as_slice() else { panic!("{received:?}") };
     assert_eq!((&new.ids, &new.batch_id), (&stale.ids, &stale.batch_id), "the batch comes again");
     assert!(new.fence > stale.fence);
-    assert!(journaled.events().await.contains(&Happened::LeaseBroken));
+    assert!(journaled.events().await.contains(&EventKind::LeaseBroken));
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
 }
 
@@ -693,7 +693,7 @@ async fn a_clone_of_a_poller_at_the_beginning_starts_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clone_goes_on_where_the_poller_is_and_is_never_made_over_another() {
+async fn a_clone_continues_where_the_poller_is_and_never_replaces_another() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");

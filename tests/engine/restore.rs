@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use highwater_engine::admin::{Compacting, RestoreError};
 use highwater_engine::document::{Generation, Marker, encode, encode_marker};
 use highwater_engine::journal::{
-    Appended, Happened, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
+    Appended, EventKind, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
 use highwater_engine::poller::{Operator, Poller};
 use highwater_engine::store::{Precondition, StateKey, StateStore, StoreError};
 use highwater_engine::testing::{Call, Fault, Journaled, admin, tick};
 
 const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
-const REBUILT: (Happened, Operator<'_>) = (Happened::Rebuilt, EVE);
+const REBUILT: (EventKind, Operator<'_>) = (EventKind::Rebuilt, EVE);
 
 async fn delivered(journaled: &Journaled) -> Poller {
     let poller = journaled.instance("a");
@@ -53,7 +53,7 @@ async fn a_holder_of_the_document_that_was_replaced_can_write_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_generation_lies_above_all_that_are_known_of() {
+async fn the_generation_is_above_all_known_generations() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
@@ -111,7 +111,7 @@ async fn what_was_written_since_the_plan_stays_and_a_lost_answer_is_found_out() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_is_gone_is_made_again_but_not_over_one_that_was_begun_meanwhile() {
+async fn a_missing_document_is_rebuilt_but_not_over_one_started_meanwhile() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let gone = journaled.world.document().await;
@@ -144,7 +144,7 @@ async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
     let compacted = admin(&poller).compact(EVE).await.unwrap();
     let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
     assert_eq!((dropped.len(), kept.len()), (1, 0));
-    assert_eq!(journaled.events().await, [Happened::Compacted]);
+    assert_eq!(journaled.events().await, [EventKind::Compacted]);
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
@@ -191,7 +191,7 @@ impl JournalStore for Busy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_somebody_has_appended_to_meanwhile_is_kept() {
+async fn a_part_that_was_appended_to_meanwhile_is_kept() {
     let journaled = Journaled::new(JournalMode::Full);
     delivered(&journaled).await;
     let busy = Arc::new(Busy(journaled.journal.clone()));
@@ -203,7 +203,7 @@ async fn a_part_that_somebody_has_appended_to_meanwhile_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_without_a_document_has_no_history_to_begin() {
+async fn a_poller_without_a_document_has_no_history_to_start() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     assert_eq!(admin(&poller).compact(EVE).await.unwrap(), Compacting::NoDocument);

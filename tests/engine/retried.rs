@@ -58,7 +58,7 @@ async fn rows_are_delivered_although_every_retry_falls_into_the_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_retries_for_ever_calls_seldom_while_a_poller_backs_off() {
+async fn a_host_with_unlimited_retries_calls_rarely_while_a_poller_backs_off() {
     let watched = Watched::of(World::new());
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -109,7 +109,7 @@ async fn a_tick_that_waits_sees_a_resume_and_a_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_nobody_retries_waits_for_nothing() {
+async fn a_tick_that_is_not_retried_does_not_wait() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");

@@ -84,7 +84,7 @@ async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_begins_anew_once_and_is_skipped_when_another_was_first_twice() {
+async fn a_tick_starts_over_once_and_is_skipped_after_a_second_conflict() {
     for (times, expected) in
         [(1, TickOutcome::Committed { more: false }), (2, TickOutcome::Skipped(Skipped::Conflict))]
     {
@@ -124,7 +124,7 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
     assert_eq!(world.handler.ids(), (0..=10).collect::<Vec<_>>());
     assert!(!world.is_released().await);
     // Storage answers again and the poller is resumed: others still wait, the process itself does not.
-    let world = world.behind_working_store();
+    let world = world.with_working_store();
     world.rewrite(|document| StateDocument { paused: None, ..document }).await;
     let other = tick(&world.instance("b")).await.unwrap();
     assert!(
@@ -136,7 +136,7 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_is_stopped_at_the_deadline_but_what_it_took_in_time_is_committed_after_it() {
+async fn a_handler_is_stopped_at_the_deadline_and_rows_it_accepted_in_time_are_committed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);
@@ -173,7 +173,7 @@ async fn a_handler_is_stopped_at_the_deadline_but_what_it_took_in_time_is_commit
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_batch_begins_after_the_deadline() {
+async fn no_batch_starts_after_the_deadline() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -302,7 +302,7 @@ async fn sizing_is_advice_and_never_changed_silently() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_whose_tokens_are_used_up_stops_and_says_what_to_do() {
+async fn a_poller_that_has_used_up_its_tokens_stops_and_says_what_to_do() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world
@@ -359,7 +359,7 @@ async fn a_generation_is_the_services_time_and_always_above_the_markers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_marker_is_written_after_the_state_that_it_stands_for() {
+async fn a_marker_is_written_after_the_state_it_marks() {
     let world = World::new();
     world.source.put(1, "first");
     for _ in 0..100 {
@@ -369,7 +369,7 @@ async fn a_marker_is_written_after_the_state_that_it_stands_for() {
     let marker = StateKey::Marker("p".to_owned());
     assert_eq!(world.stored(&marker).await, None);
     // Else this tick would have found a marker without state.
-    assert!(tick(&world.behind_working_store().instance("b")).await.is_ok());
+    assert!(tick(&world.with_working_store().instance("b")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]

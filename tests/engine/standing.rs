@@ -11,7 +11,7 @@ use highwater_engine::testing::{Watched, World, limits, sleep, tick};
 use highwater_engine::tick::TickRequest;
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_tells_size_position_and_age() {
+async fn a_tick_records_size_position_and_age() {
     let watched = Watched::of(World::new());
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -32,7 +32,7 @@ async fn a_tick_tells_size_position_and_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_wait_are_counted_where_a_tick_leaves_some() {
+async fn pending_rows_are_counted_if_a_tick_leaves_some() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
     let watched = Watched::of(World::with(one_batch));
     let world = &watched.world;
@@ -63,7 +63,7 @@ async fn rows_that_wait_are_counted_where_a_tick_leaves_some() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn counting_takes_no_more_than_a_tenth_of_the_time() {
+async fn counting_uses_at_most_a_tenth_of_the_time() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
     let watched = Watched::of(World::with(one_batch));
     let world = &watched.world;
@@ -85,7 +85,7 @@ async fn counting_takes_no_more_than_a_tenth_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_delivers_writes_down_how_far_behind_it_leaves_the_poller() {
+async fn a_tick_that_delivers_stores_the_backlog_it_leaves() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
     let world = World::with(one_batch);
     let poller = world.instance("a").counting_behind(100);
@@ -140,7 +140,7 @@ async fn each_way_that_asking_for_a_lease_can_end_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_has_read_all_is_not_behind_though_other_tables_are_written() {
+async fn a_poller_that_has_read_everything_has_no_lag_even_if_other_tables_are_written() {
     let status_interval = Duration::from_secs(60);
     let world = World::with(Limits { status_interval, ..limits() });
     let poller = world.seasoned("a").await;

@@ -131,7 +131,7 @@ impl Death {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_death_anywhere_the_first_step_without_a_result_is_called_and_none_before_it() {
+async fn after_a_crash_the_first_step_without_a_result_is_called_and_no_earlier_one() {
     for (death, before, after) in DEATHS {
         for heir in ["a", "b"] {
             let chain = Chained::new();
@@ -194,7 +194,7 @@ async fn a_step_is_called_only_after_the_one_before_it_and_its_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_lease_was_taken_over_is_not_followed_by_another() {
+async fn a_step_that_lost_its_lease_is_not_followed_by_another() {
     let chain = Chained::new();
     chain.begin().await;
     let (a, b) = (chain.instance("a"), chain.instance("b"));
@@ -267,7 +267,7 @@ async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_result_of_a_batch_says_nothing_of_the_next_one() {
+async fn the_result_of_a_batch_says_nothing_about_the_next() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(20);
@@ -281,7 +281,7 @@ async fn the_result_of_a_batch_says_nothing_of_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steps_have_ids_of_their_own_and_one_beginning() {
+async fn steps_have_ids_of_their_own_and_one_start_time() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     sleep(60).await;
@@ -298,7 +298,7 @@ async fn steps_have_ids_of_their_own_and_one_beginning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_step_took_in_part_gets_to_all_steps_first() {
+async fn rows_that_one_step_partly_accepted_reach_all_steps_first() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(5);
@@ -316,7 +316,7 @@ async fn what_one_step_took_in_part_gets_to_all_steps_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_last_step_took_in_part_is_committed() {
+async fn rows_partly_accepted_by_the_last_step_are_committed() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(5);
@@ -332,7 +332,7 @@ async fn what_the_last_step_took_in_part_is_committed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_step_accepts_as_it_goes_is_not_committed_before_the_chain() {
+async fn progress_of_a_step_is_not_committed_before_the_chain_ends() {
     let chain = Chained::new();
     let steady = Arc::new(Steady::default());
     let steps = vec![
@@ -368,7 +368,7 @@ async fn the_parts_of_a_batch_have_results_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_a_step_refuses_for_good_is_set_aside_and_the_rest_gets_to_all_steps() {
+async fn a_row_that_a_step_rejects_is_quarantined_and_the_rest_reaches_all_steps() {
     for bad_step in 0..3 {
         let policy = FailurePolicy {
             on_failure: OnFailure::Quarantine,
@@ -437,7 +437,7 @@ async fn a_batch_has_the_same_beginning_at_each_attempt_and_another_than_the_nex
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_tells_of_each_call_and_result_and_leads_to_the_document() {
+async fn the_journal_records_each_call_and_result_and_rebuilds_the_document() {
     let (chain, journal) = (Chained::new(), Arc::new(MemoryJournal::default()));
     let poller = chain.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
     chain.world.source.fill(3);
@@ -480,7 +480,7 @@ async fn the_journal_tells_of_each_call_and_result_and_leads_to_the_document() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_is_not_set_aside_by_a_slow_step_before_the_one_that_failed() {
+async fn a_row_is_not_quarantined_because_of_a_slow_step_before_the_failed_one() {
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
         attempts_max: 3,

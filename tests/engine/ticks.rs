@@ -6,7 +6,7 @@ use std::time::Duration;
 use highwater_engine::document::{OnMissingState, Paused, StateDocument, encode};
 use highwater_engine::error::chain;
 use highwater_engine::handler::HandlerError;
-use highwater_engine::journal::Happened;
+use highwater_engine::journal::EventKind;
 use highwater_engine::lease::LeaseError;
 use highwater_engine::normalize::NormalizeError;
 use highwater_engine::poller::{
@@ -202,7 +202,7 @@ async fn rows_that_share_a_cursor_are_not_torn_by_the_end_of_a_batch_or_a_failur
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_failed_for_rows_with_one_key_goes_on_once_they_are_fixed() {
+async fn a_process_that_failed_for_rows_with_one_key_continues_once_they_are_fixed() {
     let world = World::with(Limits { batch_rows_max: 2, ..limits() });
     let poller = world.instance("a");
     for id in 1..=3 {
@@ -228,7 +228,7 @@ async fn a_tick_stops_after_the_batches_it_may_do_and_says_that_there_is_more() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_new_batch_begins_after_the_ticks_time() {
+async fn no_new_batch_starts_after_the_tick_time() {
     let world = World::with(Limits { tick_time_max: Duration::from_secs(15), ..limits() });
     let poller = world.instance("a");
     world.source.fill(50);
@@ -240,7 +240,7 @@ async fn no_new_batch_begins_after_the_ticks_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_signal_ends_the_tick_after_the_batch_in_hand() {
+async fn a_stop_signal_ends_the_tick_after_the_batch_in_flight() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(50);
@@ -328,7 +328,7 @@ async fn rows_that_changed_before_the_retry_make_a_batch_with_another_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_changes_all_the_time_does_not_start_the_attempts_beside_it_over() {
+async fn a_row_that_keeps_changing_does_not_restart_the_attempts_of_its_neighbours() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.put(1, "never taken");
@@ -427,7 +427,7 @@ async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_is_gone_pauses_the_poller() {
+async fn a_target_that_responds_with_gone_pauses_the_poller() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(1);
@@ -452,7 +452,7 @@ async fn a_fetch_failure_never_reaches_the_handler_and_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fetch_failure_between_batches_still_commits_the_batch_in_hand() {
+async fn a_fetch_failure_between_batches_still_commits_the_batch_in_flight() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(20);
@@ -509,7 +509,7 @@ async fn a_handler_that_runs_into_the_end_of_time_is_stopped_and_its_failure_wri
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_fails_for_good_delivers_the_batch_again() {
+async fn a_commit_that_fails_permanently_redelivers_the_batch() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(2);
@@ -521,7 +521,7 @@ async fn a_commit_that_fails_for_good_delivers_the_batch_again() {
         Ok(())
     });
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
-    let b = world.behind_working_store();
+    let b = world.with_working_store();
     sleep(40).await;
     tick(&b.instance("b")).await.unwrap();
     let received = b.handler.received();
@@ -530,7 +530,7 @@ async fn a_commit_that_fails_for_good_delivers_the_batch_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_died_is_taken_over_after_ttl_and_margin() {
+async fn a_crashed_holder_is_taken_over_after_ttl_and_margin() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(2);
@@ -574,7 +574,7 @@ async fn a_stale_owner_commits_nothing_and_its_rows_come_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
+async fn no_batch_starts_after_a_commit_found_landed_under_a_newer_lease() {
     let world = World::new();
     let (a, b) = (world.seasoned("a").await, world.instance("b"));
     world.source.fill(20);
@@ -599,7 +599,7 @@ async fn after_a_commit_found_landed_under_a_newer_lease_no_batch_is_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_hand() {
+async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_flight() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);
@@ -664,7 +664,7 @@ async fn a_state_that_vanished_is_never_silently_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_warm_process_stops_where_document_and_marker_are_both_gone() {
+async fn a_warm_process_stops_if_document_and_marker_are_both_missing() {
     for has_delivered in [true, false] {
         let world = World::new();
         let poller = world.seasoned("z").await;
@@ -685,7 +685,7 @@ async fn a_warm_process_stops_where_document_and_marker_are_both_gone() {
         let cli = world.instance("cli");
         let present = admin(&cli).present().await.unwrap();
         let operator = Operator { by: "ann", reason: "state was lost" };
-        admin(&cli).restore(&copy, &present, (Happened::Imported, operator)).await.unwrap();
+        admin(&cli).restore(&copy, &present, (EventKind::Imported, operator)).await.unwrap();
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         assert_eq!(world.handler.ids(), [0, 1]);
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
@@ -832,7 +832,7 @@ async fn a_lost_marker_is_written_again_by_the_first_delivery_of_a_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_marker_is_not_overwritten_by_one() {
+async fn an_invalid_marker_is_not_overwritten() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     let document = StateDocument { marked: false, ..world.document().await };

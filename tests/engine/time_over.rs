@@ -34,7 +34,7 @@ async fn until(world: &World, poller: &Poller, last: i64) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_takes_longer_than_a_tick_is_tried_as_its_half_next() {
+async fn a_batch_that_takes_longer_than_a_tick_is_halved_next() {
     let world = world(OnFailure::Retry, 400);
     let poller = world.seasoned("a").await;
     world.source.fill(800);
@@ -61,7 +61,7 @@ async fn a_batch_that_began_late_is_not_halved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_never_ends_is_set_aside_once_another_row_is_taken() {
+async fn a_row_that_never_ends_is_quarantined_once_another_row_is_accepted() {
     let world = world(OnFailure::Quarantine, 10);
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -75,7 +75,7 @@ async fn a_row_that_never_ends_is_set_aside_once_another_row_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_never_answers_sets_nothing_aside_however_long() {
+async fn a_target_that_never_responds_quarantines_nothing() {
     let world = world(OnFailure::Quarantine, 10);
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -91,7 +91,7 @@ async fn a_target_that_never_answers_sets_nothing_aside_however_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_is_narrowed_down_though_each_call_takes_nearly_the_whole_tick() {
+async fn a_fault_is_narrowed_down_even_if_each_call_lasts_nearly_the_whole_tick() {
     let world = world(OnFailure::Quarantine, 8);
     let poller = world.seasoned("a").await;
     world.source.fill(16);

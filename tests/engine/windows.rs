@@ -47,7 +47,7 @@ fn assert_failed_once(watched: &Watched, event: &str, level: &str, error: &str) 
 
 /// Another process on the same state, behind a store that works.
 fn elsewhere(world: &World, owner_id: &str) -> Poller {
-    world.behind_working_store().instance(owner_id)
+    world.with_working_store().instance(owner_id)
 }
 
 /// The last two deliveries were of the same batch, and so of the same events.
@@ -658,7 +658,8 @@ async fn seed_003_split_execution() {
 
 /// A backup of the state document was put back: the target has seen tokens that the copy has not granted.
 #[tokio::test(start_paused = true)]
-async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_an_operator_only() {
+async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_raised_by_an_operator_only()
+ {
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -721,7 +722,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_nobody_and_is_raised_by_a
 
 /// The document cannot be read again, so it is not known whether a newer owner is at work.
 #[tokio::test(start_paused = true)]
-async fn a_refused_write_is_a_stale_one_where_the_state_cannot_be_read_again() {
+async fn a_rejected_write_is_stale_if_the_state_cannot_be_read_again() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);

@@ -118,7 +118,7 @@ async fn a_running_tick_ends_after_the_batch_in_hand_when_it_is_paused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_resumes_is_told_what_had_stopped_the_poller() {
+async fn resuming_reports_the_reason_of_the_pause() {
     for (status, on_failure, expected) in
         [(410, "retry", "handler of `nightly`"), (422, "stop", "failure policy of `nightly`")]
     {

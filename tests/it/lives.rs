@@ -46,7 +46,7 @@ use highwater::admin::{Init, ResetTo};
 use highwater::config::{ProcessVars, Relation, Vars as _};
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
-use highwater::journal::Happened;
+use highwater::journal::EventKind;
 use highwater::partition::Partition;
 use highwater::poller::{Operator, TickOutcome};
 use highwater::repartition::Repartition;
@@ -664,7 +664,7 @@ impl Life {
         }
         let other = self.ticks.process();
         let present = other.admin().present().await.unwrap();
-        match other.admin().restore(&copy, &present, (Happened::Imported, ANN)).await {
+        match other.admin().restore(&copy, &present, (EventKind::Imported, ANN)).await {
             Ok(_) => self.since_cause.clear(),
             Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
         }

@@ -163,7 +163,7 @@ fn told() -> String {
         fencing_token: FencingToken(1),
         attempt: 1,
         replay_id: None,
-        beside: None,
+        replay_guard: None,
         events: &events,
         traceparent: None,
         tracestate: None,

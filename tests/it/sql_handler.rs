@@ -6,7 +6,7 @@ use highwater::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use highwater::handler::sql::{Sql, create_fence, create_ledger, table_name};
-use highwater::handler::{Beside, Delivery, Handler as _, HandlerError, Progress, Reread};
+use highwater::handler::{Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread};
 use highwater::state::{FencingToken, Generation};
 use highwater::value::Value;
 
@@ -109,7 +109,7 @@ pub(crate) async fn deliver_as(
         started_at: time::OffsetDateTime::UNIX_EPOCH,
         attempt: 1,
         replay_id,
-        beside: rows.map(|rows| Beside { poller: &source.poller, rows }),
+        replay_guard: rows.map(|rows| ReplayGuard { poller: &source.poller, rows }),
         events,
         traceparent: None,
         tracestate: None,

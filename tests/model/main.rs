@@ -175,7 +175,7 @@ fn committing_before_the_commit_before_it_is_confirmed_is_found_unsafe() {
 }
 
 #[test]
-fn going_on_with_the_next_handler_behind_a_refused_commit_is_found_unsafe() {
+fn starting_the_next_handler_call_after_a_rejected_commit_is_found_unsafe() {
     check_unsafe(Variant::NextGoesOn);
 }
 

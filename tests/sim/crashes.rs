@@ -147,7 +147,7 @@ fn a_crash_at_any_await_of_a_tick_loses_nothing() {
 }
 
 #[test]
-fn a_crash_at_any_await_of_a_tick_that_sets_rows_aside_loses_nothing() {
+fn a_crash_at_any_await_of_a_tick_that_quarantines_rows_loses_nothing() {
     check(Rows::Refused);
 }
 

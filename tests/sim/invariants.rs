@@ -505,7 +505,7 @@ impl Judge {
 }
 
 #[test]
-fn order_is_judged_anew_after_a_loss_but_not_for_who_held_the_lease_before() {
+fn order_is_judged_afresh_after_a_loss_but_not_for_former_holders() {
     let table = BTreeMap::from([(1, 1), (2, 2)]);
     let mut judge = Judge { terms: 1, ..Judge::default() };
     judge.rows_written((TickId(1), 1), false, &[(1, 1), (2, 2)], &table);

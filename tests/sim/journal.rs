@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use highwater_engine::document::{Generation, StateDocument, decode};
 use highwater_engine::journal::{
-    Appended, Entry, Finding, Happened, History, JournalMode, JournalStore, Part, Verdict, verify,
+    Appended, Entry, EventKind, Finding, History, JournalMode, JournalStore, Part, Verdict, verify,
 };
 use highwater_engine::store::{StateKey, StateStore as _, StoreError};
 use time::OffsetDateTime;
@@ -155,9 +155,9 @@ impl JournalStore for SimJournal {
 
 impl World {
     /// Tells of what an operator wrote, unless that gets lost.
-    pub(crate) async fn tell_of_operator(
+    pub(crate) async fn record_operator_action(
         &self,
-        event: Happened,
+        event: EventKind,
         document: &StateDocument,
         at: OffsetDateTime,
     ) {

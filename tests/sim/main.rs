@@ -198,7 +198,7 @@ fn check(property: Property) {
 }
 
 #[test]
-fn nothing_is_lost_skipped_or_taken_back_whatever_fails() {
+fn nothing_is_lost_skipped_or_reverted_whatever_fails() {
     check(Property::Faults);
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use highwater_engine::admin::ResetTo;
 use highwater_engine::document::{OnMissingState, decode};
 use highwater_engine::error::chain;
-use highwater_engine::journal::{Happened, JournalMode};
+use highwater_engine::journal::{EventKind, JournalMode};
 use highwater_engine::lease::Instance;
 use highwater_engine::poller::{Operator, Poller, PollerParts};
 use highwater_engine::store::{
@@ -130,7 +130,7 @@ pub(crate) async fn restore(world: &Arc<World>) {
     let copy = decode(POLLER, &bytes).expect("a copy of our own document");
     let poller = command(world, Some(checkpoint_of));
     let present = poller.admin().present().await.expect("memory answers");
-    if poller.admin().restore(&copy, &present, (Happened::Imported, OPERATOR)).await.is_ok() {
+    if poller.admin().restore(&copy, &present, (EventKind::Imported, OPERATOR)).await.is_ok() {
         world.with(|state| state.coverage.saw("operator: restored an older copy"));
     }
 }

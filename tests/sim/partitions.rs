@@ -527,7 +527,7 @@ fn parts_deliver_every_row_once_in_the_order_of_its_key_while_nothing_fails() {
 }
 
 #[test]
-fn keys_are_divided_anew_without_loss_whatever_dies() {
+fn a_repartition_loses_nothing_whatever_crashes() {
     let saw = play_many(false);
     for kind in [
         "answer lost",
@@ -555,7 +555,7 @@ fn parts_that_are_wrong_are_seen() {
 
 /// Whoever divides the keys is killed once at each of its steps, and gone on with.
 #[test]
-fn a_division_that_died_anywhere_is_gone_on_with() {
+fn a_repartition_that_crashed_anywhere_can_be_continued() {
     for (from, to) in [(2, 4), (4, 2), (1, 3), (3, 1)] {
         for step in 0..60 {
             let died_at = Duration::from_millis(50 * step);

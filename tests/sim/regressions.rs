@@ -207,7 +207,7 @@ fn check_met(name: &str, kinds: &[&str], all: &Coverage) {
 }
 
 #[test]
-fn what_failed_once_on_certain_rows_passes() {
+fn a_scenario_that_once_failed_on_certain_rows_passes() {
     for scenario in SCENARIOS {
         let mut all = Coverage::default();
         for seed in 1..=SEEDS {
@@ -225,7 +225,7 @@ fn what_failed_once_on_certain_rows_passes() {
 /// Found by seed 2276: a process died while the row behind a failing one was probed, and left both in hand as
 /// one batch, which was tried again as a whole for ever. It dies at every moment of the tick that probes.
 #[test]
-fn a_row_that_failed_alone_is_set_aside_though_a_process_died_while_another_was_probed() {
+fn a_row_that_failed_alone_is_quarantined_even_if_a_process_crashed_while_another_was_probed() {
     let scenario = Scenario {
         name: "rows that were probed are taken for a batch",
         bad: &[(1, Bad::Failing)],
@@ -262,7 +262,7 @@ fn a_row_that_failed_alone_is_set_aside_though_a_process_died_while_another_was_
 /// Found by seed 57: frozen between its read of the document, which another instance then begins, and its
 /// read of the marker. The freeze comes at every moment of the tick's first steps.
 #[test]
-fn a_first_document_that_another_begins_is_not_taken_for_one_that_vanished() {
+fn a_first_document_started_by_another_instance_is_not_mistaken_for_a_vanished_one() {
     let mut all = Coverage::default();
     for seed in 1..=20 {
         let plan = Plan::of(seed, Property::Faults, None);

@@ -10,7 +10,7 @@ use highwater_engine::cursor::{
 use highwater_engine::error::ErrorKind;
 use highwater_engine::event::{Operation, SourceLabel};
 use highwater_engine::source::{
-    Anchor, FetchError, FetchWindow, Remember, Rows, Source, SourceShape,
+    Anchor, FetchError, FetchWindow, RetainedState, Rows, Source, SourceShape,
 };
 use highwater_engine::value::Value;
 use tokio::sync::Mutex;
@@ -343,7 +343,7 @@ impl SimSource {
         window: &FetchWindow<'_>,
         bound: u64,
         anchor: &SourceState,
-    ) -> Option<Remember> {
+    ) -> Option<RetainedState> {
         let mut state = window.state.clone();
         state.extend(anchor.clone());
         let mut at_once = false;
@@ -355,7 +355,7 @@ impl SimSource {
                 self.world.with(|state| state.coverage.saw("source: asks to have something kept"));
             }
         }
-        (state != *window.state).then_some(Remember { state, at_once })
+        (state != *window.state).then_some(RetainedState { state, at_once })
     }
 }
 

@@ -11,7 +11,7 @@ use highwater_engine::document::Snapshot;
 use highwater_engine::document::{LeaseAge, OnMissingState, Paused, StateDocument, encode};
 use highwater_engine::handler::chain::Chain;
 use highwater_engine::handler::{Handler, HandlerError, Step};
-use highwater_engine::journal::{Happened, JournalMode, MemoryJournal};
+use highwater_engine::journal::{EventKind, JournalMode, MemoryJournal};
 use highwater_engine::lease::{Instance, LeaseError};
 use highwater_engine::poller::{Poller, PollerParts, StopSignal, TickError, outcome_row};
 use highwater_engine::source::Source as _;
@@ -269,7 +269,7 @@ impl World {
     /// Lets the operator change the document, in one step that nobody can come between.
     async fn operate(
         &self,
-        event: Happened,
+        event: EventKind,
         change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
     ) -> bool {
         if self.plan.calm {
@@ -288,7 +288,7 @@ impl World {
         let written = self.memory().store(&key, bytes.clone(), Precondition::Matches(etag)).await;
         let written = written.expect("nobody came between");
         self.with(|state| state.document_landed(None, &bytes));
-        self.tell_of_operator(event, &document, written.date).await;
+        self.record_operator_action(event, &document, written.date).await;
         true
     }
 }
@@ -385,13 +385,13 @@ impl Player {
                 }
             }
             Op::Resume => {
-                world.operate(Happened::Resumed, StateDocument::resume).await;
+                world.operate(EventKind::Resumed, StateDocument::resume).await;
             }
             // The command does nothing to a document that was never granted.
             Op::BreakLease if world.with(|state| state.judge.is_elsewhere) => {}
             Op::BreakLease => {
                 let broken = |document: &StateDocument, _| document.break_lease().unwrap();
-                if world.operate(Happened::LeaseBroken, broken).await {
+                if world.operate(EventKind::LeaseBroken, broken).await {
                     world.with(|state| state.coverage.saw("operator: broke the lease"));
                 }
             }
@@ -483,7 +483,7 @@ impl Player {
             let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
             document.pause(Paused { by, reason, at, extra: serde_json::Map::new() }, age)
         };
-        if self.world.operate(Happened::Paused, pause).await {
+        if self.world.operate(EventKind::Paused, pause).await {
             let kind =
                 if held { "operator: paused under a held lease" } else { "operator: paused" };
             self.world.with(|state| state.coverage.saw(kind));
@@ -617,7 +617,7 @@ impl Player {
                 slot.hold.dies_in = None;
             }
         });
-        world.operate(Happened::Resumed, StateDocument::resume).await;
+        world.operate(EventKind::Resumed, StateDocument::resume).await;
         if world.with(|state| state.judge.has_vanished) {
             let found = if world.with(|state| state.judge.is_elsewhere) {
                 Box::pin(operator::clone_from_before(&world)).await
@@ -629,12 +629,12 @@ impl Player {
                 world.with(|state| state.judge.object(text));
             }
         }
-        world.operate(Happened::Resumed, StateDocument::resume).await;
+        world.operate(EventKind::Resumed, StateDocument::resume).await;
         Box::pin(self.remedy()).await;
         self.settle().await;
         // What was given up long ago still lands; then the last look.
         sleep(Duration::from_secs(300)).await;
-        world.operate(Happened::Resumed, StateDocument::resume).await;
+        world.operate(EventKind::Resumed, StateDocument::resume).await;
         self.settle().await;
         world.judge_journal().await;
         world.with(|state| {
@@ -742,7 +742,7 @@ impl Player {
         let plan = &self.world.plan;
         let is_short = plan.limits.handler_stop_after < plan.limits.tick_time_max;
         if is_short && self.world.with(|state| state.judge.failures.is_stopped) {
-            return self.world.operate(Happened::Resumed, StateDocument::resume).await;
+            return self.world.operate(EventKind::Resumed, StateDocument::resume).await;
         }
         self.world.with(|state| {
             let next = state.table.behind(state.judge.checkpoint);

@@ -70,7 +70,7 @@ impl Batch {
             started_at: time::macros::datetime!(2026-11-21 09:30:02 UTC),
             attempt: 1,
             replay_id: None,
-            beside: None,
+            replay_guard: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
             tracestate: Some("vendor=7,other=x"),

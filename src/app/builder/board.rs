@@ -9,13 +9,13 @@ use crate::config::{Vars, function_segment};
 use crate::poller::Poller;
 use crate::project::{HOST_FILE, Project, functions_folder};
 use crate::schedule::Schedule;
-use crate::status::Board;
+use crate::status::StatusReader;
 
 impl App {
     /// Returns what shows the state of the pollers; the functions below `root` say when they run.
     ///
     /// A function that never runs has no next tick. `highwater validate` says why it does not run.
-    pub fn board(&self, vars: &dyn Vars, root: &Path) -> Board {
+    pub fn board(&self, vars: &dyn Vars, root: &Path) -> StatusReader {
         let project = Project::read(root, &functions_folder(root), vars);
         let mut schedules: BTreeMap<String, Vec<Schedule>> = BTreeMap::new();
         for function in project.functions.iter().filter(|it| !project.never_runs(&it.name)) {
@@ -25,7 +25,7 @@ impl App {
                 }
             }
         }
-        Board {
+        StatusReader {
             app: self.name.clone(),
             state: self.state.clone(),
             pollers: self.pollers.clone(),

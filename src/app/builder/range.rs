@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{BuildError, Storage, Surroundings, limits};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::handler::Handler;
-use crate::handler::paced::{Pace, Paced};
+use crate::handler::paced::{RateLimit, RateLimited};
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::poller::{Limits, Poller, PollerParts};
@@ -28,7 +28,7 @@ pub struct Ranges {
     store: Arc<dyn StateStore>,
     instance: Arc<Instance>,
     metrics: Arc<Metrics>,
-    pace: Arc<Pace>,
+    pace: Arc<RateLimit>,
 }
 
 impl std::fmt::Debug for Ranges {
@@ -78,12 +78,12 @@ impl Ranges {
             store: Arc::new(LoggedStore::new(state)),
             instance,
             metrics: Arc::default(),
-            pace: Arc::new(Pace::new(rate)),
+            pace: Arc::new(RateLimit::new(rate)),
         }))
     }
 
     /// Returns what counts the rows of all workers.
-    pub fn pace(&self) -> &Pace {
+    pub fn pace(&self) -> &RateLimit {
         &self.pace
     }
 
@@ -104,7 +104,7 @@ impl Worker {
         let handler = surroundings.handler(app, config, &mut None)?;
         Ok(Self {
             source: surroundings.source(config)?,
-            handler: Arc::new(Paced::new(handler, Arc::clone(pace))),
+            handler: Arc::new(RateLimited::new(handler, Arc::clone(pace))),
             ranges: Arc::clone(ranges),
         })
     }

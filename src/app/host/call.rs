@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use url::form_urlencoded;
 
 use crate::page::{self, Answer, Question};
-use crate::status::Board;
+use crate::status::StatusReader;
 
 /// Name of the binding that the answer goes to; `project` wants functions to call it so.
 const OUTPUT: &str = "res";
@@ -92,7 +92,7 @@ fn query(value: Option<&Json>) -> BTreeMap<String, String> {
 }
 
 /// Answers a request for the status page: the outputs of its invocation. Without a board `Err` says why.
-pub(super) async fn status(board: Result<&Board, &str>, body: &[u8]) -> Map<String, Json> {
+pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> Map<String, Json> {
     let call = Call::read(body);
     let question = call.question();
     let moved = call.moved();

@@ -35,8 +35,8 @@ use crate::page;
 use crate::poller::{Poller, StopSignal, TickOutcome, outcome_row};
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
-use crate::repeats::Repeats;
-use crate::status::Board;
+use crate::repeats::LogThrottle;
+use crate::status::StatusReader;
 use crate::telemetry::{LineForm, Telemetry};
 use crate::tick::{TickLine, TickReport, TickRequest};
 use crate::trace::TraceContext;
@@ -63,7 +63,7 @@ pub enum Function {
     /// It looks for pollers that cannot go on.
     Recovery(Arc<Controller>),
     /// It shows how the pollers stand.
-    Status(Arc<Board>),
+    Status(Arc<StatusReader>),
 }
 
 /// Largest body of an invocation: a retry carries an exception dump of any length.
@@ -91,17 +91,17 @@ struct Shared {
     is_cold: AtomicBool,
     invocations: Invocations,
     /// Functions without a poller that were told of.
-    told: Repeats,
+    log_throttle: LogThrottle,
     /// Functions whose last tick found nothing new.
-    idle: Repeats,
+    idle: LogThrottle,
 }
 
 impl Shared {
     fn new(service: Service, ticks: Ticks) -> Self {
         let is_cold = AtomicBool::new(true);
-        let (invocations, told) = (Invocations::default(), Repeats::default());
-        let idle = Repeats::each(IDLE_LINE_INTERVAL);
-        Self { service, ticks, is_cold, invocations, told, idle }
+        let (invocations, log_throttle) = (Invocations::default(), LogThrottle::default());
+        let idle = LogThrottle::each(IDLE_LINE_INTERVAL);
+        Self { service, ticks, is_cold, invocations, log_throttle, idle }
     }
 
     /// Whether this is the first invocation; asked once by each.
@@ -215,7 +215,7 @@ async fn dispatch(
         }
     };
     let Some(asked) = functions.get(&function) else {
-        if shared.told.are_due(&function, "") {
+        if shared.log_throttle.are_due(&function, "") {
             warn!(
                 event = "unknown_function",
                 invocation_id = id,
@@ -420,7 +420,7 @@ fn log_panic(poller: &str, invocation_id: &str, error: &str) -> String {
 async fn show(
     shared: &Shared,
     function: &str,
-    board: &Board,
+    board: &StatusReader,
     invocation: &Invocation,
     body: &[u8],
 ) -> Response<Body> {

@@ -19,11 +19,11 @@ use uuid::Uuid;
 
 use super::guard::{Authority, is_same_origin, is_token};
 use super::{Answer, Offer, Question, answer, failed, health};
-use crate::admin::{Pausing, Resuming};
+use crate::admin::{PauseOutcome, ResumeOutcome};
 use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
 use crate::status::health::Severity;
-use crate::status::{Asked, Board};
+use crate::status::{StatusQuery, StatusReader};
 use crate::tick::TickRequest;
 
 /// Largest form: a reason, and what is around it.
@@ -39,7 +39,7 @@ const REFRESH_SECONDS: u32 = 5;
 #[derive(Debug)]
 pub struct Served {
     /// What tells how the pollers stand.
-    pub board: Board,
+    pub board: StatusReader,
     /// The names that are answered to.
     pub authority: Authority,
     /// Who asks, where pollers may be paused, resumed and ticked from the page; `None` where they may not.
@@ -158,13 +158,14 @@ async fn healthz() -> Response<Body> {
 
 /// Answers with the most urgent severity of all pollers: 200 unless one delivers nothing until someone acts.
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response<Body> {
-    let answer = match shared.served.board.read(Asked::All).await.map(|report| report.severity()) {
-        Ok(Severity::Ok) => health(200, "ok"),
-        Ok(Severity::Warning) => health(200, "warning"),
-        Ok(Severity::Error) => health(503, "error"),
-        // Why is in the log and on the page.
-        Err(_) => health(503, "unavailable"),
-    };
+    let answer =
+        match shared.served.board.read(StatusQuery::All).await.map(|report| report.severity()) {
+            Ok(Severity::Ok) => health(200, "ok"),
+            Ok(Severity::Warning) => health(200, "warning"),
+            Ok(Severity::Error) => health(503, "error"),
+            // Why is in the log and on the page.
+            Err(_) => health(503, "unavailable"),
+        };
     respond(&answer)
 }
 
@@ -197,21 +198,21 @@ async fn act(
     let operator = Operator { by, reason: form.reason };
     let said = match action {
         Action::Pause => match form.poller.admin().pause(operator).await {
-            Ok(Pausing::Paused { running: None, .. }) => "Paused.".to_owned(),
-            Ok(Pausing::Paused { running: Some(owner), .. }) => {
+            Ok(PauseOutcome::Paused { running: None, .. }) => "Paused.".to_owned(),
+            Ok(PauseOutcome::Paused { running: Some(owner), .. }) => {
                 format!("Paused; the tick of {owner} ends after the batch in hand.")
             }
-            Ok(Pausing::PausedBefore(paused)) => {
+            Ok(PauseOutcome::AlreadyPaused(paused)) => {
                 format!("Has been paused by {} before.", paused.by)
             }
             Err(error) => format!("Not paused: {}", chain(&error)),
         },
         Action::Resume => match form.poller.admin().resume(operator).await {
-            Ok(Resuming::Resumed { .. }) => "Resumed.".to_owned(),
-            Ok(Resuming::BackOffEnded { .. }) => {
+            Ok(ResumeOutcome::Resumed { .. }) => "Resumed.".to_owned(),
+            Ok(ResumeOutcome::BackoffEnded { .. }) => {
                 "Backoff ended; the next tick retries the failed batch.".to_owned()
             }
-            Ok(Resuming::NotPaused) => "It was not paused.".to_owned(),
+            Ok(ResumeOutcome::NotPaused) => "It was not paused.".to_owned(),
             Err(error) => format!("Not resumed: {}", chain(&error)),
         },
         Action::Tick => tick(&shared, form.poller).await,

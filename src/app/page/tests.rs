@@ -7,7 +7,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::Cursor;
 use crate::status::health::{Failure, Health, PollerState, Severity};
-use crate::status::{Batch, Event, Lease, Pause, Seen, Status, Tick, Tone};
+use crate::status::{BacklogStatus, Batch, Event, Lease, Pause, Status, Tick, Tone};
 
 /// Texts that would do something if they were not escaped.
 const HOSTILE: [&str; 8] = [
@@ -87,7 +87,7 @@ fn report(text: &str) -> Report {
         checkpoint_at: Some(at),
         checkpoint_age_seconds: Some(3),
         last_batch_id: own(),
-        observed: Some(Seen {
+        observed: Some(BacklogStatus {
             at,
             lag_seconds: Some(1.5),
             positions: Some(3),

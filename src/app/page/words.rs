@@ -162,7 +162,7 @@ pub fn strip(ticks: &[Tick]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Seen;
+    use crate::status::BacklogStatus;
 
     #[test]
     fn spans_are_said_in_one_unit() {
@@ -213,7 +213,7 @@ mod tests {
             longest_ms: std::collections::BTreeMap::new(),
             note: None,
         };
-        let seen = |minute, lag_seconds, positions| Seen {
+        let seen = |minute, lag_seconds, positions| BacklogStatus {
             at: at(minute),
             lag_seconds,
             positions,

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Selection;
 use crate::output::{Exit, Failed, OutputOption, Record, say, tell, time_text};
 use crate::poller;
-use highwater::admin::{Redrive, RedriveEnd, RedriveError, Redriven};
+use highwater::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
 use highwater::config::{Vars, parse_duration};
 use highwater::error::chain;
 use highwater::event::EventId;
@@ -53,23 +53,27 @@ struct Line {
 }
 
 impl Line {
-    fn of(event_id: &EventId, redriven: Redriven) -> Self {
+    fn of(event_id: &EventId, redriven: RedriveOutcome) -> Self {
         let (outcome, delivered_as, attempts, error) = match redriven {
-            Redriven::Delivered { event, stays: None } => ("delivered", Some(event), None, None),
-            Redriven::Delivered { event, stays } => {
+            RedriveOutcome::Delivered { event, stays: None } => {
+                ("delivered", Some(event), None, None)
+            }
+            RedriveOutcome::Delivered { event, stays } => {
                 let why =
                     stays.map(|why| format!("taken, but the entry could not be removed: {why}"));
                 ("delivered, not removed", Some(event), None, why)
             }
-            Redriven::Gone { removed: true } => ("row gone, removed", None, None, None),
-            Redriven::Gone { removed: false } => {
+            RedriveOutcome::RowDeleted { removed: true } => ("row gone, removed", None, None, None),
+            RedriveOutcome::RowDeleted { removed: false } => {
                 let why = "no row has the key any more; `--drop-gone` removes such entries";
                 ("row gone", None, None, Some(why.to_owned()))
             }
-            Redriven::Refused { attempts, error } => ("refused", None, Some(attempts), Some(error)),
-            Redriven::NotTried { error } => ("not tried", None, None, Some(error)),
-            Redriven::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
-            Redriven::Missing => ("not there any more", None, None, None),
+            RedriveOutcome::Refused { attempts, error } => {
+                ("refused", None, Some(attempts), Some(error))
+            }
+            RedriveOutcome::NotAttempted { error } => ("not tried", None, None, Some(error)),
+            RedriveOutcome::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
+            RedriveOutcome::Missing => ("not there any more", None, None, None),
         };
         Self { event_id: event_id.clone(), outcome, delivered_as, attempts, error }
     }

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::admin::{Admin, Operator, RestoreError, Restored};
 use crate::document::FormatError;
 use crate::error::restore_state;
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::poller::memory::never_ran;
 use crate::poller::{Poller, TickError};
 
@@ -84,6 +84,6 @@ impl Admin<'_> {
         document.partition = other.partition;
         // Under the same name a fenced target may have seen this generation: the new one lies above it.
         document.generation = own.generation;
-        Ok(other.admin().restore(&document, &there, (Happened::Cloned, operator)).await?)
+        Ok(other.admin().restore(&document, &there, (EventKind::Cloned, operator)).await?)
     }
 }

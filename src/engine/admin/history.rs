@@ -8,13 +8,13 @@ use super::restore::Present;
 use crate::admin::{Admin, Operator};
 use crate::document::{LoadError, StateDocument};
 use crate::error::chain;
-use crate::journal::{Finding, Folded, Happened, History, JournalMode, Part, Verdict, verify};
+use crate::journal::{EventKind, Finding, Folded, History, JournalMode, Part, Verdict, verify};
 use crate::poller::TickError;
 use crate::store::StoreError;
 
 /// A history beside what is stored.
 #[derive(Debug)]
-pub struct Examined {
+pub struct HistoryCheck {
     /// What was read of the history.
     pub folded: Folded,
     /// What is stored.
@@ -78,7 +78,7 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    pub async fn examine(self) -> Result<Examined, StoreError> {
+    pub async fn examine(self) -> Result<HistoryCheck, StoreError> {
         let mut looks = 1;
         loop {
             // In this order a tick in between only makes the history look behind.
@@ -90,7 +90,7 @@ impl Admin<'_> {
                 Verdict::Behind { .. } | Verdict::NotBegun { .. } | Verdict::Removed { .. }
             );
             if !may_catch_up || looks >= LOOKS_MAX {
-                return Ok(Examined { folded, present, verdict });
+                return Ok(HistoryCheck { folded, present, verdict });
             }
             looks += 1;
         }
@@ -179,7 +179,7 @@ impl Admin<'_> {
             appender.lock().await.begin_part();
         }
         let written = self
-            .change((Happened::Compacted, operator), |base| {
+            .change((EventKind::Compacted, operator), |base| {
                 if base.etag.is_none() || base.document.is_blank() {
                     return Change::Nothing(None);
                 }
@@ -193,7 +193,7 @@ impl Admin<'_> {
         let old: Vec<String> = before.parts.iter().map(|(part, _)| part.to_string()).collect();
         let is_there = after.lines.iter().filter(|line| !old.contains(&line.part)).any(|line| {
             line.entry.as_ref().is_ok_and(|entry| {
-                entry.event == Happened::Compacted
+                entry.event == EventKind::Compacted
                     && entry.place() == place
                     && entry.document.is_some()
             })
@@ -213,7 +213,7 @@ impl Admin<'_> {
     }
 }
 
-impl Examined {
+impl HistoryCheck {
     /// Returns the document that the history leads to.
     pub fn history(&self) -> Option<&StateDocument> {
         self.folded.document.as_ref()

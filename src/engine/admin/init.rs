@@ -36,8 +36,8 @@ impl Admin<'_> {
         if !never_ran(&found) {
             return Ok(Init::StartedBefore);
         }
-        self.poller.refuse_division_of(&found)?;
-        self.poller.refuse_other_division(true).await?;
+        self.poller.reject_partition_count_of(&found)?;
+        self.poller.reject_other_partition_count(true).await?;
         if let Some(marker) = self.poller.read_marker().await? {
             return Err(self.poller.state_vanished(&self.poller.name, marker.created_at).await);
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use crate::admin::Admin;
-use crate::document::{Paused, RecentTick, Snapshot, Standing, StateDocument};
-use crate::journal::Happened;
+use crate::document::{LeaseState, Paused, RecentTick, Snapshot, StateDocument};
+use crate::journal::EventKind;
 use crate::poller::memory::never_ran;
 use crate::poller::{Operator, TickError};
 
@@ -18,7 +18,7 @@ pub(super) const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What became of a request to pause.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Pausing {
+pub enum PauseOutcome {
     /// No tick begins from now on.
     Paused {
         /// What was written.
@@ -27,19 +27,19 @@ pub enum Pausing {
         running: Option<String>,
     },
     /// It was paused already; that stays as it is.
-    PausedBefore(Paused),
+    AlreadyPaused(Paused),
 }
 
 /// What became of a request to resume.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resuming {
+pub enum ResumeOutcome {
     /// The next tick runs.
     Resumed {
         /// What had stopped the poller.
         was: Paused,
     },
     /// It was not paused, but waited to try its failed batch again; the next tick does.
-    BackOffEnded {
+    BackoffEnded {
         /// Until when it would have waited.
         until: OffsetDateTime,
     },
@@ -61,10 +61,10 @@ impl Admin<'_> {
     ///
     /// [`TickError::Load`] if the state cannot be read or written, [`TickError::StateVanished`] if the poller has run
     /// and its state is gone.
-    pub async fn pause(self, operator: Operator<'_>) -> Result<Pausing, TickError> {
-        self.change((Happened::Paused, operator), |base| {
+    pub async fn pause(self, operator: Operator<'_>) -> Result<PauseOutcome, TickError> {
+        self.change((EventKind::Paused, operator), |base| {
             if let Some(paused) = &base.document.paused {
-                return Change::Nothing(Pausing::PausedBefore(paused.clone()));
+                return Change::Nothing(PauseOutcome::AlreadyPaused(paused.clone()));
             }
             let paused = Paused {
                 by: operator.by.to_owned(),
@@ -73,12 +73,12 @@ impl Admin<'_> {
                 extra: serde_json::Map::new(),
             };
             let age = base.age(self.poller.store.grain());
-            let running = match base.document.standing(self.poller.instance.owner_id(), age) {
-                Standing::Held { owner_id } => Some(owner_id),
-                Standing::Free | Standing::Own | Standing::Lapsed => None,
+            let running = match base.document.lease_state(self.poller.instance.owner_id(), age) {
+                LeaseState::Held { owner_id } => Some(owner_id),
+                LeaseState::Free | LeaseState::Own | LeaseState::Lapsed => None,
             };
             let next = base.document.pause(paused.clone(), age);
-            Change::Write(Box::new(next), Pausing::Paused { paused, running })
+            Change::Write(Box::new(next), PauseOutcome::Paused { paused, running })
         })
         .await
     }
@@ -92,17 +92,17 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// As [`Self::pause`].
-    pub async fn resume(self, operator: Operator<'_>) -> Result<Resuming, TickError> {
-        self.change((Happened::Resumed, operator), |base| {
+    pub async fn resume(self, operator: Operator<'_>) -> Result<ResumeOutcome, TickError> {
+        self.change((EventKind::Resumed, operator), |base| {
             let in_flight = base.document.in_flight.as_ref();
             let waits_until = in_flight.and_then(|batch| batch.next_attempt_at);
             let answer = match (&base.document.paused, waits_until) {
-                (Some(was), _) => Resuming::Resumed { was: was.clone() },
-                (None, Some(until)) if until > base.now() => Resuming::BackOffEnded { until },
-                (None, _) => return Change::Nothing(Resuming::NotPaused),
+                (Some(was), _) => ResumeOutcome::Resumed { was: was.clone() },
+                (None, Some(until)) if until > base.now() => ResumeOutcome::BackoffEnded { until },
+                (None, _) => return Change::Nothing(ResumeOutcome::NotPaused),
             };
             let mut next = base.document.resume(base.age(self.poller.store.grain()));
-            next.note(by_hand("resumed", operator, base.now()));
+            next.note(operator_tick("resumed", operator, base.now()));
             Change::Write(Box::new(next), answer)
         })
         .await
@@ -112,7 +112,7 @@ impl Admin<'_> {
     /// Where nothing is stored a blank document is created before anything is written.
     pub(super) async fn change<T>(
         self,
-        told: (Happened, Operator<'_>),
+        action: (EventKind, Operator<'_>),
         change: impl Fn(&Snapshot) -> Change<T>,
     ) -> Result<T, TickError> {
         let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
@@ -127,9 +127,11 @@ impl Admin<'_> {
                 Change::Nothing(answer) => return Ok(answer),
             };
             next.write_id = self.poller.instance.next_write_id();
-            self.poller.number(told.0, &mut next);
+            self.poller.number(action.0, &mut next);
             if let Some(written) = changing.write(&base, next).await? {
-                self.poller.tell_of_operator(told, &written.document, written.written_at()).await;
+                self.poller
+                    .record_operator_action(action, &written.document, written.written_at())
+                    .await;
                 return Ok(answer);
             }
         }
@@ -137,6 +139,10 @@ impl Admin<'_> {
 }
 
 /// Returns the entry of the ring for what an operator did.
-pub(super) fn by_hand(outcome: &str, operator: Operator<'_>, at: OffsetDateTime) -> RecentTick {
+pub(super) fn operator_tick(
+    outcome: &str,
+    operator: Operator<'_>,
+    at: OffsetDateTime,
+) -> RecentTick {
     RecentTick::note(outcome, at, [("by", operator.by), ("reason", operator.reason)])
 }

@@ -7,7 +7,7 @@ use crate::store::{ETag, StateKey, StoreError};
 
 /// What is stored under the name of an entry.
 #[derive(Debug)]
-pub struct Found {
+pub struct StoredEntry {
     /// The event that its name says.
     pub event: EventId,
     /// The entry, or why it cannot be read.
@@ -39,11 +39,11 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    pub async fn entry(self, event: &EventId) -> Result<Option<Found>, StoreError> {
+    pub async fn entry(self, event: &EventId) -> Result<Option<StoredEntry>, StoreError> {
         let key = self.poller.entry_key(event);
         let Some(stored) = self.poller.store.load(&key).await?.stored else { return Ok(None) };
         let entry = decode(&key, &stored.bytes);
-        Ok(Some(Found { event: event.clone(), entry, etag: stored.etag }))
+        Ok(Some(StoredEntry { event: event.clone(), entry, etag: stored.etag }))
     }
 
     /// Removes an entry, unless it was changed since it was read.

@@ -32,11 +32,11 @@ const DELAYS: Backoff = Backoff { first: PAUSE_MIN, max: PAUSE_MAX };
 
 /// What became of a request to begin a range.
 #[derive(Clone, Debug, PartialEq)]
-pub enum RangeBegun {
+pub enum RangeStart {
     /// Its document was made.
-    Begun,
+    Started,
     /// It has a document, which stays as it is.
-    BegunBefore(Box<RangeRecord>),
+    AlreadyStarted(Box<RangeRecord>),
 }
 
 /// How the delivery of a range ended.
@@ -92,21 +92,21 @@ impl Admin<'_> {
         self,
         range: &RangeRecord,
         replay_id: &str,
-    ) -> Result<RangeBegun, TickError> {
+    ) -> Result<RangeStart, TickError> {
         // Opens the source, whose fingerprint the document is to have.
         self.poller.look().await?;
         let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
             if let Some(range) = &base.document.range {
-                return Ok(RangeBegun::BegunBefore(Box::new(range.clone())));
+                return Ok(RangeStart::AlreadyStarted(Box::new(range.clone())));
             }
             let range = RangeRecord { begun_at: base.now(), ..range.clone() };
             let begun = self.poller.begun(base.clone(), None);
             let mut next = Box::new(begun.document.of_range(range, replay_id));
             next.write_id = self.poller.instance.next_write_id();
             if changing.write(&base, next).await?.is_some() {
-                return Ok(RangeBegun::Begun);
+                return Ok(RangeStart::Started);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Admin<'_> {
         self.change_range(|base, age| base.document.cancel_range(base.now(), age)).await
     }
 
-    /// Delivers the range until nothing is left of it, and marks it so; `told` is told of each tick.
+    /// Delivers the range until nothing is left of it, and marks it so; `on_report` is told of each tick.
     ///
     /// It goes on where it stopped, in whatever process that was.
     ///
@@ -139,7 +139,7 @@ impl Admin<'_> {
     pub async fn deliver_range(
         self,
         stop: &StopSignal,
-        told: &mut (dyn FnMut(&TickReport) + Send),
+        on_report: &mut (dyn FnMut(&TickReport) + Send),
     ) -> Result<RangeEnd, TickError> {
         let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
         let failures_max = self.poller.policy.attempts_max.saturating_add(FAILURES_MAX);
@@ -153,7 +153,7 @@ impl Admin<'_> {
                 Some(_) => {}
             }
             let report = self.poller.tick(&request).await;
-            told(&report);
+            on_report(&report);
             if report.rows > 0 {
                 failures = 0;
             }

@@ -11,7 +11,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::time::{Instant, timeout};
 
-use crate::admin::{Admin, Found};
+use crate::admin::{Admin, StoredEntry};
 use crate::document::Refusal;
 use crate::error::chain;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, EventId, Operation};
@@ -48,7 +48,7 @@ pub struct Redrive<'a> {
 
 /// What became of one entry.
 #[derive(Debug)]
-pub enum Redriven {
+pub enum RedriveOutcome {
     /// The handler took its row.
     Delivered {
         /// The event that it was given: that of the row's present state.
@@ -57,7 +57,7 @@ pub enum Redriven {
         stays: Option<String>,
     },
     /// No row has the key any more, or none that the poller delivers.
-    Gone {
+    RowDeleted {
         /// Whether the entry was removed.
         removed: bool,
     },
@@ -69,7 +69,7 @@ pub enum Redriven {
         error: String,
     },
     /// It cannot be delivered; the entry stays as it is.
-    NotTried {
+    NotAttempted {
         /// Why.
         error: String,
     },
@@ -113,17 +113,17 @@ impl From<LeaseError> for RedriveError {
 }
 
 /// An outcome of one entry, and what it says of the target.
-enum Tried {
-    Ended(Redriven),
+enum AttemptResult {
+    Ended(RedriveOutcome),
     /// It failed for no known reason.
-    Unknown(Redriven, HandlerError),
-    Target(Redriven, HandlerError),
+    Unknown(RedriveOutcome, HandlerError),
+    Target(RedriveOutcome, HandlerError),
     /// The process stops, and its handler call was aborted.
     Aborted,
 }
 
 /// How a handler call ended.
-enum Called {
+enum CallResult {
     Accepted,
     Failed(HandlerError),
     Aborted,
@@ -139,12 +139,12 @@ impl<'p> Admin<'p> {
     pub async fn redrive(
         self,
         redrive: &Redrive<'_>,
-        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+        told: &mut (dyn FnMut(&EventId, RedriveOutcome) + Send),
     ) -> Result<RedriveEnd, RedriveError> {
         // A tick of this process would have the same owner id.
         let mut memory = self.poller.memory.lock().await;
         memory.forget();
-        let mut lease = Box::pin(self.lease_by_hand()).await?;
+        let mut lease = Box::pin(self.acquire_operator_lease()).await?;
         let redriving = Box::pin(async {
             let ended = self.redrive_under(&mut lease, redrive, told).await;
             if let Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
@@ -167,7 +167,7 @@ impl<'p> Admin<'p> {
         self,
         lease: &mut Lease<'_>,
         redrive: &Redrive<'_>,
-        told: &mut (dyn FnMut(&EventId, Redriven) + Send),
+        told: &mut (dyn FnMut(&EventId, RedriveOutcome) + Send),
     ) -> Result<RedriveEnd, RedriveError> {
         let mut unknown = 0;
         for event in redrive.events {
@@ -175,29 +175,29 @@ impl<'p> Admin<'p> {
                 return Ok(RedriveEnd::Stopped);
             }
             match self.redrive_one(lease, event, redrive).await? {
-                Tried::Ended(redriven) => {
+                AttemptResult::Ended(redriven) => {
                     unknown = 0;
                     told(event, redriven);
                 }
-                Tried::Unknown(redriven, error) => {
+                AttemptResult::Unknown(redriven, error) => {
                     unknown += 1;
                     told(event, redriven);
                     if unknown == UNKNOWN_FAILURES_MAX {
                         return Ok(RedriveEnd::TargetAtFault(error));
                     }
                 }
-                Tried::Target(redriven, error) => {
+                AttemptResult::Target(redriven, error) => {
                     told(event, redriven);
                     return Ok(RedriveEnd::TargetAtFault(error));
                 }
-                Tried::Aborted => return Ok(RedriveEnd::Stopped),
+                AttemptResult::Aborted => return Ok(RedriveEnd::Stopped),
             }
         }
         Ok(RedriveEnd::Done)
     }
 
     /// Takes the poller's lease, also where it is paused or backing off.
-    async fn lease_by_hand(self) -> Result<Lease<'p>, RedriveError> {
+    async fn acquire_operator_lease(self) -> Result<Lease<'p>, RedriveError> {
         for _ in 0..ACQUIRE_TRIES_MAX {
             let base = self.poller.read().await?;
             let context = LeaseContext {
@@ -235,61 +235,68 @@ impl<'p> Admin<'p> {
         lease: &mut Lease<'_>,
         event: &EventId,
         redrive: &Redrive<'_>,
-    ) -> Result<Tried, RedriveError> {
+    ) -> Result<AttemptResult, RedriveError> {
         let loaded = lease.hold_while(self.entry(event)).await?;
         let loaded = loaded.map_err(|error| TickError::Load(error.into()))?;
-        let Some(Found { event: id, entry, etag }) = loaded else {
-            return Ok(Tried::Ended(Redriven::Missing));
+        let Some(StoredEntry { event: id, entry, etag }) = loaded else {
+            return Ok(AttemptResult::Ended(RedriveOutcome::Missing));
         };
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) => return Ok(Tried::Ended(Redriven::Unreadable(error))),
+            Err(error) => return Ok(AttemptResult::Ended(RedriveOutcome::Unreadable(error))),
         };
-        let at = Place { event: id, etag };
+        let at = EntryVersion { event: id, etag };
         let picked = if redrive.as_stored {
             stored(&entry)
         } else {
             lease.hold_while(self.current(&entry)).await??
         };
         let event = match picked {
-            Picked::Event(event) => event,
-            Picked::Gone => return Ok(Tried::Ended(self.gone(lease, &at, redrive).await?)),
-            Picked::Nothing(error) => return Ok(Tried::Ended(Redriven::NotTried { error })),
+            EventToDeliver::Event(event) => event,
+            EventToDeliver::Gone => {
+                return Ok(AttemptResult::Ended(self.gone(lease, &at, redrive).await?));
+            }
+            EventToDeliver::Nothing(error) => {
+                return Ok(AttemptResult::Ended(RedriveOutcome::NotAttempted { error }));
+            }
         };
         let error = match self.deliver_one(lease, &entry, &event, redrive).await? {
-            Called::Accepted => {
+            CallResult::Accepted => {
                 let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
-                return Ok(Tried::Ended(Redriven::Delivered { event: event.id, stays }));
+                return Ok(AttemptResult::Ended(RedriveOutcome::Delivered {
+                    event: event.id,
+                    stays,
+                }));
             }
-            Called::Failed(error) => error,
-            Called::Aborted => return Ok(Tried::Aborted),
+            CallResult::Failed(error) => error,
+            CallResult::Aborted => return Ok(AttemptResult::Aborted),
         };
         let error = reject_if_single_row(error, 1);
         let blame = blame(&error);
         if blame == Blame::Target {
-            let redriven = Redriven::NotTried { error: chain(&error) };
-            return Ok(Tried::Target(redriven, error));
+            let redriven = RedriveOutcome::NotAttempted { error: chain(&error) };
+            return Ok(AttemptResult::Target(redriven, error));
         }
         let redriven = self.count(lease, &at, &entry, &error).await?;
         Ok(match blame {
-            Blame::Unknown => Tried::Unknown(redriven, error),
-            Blame::Rows | Blame::FirstRow | Blame::Target => Tried::Ended(redriven),
+            Blame::Unknown => AttemptResult::Unknown(redriven, error),
+            Blame::Rows | Blame::FirstRow | Blame::Target => AttemptResult::Ended(redriven),
         })
     }
 
     /// Reads the row of an entry as it is now.
-    async fn current(self, entry: &Entry) -> Result<Picked, TickError> {
+    async fn current(self, entry: &Entry) -> Result<EventToDeliver, TickError> {
         let stored = match entry.event() {
             Ok(event) => event,
-            Err(error) => return Ok(Picked::Nothing(chain(&error))),
+            Err(error) => return Ok(EventToDeliver::Nothing(chain(&error))),
         };
         let rows = self.poller.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
         Ok(match normalize(self.poller.source.shape(), &rows).map(|mut events| events.pop()) {
-            Ok(Some(event)) => Picked::Event(Box::new(event)),
+            Ok(Some(event)) => EventToDeliver::Event(Box::new(event)),
             // That it is deleted is what the row's present state is.
-            Ok(None) if stored.op == Operation::Delete => Picked::Event(Box::new(stored)),
-            Ok(None) => Picked::Gone,
-            Err(error) => Picked::Nothing(chain(&error)),
+            Ok(None) if stored.op == Operation::Delete => EventToDeliver::Event(Box::new(stored)),
+            Ok(None) => EventToDeliver::Gone,
+            Err(error) => EventToDeliver::Nothing(chain(&error)),
         })
     }
 
@@ -299,7 +306,7 @@ impl<'p> Admin<'p> {
         entry: &Entry,
         event: &ChangeEvent,
         redrive: &Redrive<'_>,
-    ) -> Result<Called, RedriveError> {
+    ) -> Result<CallResult, RedriveError> {
         let events = std::slice::from_ref(event);
         let batch_id = BatchId::of(&BatchIdentity {
             poller: &self.poller.name,
@@ -319,7 +326,7 @@ impl<'p> Admin<'p> {
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
             replay_id: Some(redrive.id),
-            beside: None,
+            replay_guard: None,
             events,
             traceparent: None,
             tracestate: None,
@@ -328,13 +335,13 @@ impl<'p> Admin<'p> {
         let limit = self.poller.limits.handler_stop_after;
         let called = Box::pin(timeout(limit, self.poller.guarded(&*self.poller.handler, delivery)));
         Ok(match lease.hold_while(redrive.stop.unless_aborted(called)).await? {
-            Some(Ok(Ok(()))) => Called::Accepted,
-            Some(Ok(Err(error))) => Called::Failed(error),
-            Some(Err(_late)) => Called::Failed(HandlerError::Stalled(limit)),
+            Some(Ok(Ok(()))) => CallResult::Accepted,
+            Some(Ok(Err(error))) => CallResult::Failed(error),
+            Some(Err(_late)) => CallResult::Failed(HandlerError::Stalled(limit)),
             None => {
                 // What it would still do must not follow the release.
                 self.poller.handler.settle().await;
-                Called::Aborted
+                CallResult::Aborted
             }
         })
     }
@@ -342,22 +349,22 @@ impl<'p> Admin<'p> {
     async fn gone(
         self,
         lease: &mut Lease<'_>,
-        at: &Place,
+        at: &EntryVersion,
         redrive: &Redrive<'_>,
-    ) -> Result<Redriven, RedriveError> {
+    ) -> Result<RedriveOutcome, RedriveError> {
         if !redrive.drop_gone {
-            return Ok(Redriven::Gone { removed: false });
+            return Ok(RedriveOutcome::RowDeleted { removed: false });
         }
         Ok(match self.remove_under(lease, at).await? {
-            Ok(()) => Redriven::Gone { removed: true },
-            Err(error) => Redriven::NotTried { error: chain(&error) },
+            Ok(()) => RedriveOutcome::RowDeleted { removed: true },
+            Err(error) => RedriveOutcome::NotAttempted { error: chain(&error) },
         })
     }
 
     async fn remove_under(
         self,
         lease: &mut Lease<'_>,
-        at: &Place,
+        at: &EntryVersion,
     ) -> Result<Result<(), StoreError>, RedriveError> {
         Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
     }
@@ -366,18 +373,18 @@ impl<'p> Admin<'p> {
     async fn count(
         self,
         lease: &mut Lease<'_>,
-        at: &Place,
+        at: &EntryVersion,
         entry: &Entry,
         error: &HandlerError,
-    ) -> Result<Redriven, RedriveError> {
+    ) -> Result<RedriveOutcome, RedriveError> {
         let text = chain(error);
         let (counted, bytes) = entry.refused_again(&text);
         let key = self.poller.entry_key(&at.event);
         let precondition = Precondition::Matches(at.etag.clone());
         let written = lease.hold_while(self.poller.store.store(&key, bytes, precondition)).await?;
         Ok(match written {
-            Ok(_) => Redriven::Refused { attempts: counted.attempts, error: text },
-            Err(why) => Redriven::Refused {
+            Ok(_) => RedriveOutcome::Refused { attempts: counted.attempts, error: text },
+            Err(why) => RedriveOutcome::Refused {
                 attempts: entry.attempts,
                 error: format!("{text}; and that could not be counted: {}", chain(&why)),
             },
@@ -386,27 +393,27 @@ impl<'p> Admin<'p> {
 }
 
 /// Which version of which entry.
-struct Place {
+struct EntryVersion {
     event: EventId,
     etag: ETag,
 }
 
 /// What is delivered for an entry.
-enum Picked {
+enum EventToDeliver {
     Event(Box<ChangeEvent>),
     Gone,
     /// Nothing can be, for this reason.
     Nothing(String),
 }
 
-fn stored(entry: &Entry) -> Picked {
+fn stored(entry: &Entry) -> EventToDeliver {
     if entry.without_columns {
         let why =
             "the event was too large to be stored with its columns: redrive the row as it is now";
-        return Picked::Nothing(why.to_owned());
+        return EventToDeliver::Nothing(why.to_owned());
     }
     match entry.event() {
-        Ok(event) => Picked::Event(Box::new(event)),
-        Err(error) => Picked::Nothing(chain(&error)),
+        Ok(event) => EventToDeliver::Event(Box::new(event)),
+        Err(error) => EventToDeliver::Nothing(chain(&error)),
     }
 }

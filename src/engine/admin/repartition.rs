@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-use super::pause::{Change, by_hand};
+use super::pause::{Change, operator_tick};
 use crate::admin::{Admin, Operator, RestoreError};
 use crate::cursor::Cursor;
 use crate::document::{LoadError, Paused, RepartitionRecord, Snapshot, StateDocument};
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::poller::TickError;
 use crate::source::FetchError;
 
@@ -52,7 +52,7 @@ impl Admin<'_> {
         record: Option<&RepartitionRecord>,
         operator: Operator<'_>,
     ) -> Result<Option<StateDocument>, TickError> {
-        self.change((Happened::Paused, operator), |base| {
+        self.change((EventKind::Paused, operator), |base| {
             let document = &*base.document;
             if !document.is_of_division(self.poller.division()) {
                 return Change::Nothing(None);
@@ -81,7 +81,7 @@ impl Admin<'_> {
         record: &RepartitionRecord,
         operator: Operator<'_>,
     ) -> Result<(), TickError> {
-        self.change((Happened::Repartitioned, operator), |base| {
+        self.change((EventKind::Repartitioned, operator), |base| {
             if base.document.repartition.as_ref().is_none_or(|found| found == record) {
                 return Change::Nothing(());
             }
@@ -129,7 +129,7 @@ impl Admin<'_> {
         if after.is_some() {
             seed.source_state = self.poller.source.anchor(None).await?.state;
         }
-        self.restore(&seed, &present, (Happened::Repartitioned, operator)).await?;
+        self.restore(&seed, &present, (EventKind::Repartitioned, operator)).await?;
         Ok(true)
     }
 
@@ -143,12 +143,12 @@ impl Admin<'_> {
         count: u16,
         operator: Operator<'_>,
     ) -> Result<(), TickError> {
-        self.change((Happened::Repartitioned, operator), |base| {
+        self.change((EventKind::Repartitioned, operator), |base| {
             if base.document.taken_over_by == Some(count) && base.document.repartition.is_none() {
                 return Change::Nothing(());
             }
             let mut next = base.document.taken_over(count, paused(base, operator), self.age(base));
-            next.note(by_hand(Happened::Repartitioned.as_str(), operator, base.now()));
+            next.note(operator_tick(EventKind::Repartitioned.as_str(), operator, base.now()));
             Change::Write(Box::new(next), ())
         })
         .await
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_is_reset_while_keys_are_divided_anew_until_new_parts_begin() {
+    async fn a_partition_can_be_reset_during_a_repartition_until_new_partitions_start() {
         let ann = Operator { by: "ann", reason: "repartition" };
         let world = World::new();
         world.source.put(1, "row");

@@ -12,7 +12,7 @@ use crate::admin::{Admin, Operator, Present, RestoreError, Restored};
 use crate::cursor::{Cursor, CursorMode, KeyValues, SourceFingerprint, SourceState};
 use crate::document::{Generation, LoadError, StateDocument, forgiven};
 use crate::error::{ErrorKind, chain, restart_in_source};
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::partition::whole_of;
 use crate::poller::TickError;
 use crate::range::{
@@ -40,14 +40,14 @@ pub enum ResetTo<'a> {
 
 /// How many rows there are, as far as that can be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum RowCount {
     /// So many.
     Rows(RangeSize),
     /// It cannot be told, for this reason.
     Unknown(String),
 }
 
-impl Counted {
+impl RowCount {
     const NONE: Self = Self::Rows(RangeSize { rows: 0, more: false });
 
     /// Whether there is none for sure.
@@ -58,17 +58,17 @@ impl Counted {
 
 /// What it means that a checkpoint moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weight {
+pub struct ResetImpact {
     /// Which way.
     pub direction: Direction,
     /// Rows that were delivered and come again.
-    pub again: Counted,
+    pub again: RowCount,
     /// Rows that will not be delivered; of change tracking that begins anew, changes of which the
     /// deletions will not be.
-    pub skipped: Counted,
+    pub skipped: RowCount,
 }
 
-impl Weight {
+impl ResetImpact {
     /// Whether something will, or may, not be delivered.
     pub fn skips(&self) -> bool {
         self.direction == Direction::Forward || !self.skipped.is_none()
@@ -78,9 +78,9 @@ impl Weight {
     fn uncounted(direction: Direction, reason: String) -> Self {
         let direction = direction.known_by(0);
         let (again, skipped) = match direction {
-            Direction::Back => (Counted::Unknown(reason), Counted::NONE),
-            Direction::Forward => (Counted::NONE, Counted::Unknown(reason)),
-            Direction::Stays | Direction::ByKey => (Counted::NONE, Counted::NONE),
+            Direction::Back => (RowCount::Unknown(reason), RowCount::NONE),
+            Direction::Forward => (RowCount::NONE, RowCount::Unknown(reason)),
+            Direction::Stays | Direction::ByKey => (RowCount::NONE, RowCount::NONE),
         };
         Self { direction, again, skipped }
     }
@@ -94,7 +94,7 @@ pub struct ResetPlan {
     /// Where it will be; `None` for the beginning.
     pub to: Option<Cursor>,
     /// What that means.
-    pub weight: Weight,
+    pub weight: ResetImpact,
     /// Whether the document is of another source than the settings.
     pub other_source: bool,
     /// Whether the position is kept, and only the source accepted.
@@ -195,8 +195,8 @@ impl Admin<'_> {
                 let poller = whole_of(&self.poller.name).to_owned();
                 return Err(ResetError::Dividing { poller, to: under_way.to });
             }
-            Ok(Some(document)) => self.poller.refuse_division_of(document)?,
-            Ok(None) | Err(_) => self.poller.refuse_other_division(false).await?,
+            Ok(Some(document)) => self.poller.reject_partition_count_of(document)?,
+            Ok(None) | Err(_) => self.poller.reject_other_partition_count(false).await?,
         }
         let stored = present.usable();
         let opened =
@@ -217,7 +217,7 @@ impl Admin<'_> {
         let known = stored.filter(|_| keeps || !other_source);
         let from = stored.and_then(|document| document.checkpoint.cursor.clone());
         let (to, weight) = self.aim(to, from.as_ref(), known).await?;
-        let Aim { cursor: to, state } = to;
+        let NewPosition { cursor: to, state } = to;
         let source_state = if let Some(state) = state {
             state
         } else {
@@ -283,7 +283,7 @@ impl Admin<'_> {
         if plan.present.bytes.is_none() {
             self.poller.write_division_down().await?;
         }
-        Box::pin(self.restore(&next, &plan.present, (Happened::Reset, operator))).await
+        Box::pin(self.restore(&next, &plan.present, (EventKind::Reset, operator))).await
     }
 
     /// Returns what it means to put `document` in the place of what is stored; `None` where the two
@@ -296,7 +296,7 @@ impl Admin<'_> {
         self,
         document: &StateDocument,
         present: &Present,
-    ) -> Result<Option<Weight>, RangeError> {
+    ) -> Result<Option<ResetImpact>, RangeError> {
         let same =
             |stored: &&StateDocument| stored.source_fingerprint == document.source_fingerprint;
         let Some(stored) = present.usable().filter(same) else { return Ok(None) };
@@ -307,11 +307,13 @@ impl Admin<'_> {
             Err(error) => Err(error),
             Ok(()) if self.poller.source.shape().fingerprint != document.source_fingerprint => {
                 let reason = "the settings name another source".to_owned();
-                Ok(Weight::uncounted(direction, reason))
+                Ok(ResetImpact::uncounted(direction, reason))
             }
-            Ok(()) => self.weigh(Way { from, to, direction, state: &stored.source_state }).await,
+            Ok(()) => {
+                self.weigh(PositionMove { from, to, direction, state: &stored.source_state }).await
+            }
         };
-        let uncounted = |error: TickError| Weight::uncounted(direction, chain(&error));
+        let uncounted = |error: TickError| ResetImpact::uncounted(direction, chain(&error));
         Ok(Some(weighed.unwrap_or_else(uncounted)))
     }
 
@@ -322,26 +324,26 @@ impl Admin<'_> {
         to: ResetTo<'_>,
         from: Option<&Cursor>,
         known: Option<&StateDocument>,
-    ) -> Result<(Aim, Weight), ResetError> {
+    ) -> Result<(NewPosition, ResetImpact), ResetError> {
         let shape = self.poller.source.shape();
         let (mut aim, is_now) = match to {
-            ResetTo::Beginning => (Aim::default(), false),
-            ResetTo::Now => (Aim { cursor: self.end().await?, state: None }, true),
+            ResetTo::Beginning => (NewPosition::default(), false),
+            ResetTo::Now => (NewPosition { cursor: self.end().await?, state: None }, true),
             ResetTo::Cursor(text) => {
                 let like = match from.filter(|_| known.is_some()) {
                     Some(from) => from.clone(),
                     None => self.end().await?.unwrap_or_else(|| lowest(shape.mode)),
                 };
-                (Aim { cursor: Some(position(text, &like)?), state: None }, false)
+                (NewPosition { cursor: Some(position(text, &like)?), state: None }, false)
             }
             ResetTo::Document(copy) if copy.source_fingerprint != shape.fingerprint => {
                 return Err(ResetError::OtherDocument);
             }
             ResetTo::Document(copy) => {
                 let state = forgiven(copy.source_state.clone());
-                (Aim { cursor: copy.checkpoint.cursor.clone(), state: Some(state) }, false)
+                (NewPosition { cursor: copy.checkpoint.cursor.clone(), state: Some(state) }, false)
             }
-            ResetTo::Keep => (Aim { cursor: from.cloned(), state: None }, false),
+            ResetTo::Keep => (NewPosition { cursor: from.cloned(), state: None }, false),
         };
         if let Some(cursor) = &aim.cursor {
             let misfit = misfit(cursor, shape.mode, &shape.key);
@@ -376,7 +378,7 @@ impl Admin<'_> {
         }
         let nothing = SourceState::new();
         let state = known.map_or(&nothing, |document| &document.source_state);
-        let way = Way { from, to: aim.cursor.as_ref(), direction, state };
+        let way = PositionMove { from, to: aim.cursor.as_ref(), direction, state };
         let weight = self.weigh(way).await?;
         Ok((aim, weight))
     }
@@ -400,9 +402,9 @@ impl Admin<'_> {
         self.poller.source.present().await.map_err(TickError::Fetch)
     }
 
-    async fn weigh(self, way: Way<'_>) -> Result<Weight, TickError> {
-        let Way { from, to, direction, state } = way;
-        let mut weight = Weight { direction, again: Counted::NONE, skipped: Counted::NONE };
+    async fn weigh(self, way: PositionMove<'_>) -> Result<ResetImpact, TickError> {
+        let PositionMove { from, to, direction, state } = way;
+        let mut weight = ResetImpact { direction, again: RowCount::NONE, skipped: RowCount::NONE };
         if matches!(direction, Direction::Back | Direction::ByKey) {
             let upto = match from {
                 Some(from) => Some(from.clone()),
@@ -412,8 +414,8 @@ impl Admin<'_> {
                 weight.again = self.counted(to, upto, &SourceState::new()).await?;
             }
             let rows = match &weight.again {
-                Counted::Rows(size) => size.rows,
-                Counted::Unknown(_) => 0,
+                RowCount::Rows(size) => size.rows,
+                RowCount::Unknown(_) => 0,
             };
             weight.direction = direction.known_by(rows);
         }
@@ -438,21 +440,21 @@ impl Admin<'_> {
         after: Option<&Cursor>,
         upto: &Cursor,
         state: &SourceState,
-    ) -> Result<Counted, TickError> {
+    ) -> Result<RowCount, TickError> {
         if after.is_some_and(is_first_reading) || is_first_reading(upto) {
             let reason = "rows of change tracking's first reading are not counted";
-            return Ok(Counted::Unknown(reason.to_owned()));
+            return Ok(RowCount::Unknown(reason.to_owned()));
         }
         let window = FetchWindow { after, upto: Some(upto), rows_max: COUNT_MAX, state };
         let rows = self.poller.source.count(window).await.map_err(TickError::Fetch)?;
         let more = u64::try_from(COUNT_MAX).is_ok_and(|max| rows >= max);
-        Ok(Counted::Rows(RangeSize { rows, more }))
+        Ok(RowCount::Rows(RangeSize { rows, more }))
     }
 }
 
 /// A position to go to.
 #[derive(Debug, Default)]
-struct Aim {
+struct NewPosition {
     cursor: Option<Cursor>,
     /// What the source wanted kept beside it.
     state: Option<SourceState>,
@@ -460,7 +462,7 @@ struct Aim {
 
 /// From where to where.
 #[derive(Clone, Copy, Debug)]
-struct Way<'a> {
+struct PositionMove<'a> {
     from: Option<&'a Cursor>,
     to: Option<&'a Cursor>,
     direction: Direction,
@@ -470,12 +472,12 @@ struct Way<'a> {
 
 /// Rows that are skipped need not be there to be counted: to go on behind what was cleaned up is one
 /// reason to skip.
-fn tolerated(counted: Result<Counted, TickError>) -> Result<Counted, TickError> {
+fn tolerated(counted: Result<RowCount, TickError>) -> Result<RowCount, TickError> {
     match counted {
         Err(TickError::Fetch(error))
             if error.is_position_lost() || error.kind == ErrorKind::Data =>
         {
-            Ok(Counted::Unknown(chain(&error)))
+            Ok(RowCount::Unknown(chain(&error)))
         }
         counted => counted,
     }

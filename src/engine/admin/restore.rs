@@ -4,13 +4,13 @@ use serde_json::Value as Json;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use super::pause::{CHANGE_TIME_MAX, by_hand};
+use super::pause::{CHANGE_TIME_MAX, operator_tick};
 use crate::admin::{Admin, Operator};
 use crate::document::{
-    Fence, FencingToken, FormatError, Generation, LeaseAge, LoadError, Refusal, Snapshot, Standing,
-    StateDocument,
+    Fence, FencingToken, FormatError, Generation, LeaseAge, LeaseState, LoadError, Refusal,
+    Snapshot, StateDocument,
 };
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::partition::{Partition, whole_of};
 use crate::poller::Poller;
 use crate::poller::memory::never_ran;
@@ -125,9 +125,9 @@ impl Poller {
     /// # Errors
     ///
     /// [`RestoreError::OtherPart`].
-    pub fn refuse_other_part(&self, document: &StateDocument) -> Result<(), RestoreError> {
+    pub fn reject_other_partition(&self, document: &StateDocument) -> Result<(), RestoreError> {
         let is_own = document.partition == self.partition && document.taken_over_by.is_none();
-        if !self.asks_kin || !document.tells_division() || is_own {
+        if !self.checks_siblings || !document.names_partition_count() || is_own {
             return Ok(());
         }
         let part = |partition: Option<Partition>| {
@@ -175,10 +175,10 @@ impl Admin<'_> {
             .as_ref()
             .ok()
             .zip(age)
-            .map(|(read, age)| read.document.standing(self.poller.instance.owner_id(), age));
+            .map(|(read, age)| read.document.lease_state(self.poller.instance.owner_id(), age));
         let held_by = match standing {
-            Some(Standing::Held { owner_id }) => Some(owner_id),
-            Some(Standing::Free | Standing::Own | Standing::Lapsed) | None => None,
+            Some(LeaseState::Held { owner_id }) => Some(owner_id),
+            Some(LeaseState::Free | LeaseState::Own | LeaseState::Lapsed) | None => None,
         };
         let document = read.map(|read| Some(read.into_document()));
         Ok(Present { bytes, document, held_by, etag, age, date })
@@ -211,9 +211,9 @@ impl Admin<'_> {
         self,
         document: &StateDocument,
         present: &Present,
-        told: (Happened, Operator<'_>),
+        action: (EventKind, Operator<'_>),
     ) -> Result<Restored, RestoreError> {
-        self.poller.refuse_other_part(document)?;
+        self.poller.reject_other_partition(document)?;
         if let Some(owner_id) = present.held_by.clone() {
             return Err(RestoreError::Held { owner_id });
         }
@@ -223,10 +223,10 @@ impl Admin<'_> {
         let generation = self.generation_above(known, present).await?;
         let (generation, saved) = self.save(present, generation).await?;
         let mut next = document.restored(generation, token)?;
-        if told.0 == Happened::Reset {
+        if action.0 == EventKind::Reset {
             next.reset_generation = Some(generation);
         } else {
-            let replaced = if told.0 == Happened::Imported {
+            let replaced = if action.0 == EventKind::Imported {
                 let replaced = Box::pin(self.last_known(present)).await?;
                 // A reset that the copy knows of may be of another history than a loss that was found here.
                 next.reset_generation = replaced.as_ref().and_then(|last| last.reset_generation);
@@ -238,7 +238,7 @@ impl Admin<'_> {
                 next.inherit_loss(replaced);
             }
         }
-        let document = Box::pin(self.put(next, present, told)).await?;
+        let document = Box::pin(self.put(next, present, action)).await?;
         Ok(Restored { document, saved })
     }
 
@@ -263,7 +263,7 @@ impl Admin<'_> {
         // The document keeps its generation, and its batch in hand the id; only the copy needs a number.
         let number = self.generation_above(document.generation, present).await?;
         let (_, saved) = self.save(present, number).await?;
-        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
         Ok(Some(Restored { document, saved }))
     }
 
@@ -289,7 +289,7 @@ impl Admin<'_> {
         let generation = self.generation_above(known, present).await?;
         let Some(next) = document.raised_above(fence, generation)? else { return Ok(None) };
         let (_, saved) = self.save(present, generation).await?;
-        let document = self.put(next, present, (Happened::LeaseBroken, operator)).await?;
+        let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
         Ok(Some(Restored { document, saved }))
     }
 
@@ -298,18 +298,18 @@ impl Admin<'_> {
         self,
         mut next: StateDocument,
         present: &Present,
-        told: (Happened, Operator<'_>),
+        action: (EventKind, Operator<'_>),
     ) -> Result<StateDocument, RestoreError> {
-        next.note(by_hand(told.0.as_str(), told.1, present.date));
+        next.note(operator_tick(action.0.as_str(), action.1, present.date));
         next.write_id = self.poller.instance.next_write_id();
-        self.poller.number(told.0, &mut next);
+        self.poller.number(action.0, &mut next);
         let etag = match &present.etag {
             Some(etag) => etag.clone(),
             None => self.created().await?,
         };
         let written = Box::pin(self.poller.documents(CHANGE_TIME_MAX).replace(next, &etag)).await?;
         let written = written.ok_or(RestoreError::Moved)?;
-        self.poller.tell_of_operator(told, &written.document, written.written_at()).await;
+        self.poller.record_operator_action(action, &written.document, written.written_at()).await;
         Ok(written.into_document())
     }
 

@@ -14,9 +14,9 @@ const DIFFERENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A time that another clock told, and this machine's times around the question.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading {
+pub struct ClockReading {
     /// What it told.
-    pub told: OffsetDateTime,
+    pub reported: OffsetDateTime,
     /// Before it was asked.
     pub asked_at: OffsetDateTime,
     /// When the answer was there.
@@ -25,15 +25,15 @@ pub struct Reading {
     pub grain: Duration,
 }
 
-impl Reading {
+impl ClockReading {
     /// Returns by how much at least the clocks differ: what the round trip and the grain may hide is
     /// left out.
     fn difference(&self) -> Duration {
         let earliest = self.asked_at - self.grain;
-        let off = if self.told < earliest {
-            earliest - self.told
-        } else if self.told > self.answered_at {
-            self.told - self.answered_at
+        let off = if self.reported < earliest {
+            earliest - self.reported
+        } else if self.reported > self.answered_at {
+            self.reported - self.answered_at
         } else {
             time::Duration::ZERO
         };
@@ -46,7 +46,7 @@ impl Reading {
 pub fn judge(
     check: &'static str,
     whose: &str,
-    reading: Reading,
+    reading: ClockReading,
     settle: Option<Duration>,
 ) -> Finding {
     let difference = reading.difference();
@@ -56,7 +56,7 @@ pub fn judge(
         difference.as_millis(),
         round_trip.as_millis()
     );
-    let direction = if reading.told < reading.asked_at { "behind" } else { "ahead" };
+    let direction = if reading.reported < reading.asked_at { "behind" } else { "ahead" };
     match settle {
         Some(settle) if difference >= settle && difference > Duration::ZERO => Finding::warning(
             check,
@@ -80,8 +80,8 @@ mod tests {
 
     fn judged(told_ms: i64, grain_ms: u64, settle: Option<u64>) -> Finding {
         let asked_at = datetime!(2026-01-01 10:00 UTC);
-        let reading = Reading {
-            told: asked_at + time::Duration::milliseconds(told_ms),
+        let reading = ClockReading {
+            reported: asked_at + time::Duration::milliseconds(told_ms),
             asked_at,
             answered_at: asked_at + Duration::from_millis(40),
             grain: Duration::from_millis(grain_ms),
@@ -90,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_round_trip_and_the_grain_hide_is_no_difference() {
-        for (told, grain) in [(0, 0), (40, 0), (-1_000, 1_000)] {
-            let finding = judged(told, grain, Some(5));
+    fn a_difference_within_round_trip_and_grain_is_ignored() {
+        for (reported, grain) in [(0, 0), (40, 0), (-1_000, 1_000)] {
+            let finding = judged(reported, grain, Some(5));
             assert!(finding.found.contains("at least 0 ms (the answer took 40 ms)"), "{finding:?}");
             assert_eq!(finding.level, Level::Ok);
         }

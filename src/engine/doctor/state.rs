@@ -4,11 +4,12 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::Finding;
-use super::clock::{self, Reading};
+use super::clock::{self, ClockReading};
 use crate::clock::Clock;
 use crate::cursor::{CursorMode, SourceFingerprint};
 use crate::document::{
-    FencingToken, LeaseAge, Marker, OnMissingState, Standing, StateDocument, decode, decode_marker,
+    FencingToken, LeaseAge, LeaseState, Marker, OnMissingState, StateDocument, decode,
+    decode_marker,
 };
 use crate::error::{
     Loss, accept_source, chain, end_loss, raise_above, restart_in_source, restore_state,
@@ -40,7 +41,7 @@ pub struct Expected<'a> {
 
 /// What was found, and the document for those who examine what it is about.
 #[derive(Debug, Default)]
-pub struct Examined {
+pub struct StateCheck {
     /// The findings.
     pub findings: Vec<Finding>,
     /// The document, where there is one that can be used.
@@ -54,17 +55,21 @@ pub async fn examine(
     store: &dyn StateStore,
     expected: Expected<'_>,
     clock: &dyn Clock,
-) -> Examined {
+) -> StateCheck {
     let key = StateKey::Document(expected.poller.to_owned());
     let asked_at = clock.now();
     let loaded = match store.load(&key).await {
         Ok(loaded) => loaded,
         Err(error) => {
-            return Examined { findings: vec![unread(&error)], ..Examined::default() };
+            return StateCheck { findings: vec![unread(&error)], ..StateCheck::default() };
         }
     };
-    let reading =
-        Reading { told: loaded.date, asked_at, answered_at: clock.now(), grain: store.grain() };
+    let reading = ClockReading {
+        reported: loaded.date,
+        asked_at,
+        answered_at: clock.now(),
+        grain: store.grain(),
+    };
     let mut findings = vec![
         Finding::ok(STORE, format!("answers; `{key}` was asked for")),
         clock::judge(CLOCK, "the state store", reading, None),
@@ -74,7 +79,7 @@ pub async fn examine(
     findings.extend(more);
     let has_begun = document.as_ref().is_some_and(|document| !document.is_blank());
     let is_first_start = !has_begun && matches!(&marker, Ok(Loaded { stored: None, .. }));
-    Examined { findings, document, is_first_start }
+    StateCheck { findings, document, is_first_start }
 }
 
 /// Judges whether the checkpoint is of the source that settings describe.
@@ -366,10 +371,10 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
 
 fn lease(document: &StateDocument, age: LeaseAge) -> Finding {
     let token = document.lease.fencing_token;
-    match document.standing("", age) {
-        Standing::Free => Finding::ok(LEASE, format!("free, last fencing token {token}")),
-        Standing::Own => Finding::ok(LEASE, format!("held by a nameless owner, token {token}")),
-        Standing::Held { owner_id } => Finding::ok(
+    match document.lease_state("", age) {
+        LeaseState::Free => Finding::ok(LEASE, format!("free, last fencing token {token}")),
+        LeaseState::Own => Finding::ok(LEASE, format!("held by a nameless owner, token {token}")),
+        LeaseState::Held { owner_id } => Finding::ok(
             LEASE,
             format!(
                 "held by `{owner_id}` with fencing token {token}, last written {} s ago (ttl {} s)",
@@ -377,7 +382,7 @@ fn lease(document: &StateDocument, age: LeaseAge) -> Finding {
                 document.lease.ttl_seconds
             ),
         ),
-        Standing::Lapsed => Finding::warning(
+        LeaseState::Lapsed => Finding::warning(
             LEASE,
             format!(
                 "lapsed: `{}` has not written for {} s and did not release it (ttl {} s)",

@@ -249,7 +249,7 @@ impl StateDocument {
     }
 
     /// Puts a batch in flight, with what is known of earlier tries.
-    pub(super) fn take_in_hand(&mut self, batch: InFlight, now: OffsetDateTime) {
+    pub(super) fn start_batch(&mut self, batch: InFlight, now: OffsetDateTime) {
         let known = if batch.late { self.audit.not_taken() } else { self.in_flight.as_ref() };
         self.in_flight = Some(batch.continuing(known).announced(now));
     }

@@ -101,7 +101,7 @@ impl<'a> DocumentStore<'a> {
 
     /// Starts a change by a writer without a lease.
     pub(crate) fn changing(self) -> Changing<'a> {
-        Changing { documents: self, pause: self.pause(), outrun: false }
+        Changing { documents: self, pause: self.pause(), contended: false }
     }
 
     /// Returns the delays between requests that write nothing yet.
@@ -139,7 +139,7 @@ impl<'a> DocumentStore<'a> {
     }
 
     /// The error of a write whose document changes before every attempt.
-    pub(crate) fn outrun(self) -> StoreError {
+    pub(crate) fn contended(self) -> StoreError {
         let reason =
             "another writer, or a proxy that rewrites `ETag`, changed its version before every try";
         StoreError::Unknown { key: self.store.location(self.key), reason: reason.to_owned() }
@@ -151,7 +151,7 @@ pub(crate) struct Changing<'a> {
     documents: DocumentStore<'a>,
     pause: Pause,
     /// Whether another writer was first before.
-    outrun: bool,
+    contended: bool,
 }
 
 impl Changing<'_> {
@@ -199,10 +199,10 @@ impl Changing<'_> {
         let written = Box::pin(self.documents.replace(*next, etag)).await?;
         if written.is_none() {
             // The first conflict costs no pause. Behind a proxy that changes `ETag`s no write ever matches.
-            if self.outrun {
-                self.pause.or_give_up(self.documents.outrun()).await?;
+            if self.contended {
+                self.pause.or_give_up(self.documents.contended()).await?;
             }
-            self.outrun = true;
+            self.contended = true;
         }
         Ok(written)
     }

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_must_be_obeyed_is_named_and_refused_by_who_does_not_know_it() {
+    fn a_required_field_is_rejected_by_name_by_a_version_that_does_not_know_it() {
         let requiring = |names: &str| SEED.replacen('{', &format!("{{\"requires\": {names},"), 1);
         for known in ["[]", "[\"paused\"]"] {
             assert!(decode("orders", requiring(known).as_bytes()).is_ok(), "{known}");

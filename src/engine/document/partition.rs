@@ -42,7 +42,7 @@ pub struct RepartitionRecord {
 
 /// Why parts have no position in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoBound {
+pub enum NoCommonBound {
     /// Some part still reads the rows that a table had when its changes began to be tracked.
     FirstReading,
     /// Their checkpoints are of different modes.
@@ -57,13 +57,13 @@ pub enum NoBound {
 ///
 /// # Errors
 ///
-/// [`NoBound`] if there is none.
-pub fn common_bound(checkpoints: &[Option<&Cursor>]) -> Result<Option<Cursor>, NoBound> {
+/// [`NoCommonBound`] if there is none.
+pub fn common_bound(checkpoints: &[Option<&Cursor>]) -> Result<Option<Cursor>, NoCommonBound> {
     let mut furthest: Option<&Cursor> = None;
     for checkpoint in checkpoints.iter().copied().flatten() {
         let before = furthest.map(|furthest| furthest.compare_leading(checkpoint));
         match before {
-            Some(None) => return Err(NoBound::Modes),
+            Some(None) => return Err(NoCommonBound::Modes),
             Some(Some(std::cmp::Ordering::Less)) | None => furthest = Some(checkpoint),
             Some(Some(_)) => {}
         }
@@ -72,7 +72,7 @@ pub fn common_bound(checkpoints: &[Option<&Cursor>]) -> Result<Option<Cursor>, N
     if furthest.mode == CursorMode::ChangeTracking
         && !checkpoints.iter().all(|checkpoint| checkpoint.is_some_and(reads_changes))
     {
-        return Err(NoBound::FirstReading);
+        return Err(NoCommonBound::FirstReading);
     }
     Ok(Some(Cursor { key: KeyValues::new(), ..furthest.clone() }))
 }
@@ -103,13 +103,14 @@ impl StateDocument {
 
     /// Whether somebody has said into how many parts the keys are divided: a blank document of a whole poller says
     /// nothing yet.
-    pub fn tells_division(&self) -> bool {
+    pub fn names_partition_count(&self) -> bool {
         !self.is_blank() || self.partition.is_some() || self.checkpoint.cursor.is_some()
     }
 
     /// Whether the document is of a division into `count` parts that delivers, or may come to be.
     pub fn is_of_division(&self, count: u16) -> bool {
-        !self.tells_division() || (self.taken_over_by.is_none() && self.divided_into() == count)
+        !self.names_partition_count()
+            || (self.taken_over_by.is_none() && self.divided_into() == count)
     }
 
     /// Returns the document with which a part begins behind `after`.
@@ -193,19 +194,19 @@ mod tests {
         }
         assert_eq!(common_bound(&[None, None]), Ok(None));
         let of_mode = tracked("7");
-        assert_eq!(common_bound(&[Some(&low), Some(&of_mode)]), Err(NoBound::Modes));
+        assert_eq!(common_bound(&[Some(&low), Some(&of_mode)]), Err(NoCommonBound::Modes));
     }
 
     #[test]
-    fn changes_have_no_bound_while_a_part_reads_what_the_table_had() {
+    fn changes_have_no_bound_while_a_partition_reads_its_snapshot() {
         let (changes, more, rows) = (tracked("5"), tracked("9"), tracked("snapshot@9"));
         assert_eq!(common_bound(&[Some(&changes), Some(&more)]), Ok(Some(tracked("9"))));
-        assert_eq!(common_bound(&[Some(&changes), Some(&rows)]), Err(NoBound::FirstReading));
-        assert_eq!(common_bound(&[Some(&changes), None]), Err(NoBound::FirstReading));
+        assert_eq!(common_bound(&[Some(&changes), Some(&rows)]), Err(NoCommonBound::FirstReading));
+        assert_eq!(common_bound(&[Some(&changes), None]), Err(NoCommonBound::FirstReading));
     }
 
     #[test]
-    fn new_parts_begin_at_the_bound_or_at_what_was_to_be_read_again() {
+    fn new_partitions_start_at_the_bound_or_at_the_earliest_reread() {
         let window = |after: Option<Cursor>| {
             let mut with = document();
             with.audit.windows = vec![crate::document::ClosedWindow {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_tells_its_division_or_the_one_that_took_its_place() {
+    fn a_document_names_its_partition_count_or_the_one_that_replaced_it() {
         let mut document = document();
         assert!(document.divided_into() == 1 && document.is_of_division(1));
         document.partition = Some(Partition { index: 1, count: 4 });
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_begins_behind_its_position_and_with_nothing_else() {
+    fn a_partition_starts_after_its_position_and_with_nothing_else() {
         let fingerprint = SourceFingerprint::of(&[("partition", "1 of 4")]);
         let partition = Some(Partition { index: 1, count: 4 });
         let after = at(7, None);

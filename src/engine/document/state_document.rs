@@ -302,7 +302,7 @@ pub struct InFlight {
 
 /// How a batch has failed so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failing {
+pub struct FailureRecord {
     /// Attempts.
     pub attempts: u32,
     /// Since when.
@@ -313,9 +313,9 @@ pub struct Failing {
 
 impl InFlight {
     /// Returns how the batch has failed so far; `None` where it has not.
-    pub fn failing(&self) -> Option<Failing> {
+    pub fn failing(&self) -> Option<FailureRecord> {
         let error = self.last_error.clone()?;
-        Some(Failing { attempts: self.attempt, since: self.first_failed_at, error })
+        Some(FailureRecord { attempts: self.attempt, since: self.first_failed_at, error })
     }
 }
 
@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_tells_percentiles_by_bucket_bounds() {
+    fn a_histogram_gives_percentiles_by_bucket_bounds() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.percentile_ms(99), None);
         for ms in [0, 1, 3, 3, 100_000_000] {

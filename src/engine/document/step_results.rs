@@ -36,7 +36,7 @@ pub struct StepResult {
 
 impl StepResult {
     /// Returns the result of a step that has taken the batch with this digest.
-    pub fn taken(step: &str, digest: Digested, at: OffsetDateTime) -> Self {
+    pub fn accepted(step: &str, digest: Digested, at: OffsetDateTime) -> Self {
         let (step, outcome) = (step.to_owned(), STEP_TAKEN.to_owned());
         Self { step, digest, at, outcome, extra: Map::new() }
     }

@@ -16,7 +16,7 @@ pub use self::failure::Failure;
 use super::audit::{Audit, AuditStep};
 use super::fence::StaleWrite;
 use super::state_document::{
-    Checkpoint, Failing, InFlight, LastFailure, Observed, Paused, RECENT_MAX, RecentTick,
+    Checkpoint, FailureRecord, InFlight, LastFailure, Observed, Paused, RECENT_MAX, RecentTick,
     StateDocument,
 };
 use crate::cursor::Cursor;
@@ -41,7 +41,7 @@ pub struct LeaseAge {
 
 /// What an instance may do with a lease.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Standing {
+pub enum LeaseState {
     /// Nobody holds it.
     Free,
     /// This very instance holds it.
@@ -80,7 +80,7 @@ pub enum Refusal {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
         /// What failed.
-        failing: Option<Failing>,
+        failing: Option<FailureRecord>,
     },
     /// A newer lease has been granted, or the document was made again.
     #[error(
@@ -179,18 +179,18 @@ impl StateDocument {
     ///
     /// A lease has lapsed when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`: both readings are
     /// the service's, so no instance's clock takes part.
-    pub fn standing(&self, owner_id: &str, age: LeaseAge) -> Standing {
+    pub fn lease_state(&self, owner_id: &str, age: LeaseAge) -> LeaseState {
         let lease = &self.lease;
         let Some(holder) = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none()) else {
-            return Standing::Free;
+            return LeaseState::Free;
         };
         if holder == owner_id {
-            return Standing::Own;
+            return LeaseState::Own;
         }
         if self.lapses_in(age).is_zero() {
-            Standing::Lapsed
+            LeaseState::Lapsed
         } else {
-            Standing::Held { owner_id: holder.to_owned() }
+            LeaseState::Held { owner_id: holder.to_owned() }
         }
     }
 
@@ -239,10 +239,10 @@ impl StateDocument {
         if let Some(refused) = self.fence_ahead() {
             return Err(Refusal::FenceAhead(refused));
         }
-        let died = match self.standing(request.owner_id, request.age) {
-            Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
-            Standing::Lapsed => true,
-            Standing::Free | Standing::Own => false,
+        let died = match self.lease_state(request.owner_id, request.age) {
+            LeaseState::Held { owner_id } => return Err(Refusal::Held { owner_id }),
+            LeaseState::Lapsed => true,
+            LeaseState::Free | LeaseState::Own => false,
         };
         let mut next = self.clone();
         if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died) {
@@ -250,7 +250,7 @@ impl StateDocument {
         }
         next.put_late_rows_back();
         if let Some(batch) = request.in_flight {
-            next.take_in_hand(batch, request.now);
+            next.start_batch(batch, request.now);
         }
         let token = self.next_token()?;
         let lease = &mut next.lease;
@@ -302,7 +302,7 @@ impl StateDocument {
         next.touch(commit.now);
         next.succeed(commit.now);
         match commit.then {
-            AfterCommit::Handle(batch) if batch.late => next.take_in_hand(*batch, commit.now),
+            AfterCommit::Handle(batch) if batch.late => next.start_batch(*batch, commit.now),
             AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),
             AfterCommit::Release(tick) => {
                 next.in_flight = None;

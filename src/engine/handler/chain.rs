@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_that_fails_is_named_and_those_behind_it_are_not_called() {
+    async fn a_failing_step_is_named_and_later_steps_are_not_called() {
         let handlers = [Arc::new(RecordingHandler::default()), Arc::default()];
         handlers[0].then_fail(HandlerError::Rejected("422".to_owned()));
         let error = chain(&handlers).handle(Sample::new(2).delivery()).await.unwrap_err();

@@ -15,14 +15,14 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How fast rows may go, shared by all that deliver them.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimit {
     rows_per_second: Option<NonZeroU32>,
     /// When the rows that were let go so far are through.
     free_at: Mutex<Instant>,
     taken: AtomicU64,
 }
 
-impl Pace {
+impl RateLimit {
     /// Returns a pace of so many rows a second; `None` for no limit.
     pub fn new(rows_per_second: Option<NonZeroU32>) -> Self {
         Self { rows_per_second, free_at: Mutex::new(Instant::now()), taken: AtomicU64::new(0) }
@@ -57,9 +57,9 @@ impl Pace {
 
 /// Another handler, at a pace.
 #[derive(Debug)]
-pub struct Paced {
+pub struct RateLimited {
     handler: Arc<dyn Handler>,
-    pace: Arc<Pace>,
+    pace: Arc<RateLimit>,
     /// Whether rows wait here: once for all steps of a chain.
     waits: bool,
     /// Whether what is taken here is taken for good.
@@ -67,10 +67,10 @@ pub struct Paced {
     steps: Vec<Step>,
 }
 
-impl Paced {
+impl RateLimited {
     /// Returns `handler` at this pace; rows wait before the first step of a chain, and count behind the
     /// last one.
-    pub fn new(handler: Arc<dyn Handler>, pace: Arc<Pace>) -> Self {
+    pub fn new(handler: Arc<dyn Handler>, pace: Arc<RateLimit>) -> Self {
         let last = handler.steps().len().saturating_sub(1);
         let step = |(index, step): (usize, &Step)| {
             let (handler, pace) = (Arc::clone(&step.handler), Arc::clone(&pace));
@@ -84,7 +84,7 @@ impl Paced {
 }
 
 #[async_trait]
-impl Handler for Paced {
+impl Handler for RateLimited {
     fn reports_progress(&self) -> bool {
         self.handler.reports_progress()
     }
@@ -120,11 +120,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rows_wait_for_those_before_them_and_not_for_time_that_has_passed() {
-        let pace = Pace::new(NonZeroU32::new(10));
+        let pace = RateLimit::new(NonZeroU32::new(10));
         let milliseconds = |rows| pace.wait_for(rows).as_millis();
         assert_eq!([milliseconds(20), milliseconds(5), milliseconds(1)], [0, 2000, 2500]);
         sleep(Duration::from_secs(60)).await;
         assert_eq!([milliseconds(10), milliseconds(10)], [0, 1000]);
-        assert_eq!(Pace::new(None).wait_for(1_000_000), Duration::ZERO);
+        assert_eq!(RateLimit::new(None).wait_for(1_000_000), Duration::ZERO);
     }
 }

@@ -61,7 +61,7 @@ impl Sample {
             fencing_token: FencingToken(42),
             attempt: 2,
             replay_id: None,
-            beside: None,
+            replay_guard: None,
             events: &self.events,
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
             tracestate: Some("vendor=7,other=x"),

@@ -68,7 +68,7 @@ mod tests {
     use crate::handler::testing::Sample;
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_double_up_to_five_seconds_and_the_last_try_says_its_number() {
+    async fn delays_double_up_to_five_seconds_and_the_last_error_counts_the_attempts() {
         let (sample, mut began_at) = (Sample::new(1), Instant::now());
         let mut tries = Tries::up_to(8);
         let mut waited = Vec::new();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_another_try_will_not_mend_is_not_tried_again() {
+    async fn an_error_that_a_retry_cannot_fix_is_not_retried() {
         let (sample, began_at) = (Sample::new(1), Instant::now());
         for error in [
             HandlerError::Rejected("no".to_owned()),

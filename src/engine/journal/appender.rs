@@ -25,7 +25,7 @@ pub struct Appender {
     retention: Option<Duration>,
     end: Option<(Part, u64)>,
     /// Whether the next append begins a part.
-    anew: bool,
+    starts_part: bool,
 }
 
 /// Most requests to find the end that one append may follow.
@@ -37,12 +37,12 @@ impl Appender {
     /// Returns what appends to the journal of `poller`, and drops the parts of days that ended more than
     /// `retention` ago; `None` keeps all.
     pub fn new(store: Arc<dyn JournalStore>, poller: &str, retention: Option<Duration>) -> Self {
-        Self { store, poller: poller.to_owned(), retention, end: None, anew: false }
+        Self { store, poller: poller.to_owned(), retention, end: None, starts_part: false }
     }
 
     /// Lets the next append begin a part of its own, so that those before it can be dropped.
     pub fn begin_part(&mut self) {
-        self.anew = true;
+        self.starts_part = true;
         self.end = None;
     }
 
@@ -62,7 +62,7 @@ impl Appender {
             highwater.journal.bytes = bytes,
             error.type = Empty,
         );
-        let taken = self.append_until_taken(append).instrument(span.clone());
+        let taken = self.append_with_retries(append).instrument(span.clone());
         let appended = match timeout_at(until, taken).await {
             Ok(appended) => appended,
             Err(_elapsed) => Err(StoreError::Unknown {
@@ -70,7 +70,7 @@ impl Appender {
                 reason: "the journal took no lines in time".to_owned(),
             }),
         };
-        self.anew = false;
+        self.starts_part = false;
         if appended.is_err() {
             span.record("error.type", "JournalAppendError");
             self.end = None;
@@ -81,7 +81,7 @@ impl Appender {
         appended
     }
 
-    async fn append_until_taken(&mut self, append: &Append) -> Result<(), StoreError> {
+    async fn append_with_retries(&mut self, append: &Append) -> Result<(), StoreError> {
         let (mut part, mut position) = match self.end.take() {
             Some((part, position)) if part.day == append.day => (part, position),
             Some(_) | None => self.find_end(append.day).await?,
@@ -108,15 +108,15 @@ impl Appender {
             if !matches!(error, StoreError::Conflict { .. }) {
                 sleep(STORE.delay(tries, seed_of(&self.poller))).await;
             }
-            let Ok(behind) = self.store.read(&part, position).await else { continue };
-            if behind.is_empty() && matches!(error, StoreError::Conflict { .. }) {
+            let Ok(written_after) = self.store.read(&part, position).await else { continue };
+            if written_after.is_empty() && matches!(error, StoreError::Conflict { .. }) {
                 // Shorter than it was: the part was dropped, and the history goes on in another.
                 let Ok(end) = self.find_end(append.day).await else { continue };
                 (part, position) = end;
                 continue;
             }
-            position += length(&behind);
-            if contains(&behind, &append.bytes) {
+            position += length(&written_after);
+            if contains(&written_after, &append.bytes) {
                 self.end = Some((part, position));
                 return Ok(());
             }
@@ -129,7 +129,7 @@ impl Appender {
         let part = last.unwrap_or_else(|| Part::of_day(&self.poller, day));
         let position = self.store.length(&part).await?;
         // Another that begins one at the same time has the same number: one of them follows then.
-        if self.anew && position > 0 { Ok((part.next(), 0)) } else { Ok((part, position)) }
+        if self.starts_part && position > 0 { Ok((part.next(), 0)) } else { Ok((part, position)) }
     }
 
     /// Drops what is older than it must be kept; every day begins with a snapshot, so the rest can be
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_another_wrote_is_kept_and_followed() {
+    async fn writes_of_another_writer_are_kept_and_followed() {
         let store = Arc::new(Faulty::default());
         let mut one = Appender::new(store.clone(), "orders", None);
         let mut other = Appender::new(store.clone(), "orders", None);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_the_part_was_dropped_the_last_one_is_gone_on_with() {
+    async fn appending_continues_in_the_last_part_after_one_was_dropped() {
         let store = Arc::new(Faulty::default());
         let mut appender = Appender::new(store.clone(), "orders", None);
         appender.append(&lines(DAY, "one")).await.unwrap();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_becomes_nothing_is_told_from_one_that_is_gone() {
+    fn a_field_that_becomes_null_is_distinguished_from_one_that_is_removed() {
         let mut old = document([]);
         old.paused = Some(Paused {
             by: "eve".to_owned(),

@@ -22,7 +22,7 @@ where
     F: Future<Output = S>,
 {
     what_is_not_there_is_empty(&make().await).await;
-    what_was_appended_is_read_in_order(&make().await).await;
+    appended_entries_are_read_in_order(&make().await).await;
     another_length_conflicts_and_changes_nothing(&make().await).await;
     parts_are_kept_apart_and_listed_oldest_first(&make().await).await;
     odd_names_are_kept_apart_or_refused(&make().await).await;
@@ -55,7 +55,7 @@ async fn what_is_not_there_is_empty(store: &dyn JournalStore) {
     store.remove(&part, None).await.expect("what is not there can be removed");
 }
 
-async fn what_was_appended_is_read_in_order(store: &dyn JournalStore) {
+async fn appended_entries_are_read_in_order(store: &dyn JournalStore) {
     let part = part("a");
     assert_eq!(append(store, &part, 0, b"one\n").await, 4);
     assert_eq!(append(store, &part, 4, "zw\u{f6}lf\ntwo\n".as_bytes()).await, 15);

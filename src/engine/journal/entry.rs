@@ -25,11 +25,11 @@ pub enum JournalMode {
 
 impl JournalMode {
     /// Whether entries of this kind are recorded.
-    pub fn records(self, event: Happened) -> bool {
+    pub fn records(self, event: EventKind) -> bool {
         match self {
             Self::Off => false,
             Self::Commits => {
-                let stops = event == Happened::PositionLost;
+                let stops = event == EventKind::PositionLost;
                 event.moves_checkpoint() || event.is_of_operator() || stops
             }
             Self::Full => true,
@@ -38,7 +38,7 @@ impl JournalMode {
 
     /// Numbers a write of this kind, where the mode records such: part of the write itself. Returns
     /// whether it does.
-    pub fn number(self, event: Happened, document: &mut StateDocument) -> bool {
+    pub fn number(self, event: EventKind, document: &mut StateDocument) -> bool {
         let is_recorded = self.records(event) && event.writes();
         if is_recorded {
             document.journal_seq = document.journal_seq.saturating_add(1);
@@ -50,7 +50,7 @@ impl JournalMode {
 /// What happened, by the name of its log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happened {
+pub enum EventKind {
     /// The lease was granted.
     LeaseAcquired,
     /// A batch was announced under a lease that was held already.
@@ -100,7 +100,7 @@ pub enum Happened {
     Unknown,
 }
 
-impl Happened {
+impl EventKind {
     /// Returns the name used in entries and logs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -132,7 +132,11 @@ impl Happened {
 
     /// Returns as what a write of `next` over `base` is told of, if at all: as `event`, or where it has none,
     /// such as a renewal, by what else rode on it.
-    pub fn told(event: Option<Self>, base: &StateDocument, next: &StateDocument) -> Option<Self> {
+    pub fn recorded_by(
+        event: Option<Self>,
+        base: &StateDocument,
+        next: &StateDocument,
+    ) -> Option<Self> {
         let rode = base.marked != next.marked
             || base.source_state != next.source_state
             || base.audit != next.audit;
@@ -232,10 +236,10 @@ pub struct Details {
 
 impl Details {
     /// Returns what a write of this kind says of the batch, which made `next` of `base`.
-    pub fn of(event: Happened, base: &StateDocument, next: &StateDocument) -> Self {
+    pub fn of(event: EventKind, base: &StateDocument, next: &StateDocument) -> Self {
         let checkpoint = &next.checkpoint;
         match (event, &next.in_flight) {
-            (Happened::BatchComplete, _) => Self {
+            (EventKind::BatchComplete, _) => Self {
                 batch_id: checkpoint.last_successful_batch_id.clone(),
                 after: base.checkpoint.cursor.clone(),
                 upto: checkpoint.cursor.clone(),
@@ -252,12 +256,12 @@ impl Details {
                     .map(outcome),
                 ..Self::default()
             },
-            (Happened::LeaseReleased, _) => {
+            (EventKind::LeaseReleased, _) => {
                 Self { outcome: next.recent.last().map(outcome), ..Self::default() }
             }
             (_, Some(batch)) => {
-                let has_failed = event == Happened::HandlerFailed;
-                let kept = batch.steps.last().filter(|_| event == Happened::StepComplete);
+                let has_failed = event == EventKind::HandlerFailed;
+                let kept = batch.steps.last().filter(|_| event == EventKind::StepComplete);
                 Self {
                     batch_id: Some(batch.batch_id.clone()),
                     after: batch.after.clone(),
@@ -291,7 +295,7 @@ pub struct Entry {
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
     /// What happened.
-    pub event: Happened,
+    pub event: EventKind,
     /// The poller.
     pub poller_name: String,
     /// Whose doing it was; absent for operators.
@@ -319,7 +323,7 @@ impl Entry {
     /// Returns the entry of what an operator did, which is always a snapshot: such entries are rare, and
     /// come from programs that know of no entry before.
     pub fn of_operator(
-        event: Happened,
+        event: EventKind,
         document: &StateDocument,
         at: OffsetDateTime,
         by: &str,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::history::read_part;
-use super::{Entry, Happened, History};
+use super::{Entry, EventKind, History};
 use crate::document::{Generation, StateDocument};
 
 /// What is wrong with a history; folding goes on behind it.
@@ -109,7 +109,7 @@ pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
 pub fn fold(mut entries: Vec<Entry>) -> Folded {
     entries.retain(Entry::wrote);
     entries.sort_by_key(Entry::place);
-    let compacted = |entry: &Entry| entry.event == Happened::Compacted && entry.document.is_some();
+    let compacted = |entry: &Entry| entry.event == EventKind::Compacted && entry.document.is_some();
     if let Some(begin) = entries.iter().rposition(compacted) {
         // What was appended late, of a history that was dropped.
         entries.drain(..begin);

@@ -3,7 +3,7 @@
 use time::{Date, OffsetDateTime};
 
 use super::store::length;
-use super::{Entry, Finding, Folded, Happened, JournalStore, Part, VERSION, fold};
+use super::{Entry, EventKind, Finding, Folded, JournalStore, Part, VERSION, fold};
 use crate::document::{FencingToken, Generation};
 use crate::store::StoreError;
 
@@ -37,7 +37,7 @@ pub struct Filter {
     /// Before this; storage time.
     pub until: Option<OffsetDateTime>,
     /// What happened: any of these, or anything where there are none.
-    pub events: Vec<Happened>,
+    pub events: Vec<EventKind>,
     /// The batch that they are about.
     pub batch_id: Option<String>,
     /// The grant under which they happened.
@@ -163,7 +163,7 @@ mod tests {
     use crate::document::StateDocument;
     use crate::journal::MemoryJournal;
 
-    fn entry(seq: u64, event: Happened) -> Entry {
+    fn entry(seq: u64, event: EventKind) -> Entry {
         let fingerprint = SourceFingerprint::of(&[("table", "orders")]);
         let mut document = StateDocument::new("orders", fingerprint, Generation(7));
         document.journal_seq = seq;
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn each_filter_leaves_out_what_is_not_meant() {
+    fn each_filter_excludes_other_entries() {
         let entries = [
-            entry(9, Happened::Paused),
-            entry(11, Happened::Resumed),
-            entry(10, Happened::Paused),
-            entry(20, Happened::Reset),
+            entry(9, EventKind::Paused),
+            entry(11, EventKind::Resumed),
+            entry(10, EventKind::Paused),
+            entry(20, EventKind::Reset),
         ];
         let history = history(&[text(&entries), b"{\n".to_vec()].concat());
         let at =
@@ -206,7 +206,7 @@ mod tests {
             (Filter { since: Some(at(10)), ..all.clone() }, &[10, 11, 20]),
             (Filter { until: Some(at(11)), ..all.clone() }, &[9, 10]),
             (
-                Filter { events: vec![Happened::Paused, Happened::Reset], ..all.clone() },
+                Filter { events: vec![EventKind::Paused, EventKind::Reset], ..all.clone() },
                 &[9, 10, 20],
             ),
             (Filter { token: Some(FencingToken(1)), ..all.clone() }, &[10, 11]),
@@ -222,7 +222,7 @@ mod tests {
         let parts =
             [date!(2026 - 04 - 07), date!(2026 - 04 - 08)].map(|d| Part::of_day("orders", d));
         for (part, seq) in parts.iter().zip(1..) {
-            store.append(part, 0, text(&[entry(seq, Happened::Paused)])).await.unwrap();
+            store.append(part, 0, text(&[entry(seq, EventKind::Paused)])).await.unwrap();
         }
         let all = History::read(&store, "orders", None).await.unwrap();
         assert_eq!(seqs(&all, &Filter::default()), [1, 2]);
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_compaction_left_behind_does_not_count() {
-        let mut late = entry(3, Happened::Resumed);
+    fn leftovers_of_a_compaction_do_not_count() {
+        let mut late = entry(3, EventKind::Resumed);
         late.document = None;
         late.changes = Some(crate::journal::Changes::default());
-        let folded = history(&text(&[late.clone(), entry(4, Happened::Compacted)])).fold();
+        let folded = history(&text(&[late.clone(), entry(4, EventKind::Compacted)])).fold();
         assert_eq!((folded.findings, folded.document.unwrap().journal_seq), (vec![], 4));
-        let folded = history(&text(&[late, entry(4, Happened::Paused)])).fold();
+        let folded = history(&text(&[late, entry(4, EventKind::Paused)])).fold();
         assert_eq!(folded.findings.len(), 1, "any other snapshot tells of the gap before it");
     }
 }

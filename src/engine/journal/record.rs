@@ -2,7 +2,7 @@
 
 use time::{Date, OffsetDateTime};
 
-use super::{Changes, Details, Entry, Happened, JournalMode, VERSION};
+use super::{Changes, Details, Entry, EventKind, JournalMode, VERSION};
 use crate::document::{Holder, StateDocument};
 
 /// Lines that are to be appended together.
@@ -20,15 +20,15 @@ pub struct Append {
 #[derive(Clone, Copy, Debug)]
 pub struct Numbering {
     mode: JournalMode,
-    told: bool,
+    recorded_before: bool,
 }
 
 impl Numbering {
     /// Numbers a write of this kind, where such are recorded, and notes that the journal has entries where
     /// this process has appended some.
-    pub fn number(self, event: Happened, document: &mut StateDocument) {
+    pub fn number(self, event: EventKind, document: &mut StateDocument) {
         if self.mode.number(event, document) {
-            document.journal_told |= self.told;
+            document.journal_told |= self.recorded_before;
         }
     }
 }
@@ -49,7 +49,7 @@ pub struct Recorder {
     /// Whether entries were taken to be appended, and how that ended is not known.
     is_appending: bool,
     /// Whether an append was taken.
-    told: bool,
+    recorded_before: bool,
 }
 
 /// Entries that wait for the next append.
@@ -61,9 +61,9 @@ struct Pending {
 
 /// Something that a holder did or found.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct HolderEvent<'a> {
     /// What.
-    pub event: Happened,
+    pub event: EventKind,
     /// When; storage time.
     pub at: OffsetDateTime,
     /// Who.
@@ -77,7 +77,7 @@ pub struct Seen<'a> {
 impl Recorder {
     /// Returns a recorder that knows of no entry yet.
     pub fn new(mode: JournalMode) -> Self {
-        Self { mode, recorded: None, pending: None, is_appending: false, told: false }
+        Self { mode, recorded: None, pending: None, is_appending: false, recorded_before: false }
     }
 
     /// Returns how much is recorded.
@@ -87,15 +87,15 @@ impl Recorder {
 
     /// Returns how writes are numbered from now on.
     pub fn numbering(&self) -> Numbering {
-        Numbering { mode: self.mode, told: self.told }
+        Numbering { mode: self.mode, recorded_before: self.recorded_before }
     }
 
     /// Adds an entry to what will be appended, where the mode records such.
-    pub fn record(&mut self, seen: Seen<'_>) {
+    pub fn record(&mut self, seen: HolderEvent<'_>) {
         if !self.mode.records(seen.event) {
             return;
         }
-        let Seen { event, at, holder, document, details } = seen;
+        let HolderEvent { event, at, holder, document, details } = seen;
         let day = self.pending(at).day;
         // A lost answer may have been found landed under a newer grant: that document is not ours to tell.
         // A note is told of by who wrote it, who holds nothing where the tick was idle.
@@ -145,7 +145,7 @@ impl Recorder {
         })
     }
 
-    /// Returns what is to be appended now, if anything; [`Self::told`] or [`Self::lost`] has to follow.
+    /// Returns what is to be appended now, if anything; [`Self::recorded_before`] or [`Self::lost`] has to follow.
     pub fn take(&mut self) -> Option<Append> {
         if self.is_appending {
             // Whoever appended was dropped before the append ended.
@@ -161,9 +161,9 @@ impl Recorder {
     }
 
     /// Notes that an append was taken.
-    pub fn told(&mut self) {
+    pub fn mark_recorded(&mut self) {
         self.is_appending = false;
-        self.told = true;
+        self.recorded_before = true;
     }
 
     /// Notes that an append failed, or may have.

@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    fn write(&mut self, event: Happened, mut next: StateDocument) {
+    fn write(&mut self, event: EventKind, mut next: StateDocument) {
         self.writes += 1;
         next.write_id = format!("w{}", self.writes);
         if self.mode.number(event, &mut next) {
@@ -146,10 +146,10 @@ impl World {
         self.document = next;
     }
 
-    fn seen(&mut self, process: usize, event: Happened, holder: &Holder) {
+    fn seen(&mut self, process: usize, event: EventKind, holder: &Holder) {
         let (at, document) = (self.now, &self.document);
         let details = Details::default();
-        self.recorders[process].record(Seen { event, at, holder, document, details });
+        self.recorders[process].record(HolderEvent { event, at, holder, document, details });
     }
 
     fn acquire(&mut self, process: usize) -> Holder {
@@ -166,9 +166,9 @@ impl World {
         let mut held = self.document.acquire(request).unwrap();
         held.marked = true;
         let holder = held.holder(owner_id);
-        self.write(Happened::LeaseAcquired, held);
-        self.seen(process, Happened::LeaseAcquired, &holder);
-        self.seen(process, Happened::ExecutionStarted, &holder);
+        self.write(EventKind::LeaseAcquired, held);
+        self.seen(process, EventKind::LeaseAcquired, &holder);
+        self.seen(process, EventKind::ExecutionStarted, &holder);
         holder
     }
 
@@ -204,10 +204,10 @@ impl World {
         for step in 0..steps {
             let batch = self.document.in_flight.clone().unwrap();
             let name = ["first", "second"][step];
-            let result = StepResult::taken(name, batch.digest.clone(), self.now);
+            let result = StepResult::accepted(name, batch.digest.clone(), self.now);
             let next = self.document.complete_step(holder, batch, (step, result)).unwrap();
-            self.write(Happened::StepComplete, next);
-            self.seen(process, Happened::StepComplete, holder);
+            self.write(EventKind::StepComplete, next);
+            self.seen(process, EventKind::StepComplete, holder);
         }
     }
 
@@ -227,8 +227,8 @@ impl World {
                     pause: None,
                 };
                 let failed = self.document.fail(&holder, failure).unwrap();
-                self.write(Happened::HandlerFailed, failed);
-                return self.seen(process, Happened::HandlerFailed, &holder);
+                self.write(EventKind::HandlerFailed, failed);
+                return self.seen(process, EventKind::HandlerFailed, &holder);
             }
             self.row += 1;
             let then = match left {
@@ -241,8 +241,8 @@ impl World {
             let renewed = self.document.renew(&holder, self.now + Duration::from_secs(1)).unwrap();
             self.document = renewed;
             let committed = self.document.commit(&holder, commit).unwrap();
-            self.write(Happened::BatchComplete, committed);
-            self.seen(process, Happened::BatchComplete, &holder);
+            self.write(EventKind::BatchComplete, committed);
+            self.seen(process, EventKind::BatchComplete, &holder);
             if self.appends_midway && self.midway.is_none() {
                 self.midway = self.recorders[process].take().map(|append| append.bytes);
             }
@@ -262,11 +262,11 @@ impl World {
         match how {
             Appended::Yes | Appended::Midway { .. } => {
                 self.journal.extend(bytes);
-                recorder.told();
+                recorder.mark_recorded();
             }
             Appended::Twice => {
                 self.journal.extend([bytes.clone(), bytes].concat());
-                recorder.told();
+                recorder.mark_recorded();
             }
             Appended::No => recorder.lost(),
             Appended::Died => *recorder = Recorder::new(self.mode),
@@ -274,7 +274,7 @@ impl World {
         self.whole &= matches!(how, Appended::Yes | Appended::Twice);
     }
 
-    fn by_operator(&mut self, event: Happened, next: StateDocument) {
+    fn by_operator(&mut self, event: EventKind, next: StateDocument) {
         self.write(event, next);
         let entry = Entry::of_operator(event, &self.document, self.now, "eve@laptop", Some("why"));
         entry.write_to(&mut self.journal);
@@ -291,21 +291,21 @@ impl World {
             }
             Step::Recover => {
                 let released = self.document.break_lease().unwrap();
-                self.by_operator(Happened::Recovered, released);
+                self.by_operator(EventKind::Recovered, released);
             }
             Step::Restore { imported } => {
-                let event = if imported { Happened::Imported } else { Happened::Rebuilt };
+                let event = if imported { EventKind::Imported } else { EventKind::Rebuilt };
                 let generation = Generation(self.document.generation.0 + 1);
                 let token = self.document.lease.fencing_token;
                 self.by_operator(event, self.document.restored(generation, token).unwrap());
             }
-            Step::Compact => self.by_operator(Happened::Compacted, self.document.rewritten(age)),
+            Step::Compact => self.by_operator(EventKind::Compacted, self.document.rewritten(age)),
             Step::Note { process } => {
                 let mut next = self.document.clone();
                 next.source_state.insert("mark".to_owned(), self.writes.into());
-                self.write(Happened::Noted, next);
+                self.write(EventKind::Noted, next);
                 let holder = self.document.holder(["a", "b"][process]);
-                self.seen(process, Happened::Noted, &holder);
+                self.seen(process, EventKind::Noted, &holder);
                 self.append(process, Appended::Yes);
             }
             Step::Die { process } => {
@@ -315,12 +315,12 @@ impl World {
             Step::Pause => {
                 let (by, reason) = ("eve@laptop".to_owned(), "why".to_owned());
                 let paused = Paused { by, reason, at: self.now, extra: serde_json::Map::new() };
-                self.by_operator(Happened::Paused, self.document.pause(paused, age));
-                self.by_operator(Happened::Resumed, self.document.resume(age));
+                self.by_operator(EventKind::Paused, self.document.pause(paused, age));
+                self.by_operator(EventKind::Resumed, self.document.resume(age));
             }
             Step::Reset => {
                 let to = self.document.reset(None, format!("replay-{}", self.writes)).unwrap();
-                self.by_operator(Happened::Reset, to);
+                self.by_operator(EventKind::Reset, to);
             }
             Step::Observe => {
                 self.document = self.document.observe(self.observed(), age);
@@ -432,7 +432,7 @@ fn the_first_entry_is_a_snapshot_and_the_next_ones_say_what_changed() {
 }
 
 #[test]
-fn each_day_begins_with_a_snapshot() {
+fn each_day_starts_with_a_snapshot() {
     let mut world = three_ticks();
     world.run(Step::Wait { minutes: 255 });
     let is_new_day = |world: &World| world.now.date() != START.date();
@@ -446,7 +446,7 @@ fn each_day_begins_with_a_snapshot() {
 }
 
 #[test]
-fn a_journal_that_lacks_lines_says_which() {
+fn a_journal_with_missing_lines_names_them() {
     let world = three_ticks();
     let (all, _) = read_lines("all", &world.journal);
     let without = |lost: &[u64]| {
@@ -499,7 +499,7 @@ fn an_event_of_a_newer_version_is_kept_and_one_of_another_form_is_named() {
 }
 
 #[test]
-fn two_writes_of_one_number_are_told() {
+fn two_writes_of_one_number_are_reported() {
     let world = three_ticks();
     let (mut entries, _) = read_lines("all", &world.journal);
     let mut other = entries.last().unwrap().clone();
@@ -513,7 +513,7 @@ fn two_writes_of_one_number_are_told() {
 }
 
 #[test]
-fn a_write_that_moves_back_what_only_grows_is_told() {
+fn a_write_that_decreases_a_growing_value_is_reported() {
     let world = three_ticks();
     let back = |event, change: &dyn Fn(&mut StateDocument)| {
         let mut document = world.document.clone();
@@ -525,18 +525,18 @@ fn a_write_that_moves_back_what_only_grows_is_told() {
     };
     let to_one = |document: &mut StateDocument| document.checkpoint.cursor = Some(at(1));
     assert_eq!(
-        back(Happened::Paused, &to_one),
+        back(EventKind::Paused, &to_one),
         ["entry 7 of generation 7 moves the checkpoint back"]
     );
     assert_eq!(
-        back(Happened::Paused, &|document| document.checkpoint.cursor = None),
+        back(EventKind::Paused, &|document| document.checkpoint.cursor = None),
         ["entry 7 of generation 7 moves the checkpoint back"]
     );
     assert_eq!(
-        back(Happened::Reset, &|document| document.lease.fencing_token.0 -= 1),
+        back(EventKind::Reset, &|document| document.lease.fencing_token.0 -= 1),
         ["entry 7 of generation 7 moves the fencing token back"]
     );
-    assert_eq!(back(Happened::Reset, &to_one), Vec::<String>::new());
+    assert_eq!(back(EventKind::Reset, &to_one), Vec::<String>::new());
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn the_first_difference_between_history_and_document_is_named() {
 }
 
 #[test]
-fn what_is_not_recorded_is_not_numbered_either() {
+fn unrecorded_events_are_not_numbered() {
     for (mode, counted) in
         [(JournalMode::Off, 0), (JournalMode::Commits, 3), (JournalMode::Full, 9)]
     {
@@ -601,11 +601,11 @@ fn what_is_not_recorded_is_not_numbered_either() {
 }
 
 #[test]
-fn a_document_of_a_newer_grant_is_not_told_of_as_ours() {
+fn a_document_of_a_newer_grant_is_not_recorded_as_ours() {
     let mut world = three_ticks();
     let holder = world.document.holder("a");
     world.run(Step::Tick { process: 1, batches: 1, steps: 0, fails: false, append: Appended::Yes });
-    world.seen(0, Happened::BatchComplete, &holder);
+    world.seen(0, EventKind::BatchComplete, &holder);
     world.append(0, Appended::Yes);
     let last = lines(&world).pop().unwrap();
     assert_eq!((last["owner_id"].as_str(), last["fencing_token"].as_u64()), (Some("a"), Some(3)));
@@ -623,13 +623,13 @@ fn the_page_of_the_journal_names_each_event() {
     let arms =
         code.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \""));
     let mut told: Vec<_> = arms.filter_map(|(_, rest)| rest.strip_suffix("\",")).collect();
-    told.retain(|name| *name != Happened::Unknown.as_str());
+    told.retain(|name| *name != EventKind::Unknown.as_str());
     assert!(told.len() > 15, "{told:?}");
     named.sort_unstable();
     told.sort_unstable();
     assert_eq!(named, told);
     for name in told {
-        let event: Happened = serde_json::from_value(name.into()).unwrap();
+        let event: EventKind = serde_json::from_value(name.into()).unwrap();
         assert_eq!(event.as_str(), name);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Lease, LeaseError};
 use crate::document::{Holder, InFlight, StateDocument, StepResult};
-use crate::journal::Happened;
+use crate::journal::EventKind;
 
 impl Lease<'_> {
     /// Stores the result of `step`, which accepted `batch` after `steps_before` other steps had: the current batch,
@@ -16,11 +16,11 @@ impl Lease<'_> {
         batch: InFlight,
         (steps_before, step): (usize, &str),
     ) -> Result<(), LeaseError> {
-        let result = StepResult::taken(step, batch.digest.clone(), self.now());
+        let result = StepResult::accepted(step, batch.digest.clone(), self.now());
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.complete_step(holder, batch.clone(), (steps_before, result.clone()))
         };
         let deadline = self.deadline();
-        self.write(Some(Happened::StepComplete), &apply, None, deadline).await
+        self.write(Some(EventKind::StepComplete), &apply, None, deadline).await
     }
 }

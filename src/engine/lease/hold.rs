@@ -16,7 +16,7 @@ use super::metrics::Heartbeat;
 use super::{COMMIT_GRACE, Lease, LeaseError};
 use crate::cursor::SourceState;
 use crate::document::{Commit, Holder, StateDocument};
-use crate::journal::{Details, Happened};
+use crate::journal::{Details, EventKind};
 
 /// Returns the commit of what the work has accepted since the last call, given the document and the time.
 pub type Accepted<'a> = dyn FnMut(&StateDocument, OffsetDateTime) -> Option<Commit> + Send + 'a;
@@ -85,7 +85,7 @@ impl Lease<'_> {
     pub fn note_started(&mut self, details: impl FnOnce() -> Details) {
         match &mut self.overlapped.pending {
             Some(pending) => pending.started = Some(details()),
-            None => self.note(Happened::ExecutionStarted, details),
+            None => self.note(EventKind::ExecutionStarted, details),
         }
     }
 
@@ -197,7 +197,7 @@ impl Lease<'_> {
         let committed = Box::pin(self.commit_until(pending.commit, until)).await;
         self.remember = for_another;
         if let Some(details) = pending.started {
-            self.note(Happened::ExecutionStarted, || details);
+            self.note(EventKind::ExecutionStarted, || details);
         }
         committed.map_err(|error| LeaseError::Uncommitted(Box::new(error)))?;
         self.overlapped.confirmed = Some(began_at.elapsed());
@@ -236,7 +236,7 @@ impl Lease<'_> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, prefix.clone())
         };
-        self.write(Some(Happened::BatchComplete), &apply, Some(&batch_id), until).await
+        self.write(Some(EventKind::BatchComplete), &apply, Some(&batch_id), until).await
     }
 }
 

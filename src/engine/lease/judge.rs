@@ -94,7 +94,7 @@ impl DocumentStore<'_> {
             if unchanged {
                 pause.or_give_up(self.unanswered()).await?;
             } else if rebased {
-                pause.or_give_up(self.outrun()).await?;
+                pause.or_give_up(self.contended()).await?;
             }
             rebased |= !unchanged;
             base = found;

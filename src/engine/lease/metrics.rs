@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Acquired, Lease, LeaseContext, LeaseError};
-use crate::document::{Refusal, Snapshot, Standing, StateDocument};
+use crate::document::{LeaseState, Refusal, Snapshot, StateDocument};
 use crate::metrics::{FoundBy, Metrics};
 
 /// Counts a lease as held for as long as it lives.
@@ -41,7 +41,7 @@ pub(super) fn granted(context: LeaseContext<'_>, base: &Snapshot, duration: Dura
     if let Some(metrics) = context.instance.metrics() {
         metrics.lease_acquired(poller, duration);
         let age = base.age(context.store.grain());
-        if base.document.standing(context.instance.owner_id(), age) == Standing::Lapsed {
+        if base.document.lease_state(context.instance.owner_id(), age) == LeaseState::Lapsed {
             let idle = base.document.idle(age).saturating_sub(duration);
             let requeued = base.document.in_flight.is_some();
             metrics.lease_expired(poller, FoundBy::Tick, idle, requeued);

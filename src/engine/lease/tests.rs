@@ -148,7 +148,7 @@ async fn many_short_holds_renew_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_stopped_when_another_has_taken_the_lease() {
+async fn work_is_stopped_after_a_takeover() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     world.meddle(|document| document.break_lease().unwrap()).await;
@@ -274,7 +274,7 @@ async fn a_read_that_fails_after_a_lost_answer_is_unknown_and_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_known_until_the_deadline_is_reported_as_unknown_not_as_lost() {
+async fn an_outcome_unknown_until_the_deadline_is_reported_as_unknown_not_as_lost() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let now = lease.now();
@@ -339,7 +339,7 @@ async fn an_own_late_renewal_does_not_cost_the_holder_its_commit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lapsed_lease_that_nobody_took_still_commits() {
+async fn a_lapsed_lease_without_a_successor_still_commits() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     sleep(500).await;
@@ -379,7 +379,7 @@ async fn a_late_write_of_a_former_holder_never_lands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_that_was_removed_is_gone_not_created_anew() {
+async fn a_removed_document_is_reported_as_gone_and_not_created_again() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     world.memory.lose(&world.key);
@@ -400,7 +400,7 @@ async fn the_marker_rides_on_the_next_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_storage_clock_is_told_without_asking() {
+async fn the_storage_clock_is_known_without_a_request() {
     let world = World::new();
     let lease = world.acquire(&world.a).await;
     let before = lease.now();
@@ -448,7 +448,7 @@ async fn work_is_stopped_at_the_deadline_while_a_renewal_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_source_wants_kept_is_written_once() {
+async fn source_state_is_written_once() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let state = |mark: u64| SourceState::from_iter([("mark".to_owned(), serde_json::json!(mark))]);
@@ -464,7 +464,7 @@ async fn what_the_source_wants_kept_is_written_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_source_wants_kept_is_written_without_undoing_a_loss() {
+async fn source_state_is_written_without_undoing_a_loss() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let age = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
@@ -477,7 +477,7 @@ async fn what_the_source_wants_kept_is_written_without_undoing_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_does_not_begin_after_the_deadline() {
+async fn work_does_not_start_after_the_deadline() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     // As after a freeze, or a write whose answer took its time.

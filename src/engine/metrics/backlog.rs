@@ -6,11 +6,11 @@ use std::time::Duration;
 use opentelemetry::metrics::{Gauge, Meter};
 use tokio::time::Instant;
 
-use super::{Known, Metrics, named};
+use super::{Metrics, ProgressByPoller, named};
 
 /// What a tick knows of its state document when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct DocumentStats {
     /// Size of the stored document.
     pub(crate) bytes: u64,
     /// Leading part of the checkpoint, where the mode counts positions.
@@ -20,14 +20,14 @@ pub(crate) struct Standing {
 }
 
 /// Instruments that tell it.
-pub(super) struct StandingMetrics {
+pub(super) struct DocumentMetrics {
     bytes: Gauge<u64>,
     position: Gauge<i64>,
     rows_behind: Gauge<u64>,
 }
 
-impl StandingMetrics {
-    pub(super) fn new(meter: &Meter, known: Arc<Known>) -> Self {
+impl DocumentMetrics {
+    pub(super) fn new(meter: &Meter, known: Arc<ProgressByPoller>) -> Self {
         age_of_checkpoint(meter, known);
         let position = meter.i64_gauge("highwater.checkpoint.position").with_unit("{position}");
         Self {
@@ -40,7 +40,7 @@ impl StandingMetrics {
 
 impl Metrics {
     /// Notes where a poller stands at the end of a tick.
-    pub(crate) fn stands(&self, poller: &str, standing: &Standing) {
+    pub(crate) fn stands(&self, poller: &str, standing: &DocumentStats) {
         let attributes = [named(poller)];
         self.standing.bytes.record(standing.bytes, &attributes);
         if let Some(position) = standing.position {
@@ -63,7 +63,7 @@ fn age_now((age, at): (Duration, Instant)) -> Duration {
 }
 
 /// Makes the gauge that goes on growing while no tick moves the checkpoint.
-fn age_of_checkpoint(meter: &Meter, known: Arc<Known>) {
+fn age_of_checkpoint(meter: &Meter, known: Arc<ProgressByPoller>) {
     let gauge = meter.f64_observable_gauge("highwater.checkpoint.age").with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
         for (poller, known) in &*known.lock() {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_checkpoint_grows_older_while_no_tick_tells_of_it() {
+    async fn a_checkpoint_grows_older_while_no_tick_reports_it() {
         let seen = (Duration::from_secs(100), Instant::now());
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(age_now(seen), Duration::from_secs(120));

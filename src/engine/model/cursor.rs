@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_differ_where_any_part_does() {
+    fn fingerprints_differ_if_any_part_differs() {
         let one = SourceFingerprint::of(&[("table", "ab"), ("key", "c")]);
         let other = SourceFingerprint::of(&[("table", "a"), ("key", "bc")]);
         assert_ne!(one, other);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_begun_within_the_time_of_following_and_of_the_tick() {
+    fn a_poll_starts_within_the_follow_time_and_the_tick_time() {
         let second = Duration::from_secs(1);
         let follow = Follow { time: 10 * second, interval: second };
         for (elapsed, tick_time_max, pause) in [

@@ -25,7 +25,7 @@ pub struct HandledBatch {
     /// How long it could have had it.
     pub limit: Duration,
     /// Whether it was taken.
-    pub taken: bool,
+    pub accepted: bool,
 }
 
 impl BatchLimits {
@@ -41,7 +41,7 @@ impl BatchLimits {
         let wanted = if last.took > half {
             let in_time = proportion(last.rows, half, last.took);
             in_time.max(self.rows_min).min(now)
-        } else if last.taken && last.rows >= now {
+        } else if last.accepted && last.rows >= now {
             now.saturating_add(now / 4 + 1)
         } else {
             now
@@ -70,20 +70,20 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     /// A batch of rows of ten bytes that took so many seconds.
-    fn taken(rows: usize, seconds: u64) -> HandledBatch {
+    fn accepted(rows: usize, seconds: u64) -> HandledBatch {
         let took = Duration::from_secs(seconds);
-        HandledBatch { rows, bytes: rows * 10, took, limit: LIMIT, taken: true }
+        HandledBatch { rows, bytes: rows * 10, took, limit: LIMIT, accepted: true }
     }
 
     #[test]
     fn batches_stay_as_large_as_they_may_be_while_nothing_speaks_against_it() {
         for (rows, seconds) in [(1_000, 30), (1, 0), (1_000, 0)] {
-            assert_eq!(LIMITS.next_rows(1_000, taken(rows, seconds)), 1_000);
+            assert_eq!(LIMITS.next_rows(1_000, accepted(rows, seconds)), 1_000);
         }
     }
 
     #[test]
-    fn a_slow_handler_gets_what_it_does_in_half_of_its_time() {
+    fn a_slow_handler_gets_as_many_rows_as_it_handles_in_half_of_its_time() {
         for (rows, seconds, next) in [
             (1_000, 31, 967),
             (1_000, 60, 500),
@@ -92,30 +92,30 @@ mod tests {
             (1_000, 3_600, 100),
             (3, 59, 100),
         ] {
-            assert_eq!(LIMITS.next_rows(1_000, taken(rows, seconds)), next, "{rows} {seconds}");
+            assert_eq!(LIMITS.next_rows(1_000, accepted(rows, seconds)), next, "{rows} {seconds}");
         }
-        let stopped = HandledBatch { taken: false, ..taken(1_000, 60) };
+        let stopped = HandledBatch { accepted: false, ..accepted(1_000, 60) };
         assert_eq!(LIMITS.next_rows(1_000, stopped), 500);
     }
 
     #[test]
     fn a_slow_handler_makes_no_batch_larger() {
-        assert_eq!(LIMITS.next_rows(50, taken(50, 40)), 50);
+        assert_eq!(LIMITS.next_rows(50, accepted(50, 40)), 50);
     }
 
     #[test]
-    fn batches_grow_by_a_quarter_where_they_were_full_and_taken_in_time() {
-        assert_eq!(LIMITS.next_rows(100, taken(100, 30)), 126);
-        assert_eq!(LIMITS.next_rows(1, taken(1, 0)), 2);
-        assert_eq!(LIMITS.next_rows(900, taken(900, 1)), 1_000, "up to the ceiling");
-        assert_eq!(LIMITS.next_rows(100, taken(99, 1)), 100, "nothing is known of larger ones");
-        let failed = HandledBatch { taken: false, ..taken(100, 1) };
+    fn batches_grow_by_a_quarter_if_they_were_full_and_accepted_in_time() {
+        assert_eq!(LIMITS.next_rows(100, accepted(100, 30)), 126);
+        assert_eq!(LIMITS.next_rows(1, accepted(1, 0)), 2);
+        assert_eq!(LIMITS.next_rows(900, accepted(900, 1)), 1_000, "up to the ceiling");
+        assert_eq!(LIMITS.next_rows(100, accepted(99, 1)), 100, "nothing is known of larger ones");
+        let failed = HandledBatch { accepted: false, ..accepted(100, 1) };
         assert_eq!(LIMITS.next_rows(100, failed), 100, "a refusal was not quick work");
     }
 
     #[test]
     fn no_more_rows_are_asked_for_than_fit_even_below_the_floor() {
-        let large = |bytes: usize| HandledBatch { bytes: 10 * bytes, ..taken(10, 1) };
+        let large = |bytes: usize| HandledBatch { bytes: 10 * bytes, ..accepted(10, 1) };
         assert_eq!(LIMITS.next_rows(1_000, large(1_000)), 90);
         assert_eq!(LIMITS.next_rows(1_000, large(99_000)), 1, "a single row is always tried");
         assert_eq!(LIMITS.next_rows(1, HandledBatch { rows: 1, ..large(1) }), 2);
@@ -123,14 +123,14 @@ mod tests {
 
     #[test]
     fn numbers_at_their_ends_do_no_harm() {
-        let nothing = HandledBatch { rows: 0, bytes: 0, limit: Duration::ZERO, ..taken(0, 0) };
+        let nothing = HandledBatch { rows: 0, bytes: 0, limit: Duration::ZERO, ..accepted(0, 0) };
         assert_eq!(LIMITS.next_rows(1_000, nothing), 1_000);
         let endless = HandledBatch {
             rows: usize::MAX,
             bytes: usize::MAX,
             took: Duration::MAX,
             limit: Duration::MAX,
-            taken: true,
+            accepted: true,
         };
         assert_eq!(LIMITS.next_rows(usize::MAX, endless), 1_000);
     }

@@ -38,14 +38,14 @@ impl fmt::Debug for Auditor {
 /// What this process has delivered, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveredIds {
-    parts: VecDeque<Part>,
+    parts: VecDeque<CommittedIds>,
     /// The last window that holds nothing more, in case no write comes to say so.
     finished: Option<ClosedWindow>,
 }
 
 /// What one commit has delivered.
 #[derive(Debug)]
-struct Part {
+struct CommittedIds {
     upto: Cursor,
     sum: IdSum,
     ids: Vec<u128>,
@@ -55,7 +55,7 @@ impl DeliveredIds {
     /// Keeps the ids of what was committed; the oldest ones give way.
     pub(crate) fn keep(&mut self, events: &[ChangeEvent]) {
         let Some(last) = events.last() else { return };
-        self.parts.push_back(Part {
+        self.parts.push_back(CommittedIds {
             upto: last.cursor.clone(),
             sum: IdSum::of(events.iter().map(|event| &event.id)),
             ids: events.iter().map(|event| event.id.number()).collect(),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_which_anything_is_missing_is_not_known() {
+    fn a_window_with_a_missing_part_is_not_known() {
         let known = known(&[1..=3, 5..=9]);
         for range in [2..=3, 1..=2, 1..=9, 4..=9, 0..=3] {
             assert_eq!(known.ids_of(&window(&events(range.clone()))), None, "{range:?}");

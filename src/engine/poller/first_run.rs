@@ -15,7 +15,7 @@ use crate::partition::{Partition, whole_of};
 use crate::store::{StateKey, StoreError};
 
 /// A document of the same source under another application.
-struct Elsewhere {
+struct OtherAppDocument {
     app: String,
     path: String,
     /// Into how many parts its keys are divided.
@@ -30,7 +30,7 @@ impl Poller {
     /// A store that cannot list, or may not, leaves that open, and so does a document that cannot be read: the
     /// tick goes on with a warning.
     pub(crate) async fn refuse_elsewhere(&self) -> Result<(), TickError> {
-        let (mut newest, mut known): (Option<Elsewhere>, _) = (None, BTreeSet::new());
+        let (mut newest, mut known): (Option<OtherAppDocument>, _) = (None, BTreeSet::new());
         for name in self.names_elsewhere() {
             let key = StateKey::Document(name.clone());
             let apps = match self.store.apps_with(&key).await {
@@ -61,15 +61,17 @@ impl Poller {
                 known.insert(app.clone());
                 let (parts, written) = (found.divided_into(), stored.last_modified);
                 if newest.as_ref().is_none_or(|newest| written > newest.written) {
-                    newest = Some(Elsewhere { app, path, parts, written });
+                    newest = Some(OtherAppDocument { app, path, parts, written });
                 }
             }
         }
         // The app that wrote last is the one that delivered last, so its position is furthest.
-        let Some(Elsewhere { app, path: there, parts: stored, .. }) = newest else { return Ok(()) };
+        let Some(OtherAppDocument { app, path: there, parts: stored, .. }) = newest else {
+            return Ok(());
+        };
         let here = self.store.location(&self.key);
         let (others, configured) = (known.len().saturating_sub(1), self.division());
-        if self.asks_kin && stored != configured {
+        if self.checks_siblings && stored != configured {
             let poller = whole_of(&self.name).to_owned();
             let error = TickError::DividedElsewhere {
                 poller,
@@ -90,7 +92,7 @@ impl Poller {
     /// and as the first of other parts.
     fn names_elsewhere(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from([self.name.clone()]);
-        if self.asks_kin {
+        if self.checks_siblings {
             let whole = whole_of(&self.name);
             names.insert(whole.to_owned());
             names.insert(Partition { index: 0, count: self.division() }.name(whole));
@@ -100,7 +102,7 @@ impl Poller {
 
     fn is_same_source(&self, found: &StateDocument) -> bool {
         let shape = self.source.shape();
-        let is_same = if !self.asks_kin || found.divided_into() == self.division() {
+        let is_same = if !self.checks_siblings || found.divided_into() == self.division() {
             found.poller_name == self.name && found.source_fingerprint == shape.fingerprint
         } else {
             found.source_definition.is_same_but_for("partition", &shape.definition)

@@ -20,7 +20,7 @@ use super::Poller;
 use crate::document::StateDocument;
 use crate::error::chain;
 use crate::journal::{
-    Appender, Details, Entry, Happened, JournalMode, JournalStore, Recorder, Seen,
+    Appender, Details, Entry, EventKind, HolderEvent, JournalMode, JournalStore, Recorder,
 };
 
 /// Who changes something by hand, and why.
@@ -67,14 +67,14 @@ impl Poller {
     }
 
     /// Numbers a write that is not a lease's.
-    pub(crate) fn number(&self, event: Happened, document: &mut StateDocument) {
+    pub(crate) fn number(&self, event: EventKind, document: &mut StateDocument) {
         self.recorder().numbering().number(event, document);
     }
 
     /// Tells of what an operator wrote.
-    pub(crate) async fn tell_of_operator(
+    pub(crate) async fn record_operator_action(
         &self,
-        (event, operator): (Happened, Operator<'_>),
+        (event, operator): (EventKind, Operator<'_>),
         document: &StateDocument,
         at: OffsetDateTime,
     ) {
@@ -84,16 +84,16 @@ impl Poller {
     }
 
     /// Tells of what a tick wrote under nobody's lease; appended when the tick ends.
-    pub(crate) fn tell_of_note(
+    pub(crate) fn record_note(
         &self,
-        event: Happened,
+        event: EventKind,
         document: &StateDocument,
         at: OffsetDateTime,
     ) {
         let holder = document.holder(self.instance.owner_id());
-        let error = document.lost_position().filter(|_| event == Happened::PositionLost);
+        let error = document.lost_position().filter(|_| event == EventKind::PositionLost);
         let details = Details { error: error.map(str::to_owned), ..Details::default() };
-        self.recorder().record(Seen { event, at, holder: &holder, document, details });
+        self.recorder().record(HolderEvent { event, at, holder: &holder, document, details });
     }
 
     pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
@@ -131,7 +131,7 @@ impl Poller {
         let taken = self.recorder().take();
         let Some(append) = taken else { return };
         let Err(error) = Box::pin(appender.append(&append)).await else {
-            return self.recorder().told();
+            return self.recorder().mark_recorded();
         };
         self.recorder().lost();
         self.metrics.journal_append_failed(&self.name);

@@ -10,15 +10,15 @@ use super::outcome::{refused_outcome, rfc3339};
 use super::{Poller, TickError, TickOutcome};
 use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::document::{
-    FencingToken, Generation, LoadError, Marker, Observed, OnMissingState, Snapshot, Standing,
+    FencingToken, Generation, LeaseState, LoadError, Marker, Observed, OnMissingState, Snapshot,
     StateDocument, decode_marker, encode_marker,
 };
 use crate::error::chain;
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::lease::Lease;
 use crate::poller::Skipped;
 use crate::range::misfit;
-use crate::source::{Lag, Remember, SourceShape};
+use crate::source::{Lag, RetainedState, SourceShape};
 use crate::store::{Precondition, StateKey};
 
 /// How many times as long as a count took passes before the next one.
@@ -165,7 +165,7 @@ impl Poller {
         if snapshot.document.is_blank() {
             snapshot = Box::pin(self.begin(snapshot, begins)).await?;
         }
-        self.refuse_division_of(&snapshot.document)?;
+        self.reject_partition_count_of(&snapshot.document)?;
         let shape = self.source.shape();
         if snapshot.document.source_fingerprint != shape.fingerprint {
             return Err(self.other_source(&snapshot.document));
@@ -218,14 +218,14 @@ impl Poller {
     /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
     async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
-        self.refuse_division_of(&blank.document)?;
-        if !was_placed(&blank.document) {
-            self.refuse_other_division(writes).await?;
+        self.reject_partition_count_of(&blank.document)?;
+        if !has_position(&blank.document) {
+            self.reject_other_partition_count(writes).await?;
         }
         let marked_at = marker.as_ref().map(|marker| marker.created_at);
         let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
         // A first start, as far as marker and memory tell.
-        if ran_since.is_none() && self.start_now && !was_placed(&blank.document) {
+        if ran_since.is_none() && self.start_now && !has_position(&blank.document) {
             // `init` would start after what another app has not delivered yet. Ranges have an app's poller.
             if writes && self.range_of.is_none() {
                 self.refuse_elsewhere().await?;
@@ -239,12 +239,12 @@ impl Poller {
                 return Ok(now);
             }
             // Somebody who has set its position since knows what he does.
-            if !was_placed(&now.document) {
+            if !has_position(&now.document) {
                 self.refuse_vanished(&self.name, ran_since).await?;
             }
         }
         // Once there is a blank document, right before the first grant: listing costs a request.
-        let is_first = ran_since.is_none() && !was_placed(&blank.document);
+        let is_first = ran_since.is_none() && !has_position(&blank.document);
         if is_first && writes && blank.etag.is_some() {
             self.refuse_elsewhere().await?;
         }
@@ -351,7 +351,7 @@ impl Poller {
 
     /// Logs that the marker is missing still: once for each reason, then hourly.
     fn marker_failed(&self, error: &str) {
-        if self.told.are_due("marker_failed", error) {
+        if self.log_throttle.are_due("marker_failed", error) {
             warn!(
                 event = "marker_failed",
                 poller.name = self.name,
@@ -394,11 +394,11 @@ impl Poller {
         if let Some(refusal) = hindrance {
             return refused_outcome(&refusal, until);
         }
-        match document.standing(self.instance.owner_id(), snapshot.age(self.store.grain())) {
-            Standing::Held { owner_id } => {
+        match document.lease_state(self.instance.owner_id(), snapshot.age(self.store.grain())) {
+            LeaseState::Held { owner_id } => {
                 Some(TickOutcome::Skipped(Skipped::Held { owner_id, until }))
             }
-            Standing::Free | Standing::Own | Standing::Lapsed => None,
+            LeaseState::Free | LeaseState::Own | LeaseState::Lapsed => None,
         }
     }
 
@@ -415,7 +415,7 @@ impl Poller {
         &self,
         memory: &mut Memory,
         mut base: Snapshot,
-        remember: Option<Remember>,
+        remember: Option<RetainedState>,
     ) -> TickOutcome {
         memory.idle_ticks += 1;
         let mut at_once = false;
@@ -439,10 +439,10 @@ impl Poller {
             document.lease.released_at,
             document.lease.heartbeat_at,
         ];
-        let standing = document.standing(self.instance.owner_id(), base.age(self.store.grain()));
+        let standing = document.lease_state(self.instance.owner_id(), base.age(self.store.grain()));
         interval > Duration::ZERO
             && document.lease.fencing_token > FencingToken(0)
-            && standing == Standing::Free
+            && standing == LeaseState::Free
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
@@ -452,7 +452,7 @@ impl Poller {
         let age = base.age(self.store.grain());
         document.last_failure.is_some()
             && base.etag.is_some()
-            && document.standing(self.instance.owner_id(), age) == Standing::Free
+            && document.lease_state(self.instance.owner_id(), age) == LeaseState::Free
     }
 
     /// Writes to the document that ticks fail: at once at the first failure, then every `STATUS_INTERVAL`, only while
@@ -478,9 +478,9 @@ impl Poller {
             .last_failure
             .as_ref()
             .is_some_and(|recorded| base.now() < recorded.at + interval);
-        let standing = document.standing(self.instance.owner_id(), age);
+        let standing = document.lease_state(self.instance.owner_id(), age);
         if is_recorded
-            || standing != Standing::Free
+            || standing != LeaseState::Free
             || document.lease.fencing_token == FencingToken(0)
         {
             return;
@@ -514,14 +514,14 @@ impl Poller {
         next.write_id = self.instance.next_write_id();
         let has_news = memory.has_news;
         if has_news {
-            self.number(Happened::Noted, &mut next);
+            self.number(EventKind::Noted, &mut next);
         }
         memory.forget();
         let Some(etag) = &base.etag else { return false };
         let written = self.documents(Duration::ZERO).replace(next, etag).await;
         let Ok(Some(written)) = written else { return false };
         if has_news {
-            self.tell_of_note(Happened::Noted, &written.document, written.written_at());
+            self.record_note(EventKind::Noted, &written.document, written.written_at());
         }
         memory.know(Some(written));
         true
@@ -538,7 +538,7 @@ impl Poller {
         }
         self.documents(Duration::ZERO).create(&self.blank()).await.ok()?;
         let mut begun = Box::pin(self.read()).await.ok()?;
-        if begun.etag.is_none() || was_placed(&begun.document) {
+        if begun.etag.is_none() || has_position(&begun.document) {
             return None;
         }
         begun.document_mut().source_state.clone_from(&base.document.source_state);
@@ -548,11 +548,11 @@ impl Poller {
 
 /// Whether the document is one that no tick and no reset has written.
 pub(crate) fn never_ran(document: &StateDocument) -> bool {
-    document.is_blank() && !was_placed(document)
+    document.is_blank() && !has_position(document)
 }
 
 /// Whether a poller or somebody else has given the document a position, or taken its lease.
-pub(crate) fn was_placed(document: &StateDocument) -> bool {
+pub(crate) fn has_position(document: &StateDocument) -> bool {
     document.checkpoint.cursor.is_some()
         || document.replay_id.is_some()
         || document.lease.fencing_token > FencingToken(0)

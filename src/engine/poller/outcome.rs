@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::Level;
 
-use crate::document::{Failing, Fence, LoadError, Paused, Refusal};
+use crate::document::{FailureRecord, Fence, LoadError, Paused, Refusal};
 use crate::error::{
     ErrorKind, accept_source, raise_above, restart_in_source, restart_range, restore_state,
 };
@@ -34,7 +34,7 @@ pub enum TickOutcome {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
         /// What failed.
-        failing: Option<Failing>,
+        failing: Option<FailureRecord>,
     },
     /// Somebody paused the poller.
     Paused {

@@ -16,7 +16,7 @@ impl Poller {
     /// Says which part this is, or that it is the whole; it begins nothing beside another division then.
     #[must_use]
     pub fn dividing(self, partition: Option<Partition>) -> Self {
-        Self { partition, asks_kin: true, ..self }
+        Self { partition, checks_siblings: true, ..self }
     }
 
     /// Returns the names of the other partitions of its poller.
@@ -27,9 +27,12 @@ impl Poller {
     }
 
     /// Refuses a document that is of another division than the settings.
-    pub(crate) fn refuse_division_of(&self, document: &StateDocument) -> Result<(), TickError> {
+    pub(crate) fn reject_partition_count_of(
+        &self,
+        document: &StateDocument,
+    ) -> Result<(), TickError> {
         let (stored, configured) = (document.divided_into(), self.division());
-        if !self.asks_kin || !document.tells_division() || stored == configured {
+        if !self.checks_siblings || !document.names_partition_count() || stored == configured {
             return Ok(());
         }
         Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
@@ -40,25 +43,25 @@ impl Poller {
     /// # Errors
     ///
     /// [`TickError::Divided`], or [`TickError::Load`] if their documents cannot be read.
-    pub async fn refuse_beside_others(&self) -> Result<(), TickError> {
-        self.refuse_other_division(false).await
+    pub async fn reject_conflicting_siblings(&self) -> Result<(), TickError> {
+        self.reject_other_partition_count(false).await
     }
 
     /// Refuses to begin beside a document of another division. `writes` is for who is about to begin: the number
     /// of parts is written down first.
-    pub(crate) async fn refuse_other_division(&self, writes: bool) -> Result<(), TickError> {
-        if !self.asks_kin {
+    pub(crate) async fn reject_other_partition_count(&self, writes: bool) -> Result<(), TickError> {
+        if !self.checks_siblings {
             return Ok(());
         }
         let whole = whole_of(&self.name);
         if self.name != whole {
-            self.refuse_division_of_kin(whole).await?;
+            self.reject_partition_count_of_siblings(whole).await?;
         }
         let first = self.first();
         if self.name == first {
             return Ok(());
         }
-        if self.refuse_division_of_kin(&first).await? {
+        if self.reject_partition_count_of_siblings(&first).await? {
             return Ok(());
         }
         if let Some(marker) = self.read_marker_of(&first).await? {
@@ -67,7 +70,7 @@ impl Poller {
         if writes {
             self.create_first(&first).await?;
             // Whoever was faster may be of another number.
-            self.refuse_division_of_kin(&first).await?;
+            self.reject_partition_count_of_siblings(&first).await?;
         }
         Ok(())
     }
@@ -75,7 +78,7 @@ impl Poller {
     /// Writes the number of parts down, unless that was done, or the first part has lost its document.
     pub(crate) async fn write_division_down(&self) -> Result<(), LoadError> {
         let first = self.first();
-        if !self.asks_kin || self.name == first || self.kin(&first).await?.is_some() {
+        if !self.checks_siblings || self.name == first || self.sibling(&first).await?.is_some() {
             return Ok(());
         }
         match self.read_marker_of(&first).await? {
@@ -89,16 +92,16 @@ impl Poller {
         Partition { index: 0, count: self.division() }.name(whole_of(&self.name))
     }
 
-    async fn kin(&self, name: &str) -> Result<Option<StateDocument>, LoadError> {
+    async fn sibling(&self, name: &str) -> Result<Option<StateDocument>, LoadError> {
         let key = StateKey::Document(name.to_owned());
         let stored = self.store.load(&key).await?.stored;
         Ok(stored.map(|stored| decode(name, &stored.bytes)).transpose()?)
     }
 
     /// Returns whether there is a document of that name that says, or does not deny, that it is of this division.
-    async fn refuse_division_of_kin(&self, name: &str) -> Result<bool, TickError> {
-        let Some(document) = self.kin(name).await? else { return Ok(false) };
-        self.refuse_division_of(&document)?;
+    async fn reject_partition_count_of_siblings(&self, name: &str) -> Result<bool, TickError> {
+        let Some(document) = self.sibling(name).await? else { return Ok(false) };
+        self.reject_partition_count_of(&document)?;
         Ok(true)
     }
 

@@ -17,7 +17,7 @@ use super::{Poller, TickError};
 use crate::cursor::CursorMode;
 use crate::document::{Generation, Snapshot, StateDocument};
 use crate::error::{Loss, chain, end_loss};
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::source::FetchError;
 
 /// How often a loss is looked for again where another instance has moved on.
@@ -104,9 +104,9 @@ impl Poller {
             }
             let mut next = Box::new(document.losing_position(reason, base.age(self.store.grain())));
             next.write_id = self.instance.next_write_id();
-            self.number(Happened::PositionLost, &mut next);
+            self.number(EventKind::PositionLost, &mut next);
             if let Some(written) = changing.write(&base, next).await? {
-                self.tell_of_note(Happened::PositionLost, &written.document, written.written_at());
+                self.record_note(EventKind::PositionLost, &written.document, written.written_at());
                 return Ok(true);
             }
             base = changing.read(|| self.blank()).await?;

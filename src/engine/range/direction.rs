@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_told_by_the_leading_part_and_by_a_key_that_is_missing() {
+    fn the_direction_follows_the_leading_part_and_a_missing_key() {
         let at = rv(9, Some(7));
         for (from, to, expected) in [
             (None, None, Direction::Stays),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_keys_the_count_tells_and_what_it_does_not_tell_is_a_skip() {
+    fn the_direction_between_two_keys_follows_the_count_and_is_a_skip_if_unknown() {
         assert_eq!(Direction::ByKey.known_by(1), Direction::Back);
         assert_eq!(Direction::ByKey.known_by(0), Direction::Forward);
         assert_eq!(Direction::Back.known_by(0), Direction::Back);

@@ -31,7 +31,7 @@ fn a_range_ends_at_the_checkpoint_at_the_latest() {
 }
 
 #[test]
-fn a_range_in_which_nothing_can_lie_is_refused() {
+fn an_empty_range_is_rejected() {
     let range = |after, upto| Range::before(&rv(9, None), Some(after), Some(upto));
     for (after, upto) in [
         (rv(5, None), rv(4, None)),
@@ -97,7 +97,7 @@ fn positions_are_read_as_documents_and_people_write_them() {
 }
 
 #[test]
-fn what_is_no_position_is_told_with_what_was_expected() {
+fn an_invalid_position_is_rejected_with_the_expected_form() {
     let told = |text: &str, like: &Cursor| position(text, like).unwrap_err().to_string();
     assert!(told("9", &rv(1, None)).contains("`9` is no position of mode `rowversion`"));
     assert!(told("9", &rv(1, None)).contains("16 hex digits"));
@@ -123,7 +123,7 @@ fn windows_cover_the_range_without_gap_or_overlap() {
 }
 
 #[test]
-fn names_tell_a_range_its_windows_and_its_replay_id() {
+fn names_identify_a_range_its_windows_and_its_replay_id() {
     let name = Purpose::Backfill.name("orders", "ab12");
     assert_eq!(window_name(&name, 3), "orders.backfill.ab12.3");
     assert_eq!(Purpose::Replay.name("orders", "x"), "orders.replay.x");

@@ -7,7 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::memory::Remembered;
 use super::table::{Action, Condition};
-use crate::document::{InFlight, LeaseAge, Standing, StateDocument};
+use crate::document::{InFlight, LeaseAge, LeaseState, StateDocument};
 use crate::error::{accept_source, restore_state};
 use crate::event::counted;
 use crate::journal::Verdict;
@@ -93,7 +93,7 @@ pub(super) fn latest_attempt(now: OffsetDateTime, configured: &Configured) -> Of
 pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Duration) -> bool {
     document.in_flight.is_none()
         && document.paused.is_none()
-        && document.standing_for_nobody(age) == Standing::Free
+        && document.lease_state_for_others(age) == LeaseState::Free
         && age.since_write >= stuck_after
 }
 
@@ -120,7 +120,7 @@ pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judge
 
 fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
     let Subject { document, age, .. } = subject;
-    if document.standing_for_nobody(*age) != Standing::Lapsed {
+    if document.lease_state_for_others(*age) != LeaseState::Lapsed {
         return None;
     }
     let lease = &document.lease;
@@ -144,7 +144,7 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
     let Subject { document, age, now, .. } = *subject;
     let configured = subject.configured.as_ref()?;
     let batch = document.in_flight.as_ref()?;
-    if document.standing_for_nobody(age) != Standing::Free || document.paused.is_some() {
+    if document.lease_state_for_others(age) != LeaseState::Free || document.paused.is_some() {
         return None;
     }
     let rows = counted(batch.rows, "row");

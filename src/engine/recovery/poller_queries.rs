@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 
 use crate::admin::Operator;
 use crate::document::StateDocument;
-use crate::journal::Happened;
+use crate::journal::EventKind;
 use crate::poller::Poller;
 use crate::source::FetchWindow;
 
@@ -47,17 +47,17 @@ impl Poller {
 
     /// Numbers a write of the controller.
     pub(super) fn number_recovery(&self, document: &mut StateDocument) {
-        self.number(Happened::Recovered, document);
+        self.number(EventKind::Recovered, document);
     }
 
     /// Tells the journal of a write of the controller.
-    pub(super) async fn tell_of_recovery(
+    pub(super) async fn record_recovery(
         &self,
         document: &StateDocument,
         at: OffsetDateTime,
         condition: &str,
     ) {
         let operator = Operator { by: CONTROLLER, reason: condition };
-        self.tell_of_operator((Happened::Recovered, operator), document, at).await;
+        self.record_operator_action((EventKind::Recovered, operator), document, at).await;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::judge::{Judged, Subject, Thresholds};
 use super::table::{Action, Condition};
-use crate::document::Standing;
+use crate::document::LeaseState;
 
 /// What is known of a range after some of its documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl SeenRange {
         let seen = Self {
             command: format!("`highwater {purpose} {of} --resume {id}`"),
             is_open: is_whole && !range.has_ended() && document.paused.is_none(),
-            is_free: document.standing_for_nobody(*age) == Standing::Free,
+            is_free: document.lease_state_for_others(*age) == LeaseState::Free,
             idle: document.idle(*age),
             rows_planned: if is_whole { range.rows_planned } else { 0 },
             rows: range.rows,

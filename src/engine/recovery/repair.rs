@@ -53,7 +53,7 @@ impl Controller {
                 self.count(&base.document, condition, idle);
                 if let Some(poller) = poller {
                     let now = written.now();
-                    poller.tell_of_recovery(&written.document, now, condition.as_str()).await;
+                    poller.record_recovery(&written.document, now, condition.as_str()).await;
                 }
                 Outcome::Done
             }

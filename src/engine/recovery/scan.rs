@@ -16,7 +16,7 @@ const READS_AT_ONCE: usize = 8;
 
 /// The names that a store holds.
 #[derive(Clone, Debug, Default)]
-pub struct Listing {
+pub struct StoredNames {
     /// Pollers that have a document, sorted; the controller's own is not among them.
     pub documents: Vec<String>,
     /// How many rows each poller has set aside, where it has any.
@@ -25,7 +25,7 @@ pub struct Listing {
     pub marked: BTreeSet<String>,
 }
 
-impl Listing {
+impl StoredNames {
     /// Reads the names: a request for each 5,000 of them, or one scan.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Listing {
 
 /// What stands under the name of a document.
 #[derive(Debug)]
-pub enum Found {
+pub enum StoredDocument {
     /// The document.
     Document(Box<Snapshot>),
     /// Something that cannot be used, and why.
@@ -70,7 +70,7 @@ pub enum Found {
 pub fn documents(
     store: Arc<dyn StateStore>,
     names: Vec<String>,
-) -> impl Stream<Item = Result<(String, Found), StoreError>> + Send {
+) -> impl Stream<Item = Result<(String, StoredDocument), StoreError>> + Send {
     let read = move |name: String| {
         let store = Arc::clone(&store);
         async move {
@@ -78,13 +78,15 @@ pub fn documents(
             let found = match store.load(&key).await {
                 Ok(loaded) => match loaded.stored {
                     Some(stored) => match Snapshot::read(&key, stored, loaded.date) {
-                        Ok(snapshot) => Found::Document(Box::new(snapshot)),
-                        Err(error) => Found::Unreadable(chain(&error)),
+                        Ok(snapshot) => StoredDocument::Document(Box::new(snapshot)),
+                        Err(error) => StoredDocument::Unreadable(chain(&error)),
                     },
-                    None => Found::Nothing(loaded.date),
+                    None => StoredDocument::Nothing(loaded.date),
                 },
                 // Of this one document; whatever else refuses does so for all, and ends the scan.
-                Err(error @ StoreError::Refused { .. }) => Found::Unreadable(chain(&error)),
+                Err(error @ StoreError::Refused { .. }) => {
+                    StoredDocument::Unreadable(chain(&error))
+                }
                 Err(error) => return Err(error),
             };
             Ok((key.poller().to_owned(), found))

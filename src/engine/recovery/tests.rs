@@ -8,7 +8,7 @@ use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion};
-use crate::document::{InFlight, Marker, Paused, Standing, decode, encode, encode_marker};
+use crate::document::{InFlight, LeaseState, Marker, Paused, decode, encode, encode_marker};
 use crate::handler::HandlerError;
 use crate::journal::{JournalStore as _, MemoryJournal};
 use crate::poller::{PollerParts, TickOutcome};
@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Lets `controller` run, and checks that it only tells: nothing is written but its own document.
-    async fn told_by(&self, controller: &Controller) -> Report {
+    async fn findings_of(&self, controller: &Controller) -> Report {
         let before = self.all().await;
         let report = controller.run(true).await.unwrap();
         assert_eq!((report.written, self.all().await), (0, before), "{report:?}");
@@ -241,7 +241,7 @@ fn every_row_has_a_test_of_its_name_and_is_in_the_table_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_expired_is_released_and_the_batch_in_hand_is_requeued() {
+async fn lease_expired_is_released_and_the_batch_in_flight_is_requeued() {
     let world = World::new();
     let mut held = world.held("p");
     world.put(&held).await;
@@ -306,37 +306,37 @@ async fn target_asks_for_pause_is_reported_while_it_lasts() {
         retry_after: Some(Duration::from_secs(24 * 60 * 60)),
     });
     poller.tick(&TickRequest::default()).await.result.unwrap_err();
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::TargetAsksForPause, Action::Report));
     let found = &report.findings.iter().find(|finding| finding.poller == "p").unwrap().found;
     let granted = "it asked for a pause of 86400 s, and gets 3600 s (`RETRY_AFTER_MAX`)";
     assert!(found.contains(granted), "{found}");
     assert!(found.ends_with("end it with `highwater resume p`"), "{found}");
     sleep(3_300).await;
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert!(
         !of(&report, "p").iter().any(|(condition, ..)| *condition == Condition::TargetAsksForPause)
     );
     sleep(300).await;
     poller.tick(&TickRequest::default()).await.result.unwrap();
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkpoint_stuck_is_told_once_rows_have_waited_long_enough() {
+async fn checkpoint_stuck_is_reported_once_rows_have_waited_long_enough() {
     let world = World::new();
     let controller = world.controller("r");
     world.put(&world.fresh("p")).await;
     world.source.fill(5);
     sleep(2 * STUCK_AFTER.as_secs()).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "idle is not stuck");
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "idle is not stuck");
     // Rows wait that no document tells of: no tick runs at all.
     world.source.put(6, "new");
-    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "seen for the first time");
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "seen for the first time");
     sleep(STUCK_AFTER.as_secs() - 1).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
     sleep(1).await;
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::CheckpointStuck, Action::Alarm));
     assert!(report.needs_somebody());
     // A batch that fails for so long tells it by itself.
@@ -353,11 +353,11 @@ async fn checkpoint_stuck_is_told_once_rows_have_waited_long_enough() {
     failing.in_flight = None;
     failing.checkpoint.cursor = Some(at(6));
     world.put(&failing).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn state_without_configuration_is_told_and_its_dead_lease_released_all_the_same() {
+async fn state_without_configuration_is_reported_and_its_lapsed_lease_is_still_released() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
     let mut held = world.held("old");
@@ -383,16 +383,16 @@ async fn state_without_configuration_is_told_and_its_dead_lease_released_all_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn configuration_without_state_is_an_alarm_only_where_the_poller_has_run() {
+async fn configuration_without_state_is_an_alarm_only_if_the_poller_has_run() {
     let world = World::new();
     let controller = world.controller("r");
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Report));
     let created_at = time::OffsetDateTime::UNIX_EPOCH;
     let marker = Marker { poller_name: "p".to_owned(), generation: Generation(7), created_at };
     let key = StateKey::Marker("p".to_owned());
     world.memory.store(&key, encode_marker(&marker), Precondition::Absent).await.unwrap();
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     assert!(world.memory.load(&key).await.unwrap().stored.is_none(), "nothing is created");
@@ -418,7 +418,7 @@ async fn marker_missing_is_reported_and_the_marker_is_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quarantine_growing_is_told_when_more_is_set_aside_than_before() {
+async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_before() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
     let controller = world.controller("r");
@@ -427,17 +427,17 @@ async fn quarantine_growing_is_told_when_more_is_set_aside_than_before() {
         let key = StateKey::Quarantined { poller: "p".to_owned(), event };
         world.memory.store(&key, b"{}".to_vec(), Precondition::Absent).await.unwrap();
     };
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
     for number in 1..=2 {
         set_aside(number).await;
-        let report = world.told_by(&controller).await;
+        let report = world.findings_of(&controller).await;
         assert_eq!(of(&report, "p"), told(Condition::QuarantineGrowing, Action::Alarm));
-        assert_eq!(of(&world.told_by(&controller).await, "p"), [], "it grows no more");
+        assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it grows no more");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_too_long_is_told_and_never_resumed() {
+async fn paused_too_long_is_reported_and_never_resumed() {
     let world = World::new();
     let mut document = world.fresh("p");
     document.paused =
@@ -445,16 +445,16 @@ async fn paused_too_long_is_told_and_never_resumed() {
     world.put(&document).await;
     sleep(PAUSED_MAX.as_secs() - 1).await;
     let controller = world.controller("r");
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
     sleep(1).await;
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::PausedTooLong, Action::Report));
     assert!(report.findings[0].found.contains("the target moves"), "{report:?}");
     assert!(world.document("p").await.paused.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn parent_gone_or_paused_is_told_of_each_part() {
+async fn parent_gone_or_paused_is_reported_for_each_part() {
     let world = World::new();
     let now = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
     let mut parent = world.fresh("p");
@@ -487,7 +487,7 @@ async fn parent_gone_or_paused_is_told_of_each_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parent_gone_is_not_told_of_a_backfill_that_was_given_up_nor_of_its_windows() {
+async fn parent_gone_is_not_reported_for_a_cancelled_backfill_or_its_windows() {
     let world = World::new();
     let cancelled = |name: &str| {
         let mut document = replay(&world, "gone");
@@ -510,7 +510,7 @@ async fn parent_gone_is_not_told_of_a_backfill_that_was_given_up_nor_of_its_wind
 }
 
 #[tokio::test(start_paused = true)]
-async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long_enough() {
+async fn range_left_is_reported_after_no_part_of_it_has_continued_for_long_enough() {
     let world = World::new();
     let controller = world.controller("r");
     world.put(&world.fresh("p")).await;
@@ -518,9 +518,9 @@ async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long
     whole.in_flight = Some(batch());
     world.put(&whole).await;
     sleep(STUCK_AFTER.as_secs() - 1).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p.replay.x1"), []);
     sleep(1).await;
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p.replay.x1"), told(Condition::RangeLeft, Action::Report));
     let found = &report.findings[0].found;
     assert!(found.starts_with("1 of 3 rows are delivered"), "{found}");
@@ -529,16 +529,16 @@ async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long
     let mut window = replay(&world, "p");
     window.poller_name = "p.replay.x1.1".to_owned();
     world.put(&window).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p.replay.x1"), []);
     sleep(STUCK_AFTER.as_secs()).await;
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     let left: Vec<&str> = report.findings.iter().map(|found| found.poller.as_str()).collect();
     assert_eq!(left, ["p.replay.x1"], "once, and not for each window");
     window.lease.owner_id = Some("worker".to_owned());
     window.lease.ttl_seconds = 2 * STUCK_AFTER.as_secs();
     world.put(&window).await;
     sleep(STUCK_AFTER.as_secs()).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p.replay.x1"), [], "it is held");
+    assert_eq!(of(&world.findings_of(&controller).await, "p.replay.x1"), [], "it is held");
     window.lease.owner_id = None;
     world.put(&window).await;
     let mut waits = whole.clone();
@@ -546,7 +546,7 @@ async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long
     for over in [ended(whole.clone()), waits] {
         world.put(&over).await;
         sleep(STUCK_AFTER.as_secs()).await;
-        let found = of(&world.told_by(&controller).await, "p.replay.x1");
+        let found = of(&world.findings_of(&controller).await, "p.replay.x1");
         assert!(
             found.iter().all(|(condition, ..)| *condition != Condition::RangeLeft),
             "{found:?}"
@@ -555,7 +555,7 @@ async fn range_left_is_told_once_nobody_has_gone_on_with_any_part_of_it_for_long
 }
 
 #[tokio::test(start_paused = true)]
-async fn journal_without_commits_is_told_after_many_writes_at_one_checkpoint() {
+async fn journal_without_commits_is_reported_after_many_writes_at_one_checkpoint() {
     let world = World::new();
     let journals = Arc::new(MemoryJournal::default());
     let with_journal = world.poller("unused").with_journal(JournalMode::Full, journals, None);
@@ -566,18 +566,18 @@ async fn journal_without_commits_is_told_after_many_writes_at_one_checkpoint() {
     for (seq, expected) in [(100, false), (119, false), (120, true)] {
         document.journal_seq = seq;
         world.put(&document).await;
-        let report = world.told_by(&controller).await;
+        let report = world.findings_of(&controller).await;
         let told_of = told(Condition::JournalWithoutCommits, Action::Alarm);
         assert_eq!(of(&report, "p"), if expected { told_of } else { Vec::new() }, "{seq}");
         assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
     }
     document.checkpoint.cursor = Some(at(6));
     world.put(&document).await;
-    assert_eq!(of(&world.told_by(&controller).await, "p"), []);
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn journal_differs_is_told_with_the_first_difference() {
+async fn journal_differs_is_reported_with_the_first_difference() {
     let world = World::new();
     let journals = Arc::new(MemoryJournal::default());
     let journaled =
@@ -603,7 +603,7 @@ async fn journal_differs_is_told_with_the_first_difference() {
         (&good, None),
     ] {
         world.put(document).await;
-        let report = world.told_by(&controller).await;
+        let report = world.findings_of(&controller).await;
         let Some(expected) = expected else {
             assert_eq!(of(&report, "p"), []);
             continue;
@@ -616,14 +616,14 @@ async fn journal_differs_is_told_with_the_first_difference() {
     for part in journals.list("p").await.unwrap() {
         journals.remove(&part, None).await.unwrap();
     }
-    let report = world.told_by(&controller).await;
+    let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm), "removed");
     let off = world.controller("off");
     assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_held_elsewhere_is_told_once_every_tick_was_skipped_for_long() {
+async fn lease_held_elsewhere_is_reported_after_every_tick_was_skipped_for_long() {
     let world = World::new();
     let poller = Arc::new(world.poller("here"));
     let controller = world.controller_over("r", Mode::Repair, [poller.clone()]);
@@ -632,14 +632,14 @@ async fn lease_held_elsewhere_is_told_once_every_tick_was_skipped_for_long() {
         world.put(&world.held("p")).await;
         world.source.fill(1);
         poller.tick(&TickRequest::default()).await.result.unwrap();
-        of(&world.told_by(&controller).await, "p")
+        of(&world.findings_of(&controller).await, "p")
     };
     assert_eq!(tick().await, []);
     sleep(STUCK_AFTER.as_secs()).await;
     assert_eq!(tick().await, told(Condition::LeaseHeldElsewhere, Action::Report));
     world.put(&world.fresh("p")).await;
     poller.tick(&TickRequest::default()).await.result.unwrap();
-    assert_eq!(of(&world.told_by(&controller).await, "p"), [], "it has run here again");
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it has run here again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -648,16 +648,16 @@ async fn fingerprint_differs_is_told() {
     let mut document = world.fresh("p");
     document.source_fingerprint = SourceFingerprint::of(&[("object", "dbo.other")]);
     world.put(&document).await;
-    let report = world.told_by(&world.controller("r")).await;
+    let report = world.findings_of(&world.controller("r")).await;
     assert_eq!(of(&report, "p"), told(Condition::FingerprintDiffers, Action::Alarm));
     assert_eq!(world.document("p").await, document);
 }
 
 #[tokio::test(start_paused = true)]
-async fn state_unreadable_is_told_and_never_overwritten() {
+async fn state_unreadable_is_reported_and_never_overwritten() {
     let world = World::new();
     world.put_bytes("p", b"{\"version\": 1".to_vec()).await;
-    let report = world.told_by(&world.controller("r")).await;
+    let report = world.findings_of(&world.controller("r")).await;
     assert_eq!(of(&report, "p"), told(Condition::StateUnreadable, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
@@ -792,7 +792,7 @@ async fn one_controller_runs_at_a_time_and_one_that_died_is_succeeded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_run_found_is_told_as_numbers_and_falls_again() {
+async fn findings_of_a_run_are_exported_as_metrics_and_fall_again() {
     let world = World::new();
     let mut document = world.fresh("p");
     document.source_fingerprint = SourceFingerprint::of(&[("object", "dbo.other")]);
@@ -839,7 +839,7 @@ async fn ten_thousand_documents_are_looked_at_in_one_scan() {
     assert_eq!((calls.gets, calls.puts), (10_002, 3));
     let memory = world.document(DOCUMENT).await;
     assert_eq!(Memory::read(&memory).0.len(), POLLERS);
-    assert_eq!(memory.standing_for_nobody(age_of_nothing()), Standing::Free);
+    assert_eq!(memory.lease_state_for_others(age_of_nothing()), LeaseState::Free);
 }
 
 fn age_of_nothing() -> crate::document::LeaseAge {

@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_limit_has_cut_of_a_secret_is_not_shown(
+    fn a_secret_cut_by_a_limit_is_not_shown(
         secret in "[A-Za-z0-9][!-~]{14,40}[A-Za-z0-9]", part in 0_usize..1_000, text in "[a-z]{0,8} ",
     ) {
         let held = holding(&[&secret]);
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn json_stays_json_and_keeps_what_is_no_secret(
+    fn json_stays_json_and_only_secrets_are_redacted(
         secret in "[A-Za-z0-9][A-Za-z0-9\"\\\\{}:,\n]{5,20}[A-Za-z0-9]", other in "[ -~]{0,20}", number in any::<u32>(),
     ) {
         let held = holding(&[&secret, &number.to_string()]);
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_taken_and_one_without_a_secret_is_not_copied(text in "\\PC{0,80}|[ -~\0]{0,80}") {
+    fn any_text_is_accepted_and_text_without_a_secret_is_not_copied(text in "\\PC{0,80}|[ -~\0]{0,80}") {
         let held = holding(&["W3lcome, \"Stranger\" & friends%41\\u0041"]);
         let clean = held.redact(&text);
         prop_assert!(matches!(clean, Cow::Borrowed(same) if same == text), "{text:?} became {clean:?}");
@@ -220,7 +220,7 @@ fn addresses_and_tokens_are_cut() {
 }
 
 #[test]
-fn a_misplaced_secret_is_told_from_a_slip_of_the_pen() {
+fn a_misplaced_secret_is_distinguished_from_a_typo() {
     for (text, kind) in [
         ("Server=db;Password=x", "a connection string or an address with a key"),
         ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a signing secret"),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Lag, Remember};
+use super::{Lag, RetainedState};
 use crate::cursor::SourceState;
 use crate::event::Operation;
 use crate::value::{Value, push_text};
@@ -94,7 +94,7 @@ pub struct Rows {
     /// How far behind the source these rows are, as far as the mode can tell.
     pub lag: Lag,
     /// What to remember once all these rows have been delivered; `None` for no change.
-    pub remember: Option<Remember>,
+    pub remember: Option<RetainedState>,
     /// What the position of any of these rows depends on, such as which table they are of. It is added to what
     /// is remembered before the first of them is delivered; empty where that is known already.
     pub anchor: SourceState,

@@ -11,8 +11,8 @@ use crate::cursor::Cursor;
 use crate::cursor::CursorMode;
 use crate::doctor::sizing::Sizing;
 use crate::document::{
-    FencingToken, InFlight, LeaseAge, Observed, Paused, RECENT_MAX, RecentTick, StaleWrite,
-    Standing, StateDocument,
+    FencingToken, InFlight, LeaseAge, LeaseState, Observed, Paused, RECENT_MAX, RecentTick,
+    StaleWrite, StateDocument,
 };
 use crate::error::{Loss, chain, end_loss};
 use crate::journal::Entry;
@@ -24,7 +24,7 @@ pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 
 /// What is known beside the document.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside<'a> {
+pub struct StatusInputs<'a> {
     /// How old it is.
     pub age: LeaseAge,
     /// The storage service's time.
@@ -63,7 +63,7 @@ pub struct Status {
     /// How old the oldest row of the last batch was when it was read; not all modes can tell.
     pub lag_ms: Option<u64>,
     /// What the last tick saw that wrote; `None` where none has.
-    pub observed: Option<Seen>,
+    pub observed: Option<BacklogStatus>,
     /// Rows committed a minute, over the last [`RATE_WINDOW`] or as far back as is remembered.
     pub rows_per_minute: f64,
     /// Who holds the lease, or held it last without giving it up.
@@ -116,7 +116,7 @@ pub struct Lease {
 
 /// How far behind its source a tick saw the poller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Seen {
+pub struct BacklogStatus {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
@@ -242,8 +242,8 @@ pub struct Event {
 
 impl Status {
     /// Returns what a document says.
-    pub fn of(document: &StateDocument, beside: Beside<'_>) -> Self {
-        let Beside { age, now, quarantined, ttl, poller } = beside;
+    pub fn of(document: &StateDocument, inputs: StatusInputs<'_>) -> Self {
+        let StatusInputs { age, now, quarantined, ttl, poller } = inputs;
         let checkpoint = &document.checkpoint;
         let batch = document.in_flight.as_ref();
         let ttl_of_lease = Duration::from_secs(document.lease.ttl_seconds);
@@ -261,7 +261,7 @@ impl Status {
             checkpoint_age_seconds: checkpoint.updated_at.map(|at| (now - at).whole_seconds()),
             last_batch_id: batch_id.map(|id| id.as_str().to_owned()),
             lag_ms: last.find_map(|tick| tick.longest_ms.get("lag")).copied(),
-            observed: document.observed.as_ref().map(Seen::of),
+            observed: document.observed.as_ref().map(BacklogStatus::of),
             rows_per_minute: rows_per_minute(&document.recent, now),
             owner: document.lease.owner_id.clone().filter(|_| !released),
             token: document.lease.fencing_token.0,
@@ -323,10 +323,10 @@ impl<'a> health::Document<'a> {
         Self {
             ended: ended(document),
             has_run: lease.fencing_token > FencingToken(0),
-            lease: match document.standing_for_nobody(age) {
-                Standing::Free => LeaseStatus::Free,
-                Standing::Held { .. } | Standing::Own => LeaseStatus::Held,
-                Standing::Lapsed => {
+            lease: match document.lease_state_for_others(age) {
+                LeaseState::Free => LeaseStatus::Free,
+                LeaseState::Held { .. } | LeaseState::Own => LeaseStatus::Held,
+                LeaseState::Lapsed => {
                     LeaseStatus::Lapsed { owner_id: lease.owner_id.as_deref().unwrap_or_default() }
                 }
             },
@@ -392,7 +392,7 @@ fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
 impl Lease {
     fn of(document: &StateDocument, age: LeaseAge) -> Option<Self> {
         let lease = &document.lease;
-        if document.standing_for_nobody(age) == Standing::Free {
+        if document.lease_state_for_others(age) == LeaseState::Free {
             return None;
         }
         let idle = document.idle(age).as_secs();
@@ -404,7 +404,7 @@ impl Lease {
     }
 }
 
-impl Seen {
+impl BacklogStatus {
     fn of(observed: &Observed) -> Self {
         Self {
             at: observed.at,

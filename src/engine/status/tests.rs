@@ -5,10 +5,10 @@ use crate::cursor::SourceFingerprint;
 use crate::document::{Generation, StateDocument, encode};
 use crate::store::{MemoryStore, Precondition, StateKey};
 
-fn board(store: Arc<MemoryStore>, schedules: &[(&str, &str)]) -> Board {
+fn board(store: Arc<MemoryStore>, schedules: &[(&str, &str)]) -> StatusReader {
     let schedule = |text: &str| vec![Schedule::parse(text).unwrap()];
     let schedules = schedules.iter().map(|(name, text)| ((*name).to_owned(), schedule(text)));
-    Board {
+    StatusReader {
         app: "shop".to_owned(),
         state: store,
         pollers: BTreeMap::new(),
@@ -33,7 +33,7 @@ async fn a_report_has_what_the_store_knows_and_when_it_runs_next() {
     stored(&store, "returns").await;
     write(&store, StateKey::Document("broken".to_owned()), b"{".to_vec()).await;
     let board = board(Arc::clone(&store), &[("orders", "0 0 3 * * *"), ("broken", "0 * * * * *")]);
-    let report = board.read(Asked::All).await.unwrap();
+    let report = board.read(StatusQuery::All).await.unwrap();
     let states: Vec<_> =
         report.pollers.iter().map(|s| (s.poller.as_str(), s.health.state.as_str())).collect();
     assert_eq!(states, [("broken", "failing"), ("orders", "never_ran"), ("returns", "never_ran")]);
@@ -48,31 +48,31 @@ async fn a_report_has_what_the_store_knows_and_when_it_runs_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_poller_is_told_of_alone_and_one_that_nobody_knows_is_an_error() {
+async fn one_poller_is_reported_alone_and_an_unknown_one_is_an_error() {
     let store = Arc::new(MemoryStore::default());
     stored(&store, "orders").await;
     for name in ["returns", "lines__p0", "lines__p1"] {
         stored(&store, name).await;
     }
     let board = board(store, &[]);
-    let report = board.read(Asked::One("returns")).await.unwrap();
+    let report = board.read(StatusQuery::One("returns")).await.unwrap();
     assert_eq!(report.pollers.len(), 1);
-    let report = board.read(Asked::WithJournal("returns")).await.unwrap();
+    let report = board.read(StatusQuery::WithJournal("returns")).await.unwrap();
     assert_eq!(report.pollers[0].journal, None, "none is kept");
-    let report = board.read(Asked::One("lines")).await.unwrap();
+    let report = board.read(StatusQuery::One("lines")).await.unwrap();
     let names: Vec<&str> = report.pollers.iter().map(|status| status.poller.as_str()).collect();
     assert_eq!(names, ["lines__p0", "lines__p1"], "its parts");
-    let error = board.read(Asked::WithJournal("lines")).await.unwrap_err();
-    assert!(matches!(error, BoardError::NoPoller(_)), "a view is of one document");
-    let error = board.read(Asked::One("weekly")).await.unwrap_err();
-    assert!(matches!(&error, BoardError::NoPoller(name) if name == "weekly"));
+    let error = board.read(StatusQuery::WithJournal("lines")).await.unwrap_err();
+    assert!(matches!(error, StatusError::NoPoller(_)), "a view is of one document");
+    let error = board.read(StatusQuery::One("weekly")).await.unwrap_err();
+    assert!(matches!(&error, StatusError::NoPoller(name) if name == "weekly"));
     assert!(error.text().contains("no poller `weekly`"), "{}", error.text());
 }
 
 #[test]
 fn the_first_of_several_functions_is_the_next() {
     let schedules = ["0 0 * * * *", "0 */5 * * * *"].map(|text| Schedule::parse(text).unwrap());
-    let board = Board {
+    let board = StatusReader {
         schedules: BTreeMap::from([("orders".to_owned(), schedules.to_vec())]),
         ..board(Arc::default(), &[])
     };
@@ -82,7 +82,7 @@ fn the_first_of_several_functions_is_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_has_ended_is_told_of_where_it_is_asked_for_only() {
+async fn a_finished_range_is_reported_only_if_asked_for_by_name() {
     let store = Arc::new(MemoryStore::default());
     stored(&store, "orders").await;
     for (name, ended) in [("going", None), ("over", Some("2026-01-01T02:00:00Z"))] {
@@ -99,8 +99,8 @@ async fn a_range_that_has_ended_is_told_of_where_it_is_asked_for_only() {
     let names = |report: Report| -> Vec<String> {
         report.pollers.into_iter().map(|status| status.poller).collect()
     };
-    let all = names(board.read(Asked::All).await.unwrap());
+    let all = names(board.read(StatusQuery::All).await.unwrap());
     assert_eq!(all, ["orders", "orders.replay.going"]);
-    let one = board.read(Asked::One("orders.replay.over")).await.unwrap();
+    let one = board.read(StatusQuery::One("orders.replay.over")).await.unwrap();
     assert_eq!(one.pollers[0].health.state, health::PollerState::Done);
 }

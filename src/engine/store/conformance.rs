@@ -32,7 +32,7 @@ where
     times_are_the_services_and_move_forward(&make().await).await;
     error_texts_name_the_poller(&make().await).await;
     keys_are_listed_by_name_and_others_are_left_out(&make().await).await;
-    what_is_removed_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
+    a_removed_document_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
     Box::pin(applications_are_kept_apart_and_found(&make().await)).await;
     of_racing_creators_one_wins(Arc::new(make().await)).await;
     racing_increments_all_count(Arc::new(make().await)).await;
@@ -143,7 +143,7 @@ async fn keys_are_listed_by_name_and_others_are_left_out(store: &dyn StateStore)
     assert_eq!(store.list().await.expect("a store lists"), keys);
 }
 
-async fn what_is_removed_is_gone_and_a_stale_tag_removes_nothing(store: &dyn StateStore) {
+async fn a_removed_document_is_gone_and_a_stale_tag_removes_nothing(store: &dyn StateStore) {
     let key = document("a");
     let stale = create(store, &key, b"1").await;
     let fresh = store.store(&key, b"2".to_vec(), Precondition::Matches(stale.clone())).await;

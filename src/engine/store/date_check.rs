@@ -232,7 +232,7 @@ mod tests {
     use crate::clock::TokioClock;
     use crate::cursor::SourceFingerprint;
     use crate::document::Snapshot;
-    use crate::document::{Generation, Standing, StateDocument, encode};
+    use crate::document::{Generation, LeaseState, StateDocument, encode};
     use crate::store::MemoryStore;
     use crate::testing::{Call, Fault, FaultyStore};
 
@@ -276,7 +276,7 @@ mod tests {
         async fn is_taken_for_lapsed(&self) -> bool {
             let loaded = self.store.load(&self.key).await.unwrap();
             let read = Snapshot::read(&self.key, loaded.stored.unwrap(), loaded.date).unwrap();
-            read.document.standing("b", read.age(self.store.grain())) == Standing::Lapsed
+            read.document.lease_state("b", read.age(self.store.grain())) == LeaseState::Lapsed
         }
 
         /// Reads with a `Date` that is wrong by so much.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cold_process_whose_clock_agrees_takes_a_lapsed_lease_over_at_once() {
+    async fn a_cold_process_whose_clock_agrees_takes_over_a_lapsed_lease_at_once() {
         for off in [time::Duration::ZERO, time::Duration::seconds(29), time::Duration::seconds(-29)]
         {
             let world = World::new(off).await;
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cold_process_takes_no_live_lease_by_a_date_that_is_an_hour_ahead() {
+    async fn a_cold_process_takes_over_no_live_lease_by_a_date_an_hour_ahead() {
         let mut world = World::new(time::Duration::ZERO).await;
         for renewal in 1..20 {
             assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wrong_machine_clock_delays_a_takeover_by_one_ttl_and_forces_none() {
+    async fn a_wrong_machine_clock_delays_a_takeover_by_one_ttl_and_never_forces_one() {
         for off in [HOUR, -HOUR] {
             let world = World::new(off).await;
             sleep(1000).await;
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_jumps_together_with_a_wrong_date_takes_no_live_lease() {
+    async fn a_clock_jump_with_a_wrong_date_takes_over_no_live_lease() {
         let mut world = World::new(time::Duration::ZERO).await;
         assert!(!world.is_taken_for_lapsed().await);
         world.machine.1.store(3600, Ordering::SeqCst);

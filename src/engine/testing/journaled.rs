@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::world::World;
 use crate::journal::{
-    Entry, Folded, Happened, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines,
+    Entry, EventKind, Folded, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines,
     verify,
 };
 use crate::poller::Poller;
@@ -57,7 +57,7 @@ impl Journaled {
     }
 
     /// Returns the kinds of the entries, in order.
-    pub async fn events(&self) -> Vec<Happened> {
+    pub async fn events(&self) -> Vec<EventKind> {
         self.entries().await.iter().map(|entry| entry.event).collect()
     }
 

@@ -224,7 +224,7 @@ impl World {
 
     /// Returns the same world behind a store that works: faults that were planned do not occur.
     #[must_use]
-    pub fn behind_working_store(&self) -> Self {
+    pub fn with_working_store(&self) -> Self {
         self.behind(FaultyStore::new(self.memory.clone()))
     }
 

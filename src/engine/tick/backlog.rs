@@ -15,7 +15,7 @@ use tracing::debug;
 use crate::cursor::Cursor;
 use crate::document::Snapshot;
 use crate::error::chain;
-use crate::metrics::Standing;
+use crate::metrics::DocumentStats;
 use crate::poller::memory::Memory;
 use crate::poller::{Poller, Skipped, TickError, TickOutcome};
 use crate::source::FetchWindow;
@@ -58,7 +58,7 @@ impl Poller {
         if let Some(snapshot) = memory.snapshot() {
             let checkpoint = &snapshot.document.checkpoint;
             let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
-            let standing = Standing {
+            let standing = DocumentStats {
                 bytes: u64::try_from(snapshot.bytes()).unwrap_or(u64::MAX),
                 position: checkpoint.cursor.as_ref().and_then(Cursor::number),
                 checkpoint_age: age.map(|age| Duration::try_from(age).unwrap_or_default()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event_range::Events;
-use super::isolate::{Fate, Isolation, PriorAttempts, Rows};
+use super::isolate::{Isolation, PriorAttempts, Rows, Settlement};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{InFlight, StateDocument};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
@@ -193,7 +193,7 @@ pub(super) struct Work {
     read: Arc<Batch>,
     pub(super) isolation: Isolation,
     /// What became of the current rows.
-    pub(super) fate: Fate,
+    pub(super) settlement: Settlement,
     /// The state of the source after a later fetch that found no rows.
     pub(super) remember: Option<SourceState>,
 }
@@ -204,7 +204,13 @@ impl Work {
         let (rows, is_closed) = (read.events.len(), read.is_late());
         let isolation = Isolation::of(poller.policy, rows, is_closed, lease.token().0);
         let read = Arc::new(*read);
-        Self { batch: Arc::clone(&read), read, isolation, fate: Fate::Accepted, remember: None }
+        Self {
+            batch: Arc::clone(&read),
+            read,
+            isolation,
+            settlement: Settlement::Accepted,
+            remember: None,
+        }
     }
 
     /// Returns the rows at these indexes.
@@ -241,14 +247,14 @@ impl Work {
         }
         let read = Arc::clone(&self.read);
         let batch = Arc::new(read.part(&poller.name, isolation.rows())?);
-        Some(Self { batch, read, isolation, fate: Fate::Accepted, remember: None })
+        Some(Self { batch, read, isolation, settlement: Settlement::Accepted, remember: None })
     }
 
     /// Returns how many of the current rows a handler accepted.
     pub(super) fn rows_accepted(&self) -> u64 {
-        match self.fate {
-            Fate::Accepted => self.batch.rows(),
-            Fate::Quarantined => 0,
+        match self.settlement {
+            Settlement::Accepted => self.batch.rows(),
+            Settlement::Quarantined => 0,
         }
     }
 

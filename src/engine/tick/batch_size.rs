@@ -20,7 +20,7 @@ impl Poller {
         batch: &Batch,
         handler: &dyn Handler,
         took: Duration,
-        taken: bool,
+        accepted: bool,
     ) {
         let limits = BatchLimits {
             rows_min: self.flow.batch_rows_min,
@@ -33,7 +33,7 @@ impl Poller {
             bytes: batch.events.iter().map(|event| event.json.len()).sum(),
             took,
             limit: handler.time_limit().map_or(tick, |limit| limit.min(tick)),
-            taken,
+            accepted,
         };
         let now = self.batch_rows();
         let next = limits.next_rows(now, last);

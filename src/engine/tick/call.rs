@@ -19,9 +19,9 @@ use crate::document::{Commit, StateDocument};
 use crate::error::chain;
 use crate::event::Digested;
 use crate::handler::{
-    Beside, ChainStep, Delivery, Handler, HandlerError, Progress, Reread, Step, is_of_step,
+    ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step, is_of_step,
 };
-use crate::journal::{Details, Happened};
+use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
 use crate::normalize::normalize;
 use crate::poller::{Poller, TickError};
@@ -130,7 +130,10 @@ impl LeasedTick<'_, '_> {
             fencing_token: self.lease.token(),
             attempt: earlier.saturating_add(1),
             replay_id: replay_id.as_deref(),
-            beside: poller.range_of.as_deref().map(|poller| Beside { poller, rows: &reread }),
+            replay_guard: poller
+                .range_of
+                .as_deref()
+                .map(|poller| ReplayGuard { poller, rows: &reread }),
             events: &batch.events,
             traceparent: traceparent.as_deref().or(request.traceparent.as_deref()),
             tracestate: request.tracestate.as_deref(),
@@ -205,10 +208,10 @@ impl LeasedTick<'_, '_> {
         let (event, error) = match failure {
             CallFailure::Handler(error @ HandlerError::Fenced(_))
             | CallFailure::Lost(TickError::Handler(error)) => {
-                (Happened::StaleWriteBlocked, chain(error))
+                (EventKind::StaleWriteBlocked, chain(error))
             }
             CallFailure::Lost(error @ TickError::LeaseLost(_)) => {
-                (Happened::LeaseLost, chain(error))
+                (EventKind::LeaseLost, chain(error))
             }
             CallFailure::Handler(_)
             | CallFailure::AcceptedFrontByStep(..)

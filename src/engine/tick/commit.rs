@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::LeasedTick;
 use super::batch::{Batch, Work};
 use super::fetch::Next;
-use super::isolate::Fate;
+use super::isolate::Settlement;
 use super::prefetch::has_failed_before;
 use crate::document::{AfterCommit, Commit, StateDocument};
 use crate::policy::OVERLAP_CRASHES_MIN;
@@ -96,7 +96,7 @@ impl LeasedTick<'_, '_> {
     fn overlaps(&self, next: &Work) -> bool {
         let work = &self.work;
         let is_plain = !work.batch.is_late()
-            && work.fate == Fate::Accepted
+            && work.settlement == Settlement::Accepted
             && !has_failed_before(work, self.lease.expected());
         let next_is_plain = !next.batch.is_late()
             && !next.isolation.is_suspected()

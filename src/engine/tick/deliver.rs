@@ -10,7 +10,7 @@ use super::isolate::{CallContext, Decision, End, Outcome, PriorAttempts, Step};
 use crate::document::InFlight;
 use crate::error::chain;
 use crate::handler::HandlerError;
-use crate::journal::{Details, Happened};
+use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
 use crate::poller::TickError;
 use crate::quarantine::{QuarantinedRow, Reason};
@@ -75,8 +75,8 @@ impl LeasedTick<'_, '_> {
                     self.work.isolation.quarantined();
                     self.work.follow(self.poller, &before);
                 }
-                Step::Settle(fate) => {
-                    self.work.fate = fate;
+                Step::Settle(settlement) => {
+                    self.work.settlement = settlement;
                     return Ok(());
                 }
                 Step::GiveUp(end) => return Err(self.give_up(end, failure).await),
@@ -251,7 +251,7 @@ impl LeasedTick<'_, '_> {
             return Err(TickError::Handler(error));
         }
         self.report.quarantined(&self.work.batch, reason, error);
-        self.lease.note(Happened::RowQuarantined, || Details {
+        self.lease.note(EventKind::RowQuarantined, || Details {
             error: Some(text),
             reason: Some(reason.as_str().to_owned()),
             ..self.work.batch.details(None)

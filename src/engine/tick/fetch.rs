@@ -9,12 +9,12 @@ use super::prefetch::Prefetched;
 use super::report::Report;
 use super::{LeasedTick, Tick};
 use crate::cursor::SourceState;
-use crate::document::{InFlight, Snapshot, Standing};
+use crate::document::{InFlight, LeaseState, Snapshot};
 use crate::error::ErrorKind;
 use crate::event::ChangeEvent;
 use crate::normalize::{fitting, normalize};
 use crate::poller::{Poller, TickError};
-use crate::source::{FetchError, FetchWindow, Remember, Rows};
+use crate::source::{FetchError, FetchWindow, RetainedState, Rows};
 
 /// Which rows to read.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub(super) enum Fetched {
     /// Rows.
     Batch(Box<Batch>),
     /// No rows. The source may still want a new state of its own kept.
-    Nothing(Option<Remember>),
+    Nothing(Option<RetainedState>),
 }
 
 /// What follows a settled batch within the same tick.
@@ -199,7 +199,7 @@ impl Poller {
     /// Whether the holder has let its lease lapse, so that taking the lease over counts a crash.
     fn is_abandoned(&self, base: &Snapshot) -> bool {
         let age = base.age(self.store.grain());
-        base.document.standing(self.instance.owner_id(), age) == Standing::Lapsed
+        base.document.lease_state(self.instance.owner_id(), age) == LeaseState::Lapsed
     }
 
     /// Reads the rows of one batch.

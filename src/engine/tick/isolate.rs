@@ -61,14 +61,14 @@ pub(super) enum Step {
     /// Quarantine the current row, then call [`Isolation::quarantined`].
     Quarantine(Reason),
     /// The current rows are settled: commit them, then [`Isolation::advance`].
-    Settle(Fate),
+    Settle(Settlement),
     /// Record that the current rows were not accepted, and end the tick.
     GiveUp(End),
 }
 
 /// What became of settled rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Settlement {
     /// The handler accepted them.
     Accepted,
     /// They were quarantined.
@@ -209,7 +209,7 @@ enum State {
         reason: Reason,
         accepted: Option<Rows>,
     },
-    Settled(Fate),
+    Settled(Settlement),
     GivenUp(End),
 }
 
@@ -325,7 +325,7 @@ impl Isolation {
                 }
             }
             State::Quarantine { reason, .. } => Step::Quarantine(*reason),
-            State::Settled(fate) => Step::Settle(*fate),
+            State::Settled(settlement) => Step::Settle(*settlement),
             State::GivenUp(end) => Step::GiveUp(*end),
         }
     }
@@ -404,20 +404,21 @@ impl Isolation {
 
     /// Reports that the current row was quarantined.
     pub(super) fn quarantined(&mut self) {
-        let accepted = match std::mem::replace(&mut self.state, State::Settled(Fate::Quarantined)) {
-            State::Quarantine { accepted, .. } => accepted,
-            State::Deliver
-            | State::ReadMore(_)
-            | State::Probe(_)
-            | State::RetryRow { .. }
-            | State::Settled(_)
-            | State::GivenUp(_) => None,
-        };
+        let accepted =
+            match std::mem::replace(&mut self.state, State::Settled(Settlement::Quarantined)) {
+                State::Quarantine { accepted, .. } => accepted,
+                State::Deliver
+                | State::ReadMore(_)
+                | State::Probe(_)
+                | State::RetryRow { .. }
+                | State::Settled(_)
+                | State::GivenUp(_) => None,
+            };
         self.clear();
         // The rows that the target accepted go into the same commit, because they are next to the row.
         if let Some(rows) = accepted {
             self.current.rows = rows;
-            self.state = State::Settled(Fate::Accepted);
+            self.state = State::Settled(Settlement::Accepted);
         }
     }
 
@@ -439,7 +440,7 @@ impl Isolation {
             } else {
                 self.clear();
             }
-            self.state = State::Settled(Fate::Accepted);
+            self.state = State::Settled(Settlement::Accepted);
             return None;
         }
         if is_part {
@@ -458,7 +459,7 @@ impl Isolation {
             }
             Outcome::AcceptedFront(to) if self.is_suspected() && self.can_split(to) => {
                 self.split_front(to);
-                self.state = State::Settled(Fate::Accepted);
+                self.state = State::Settled(Settlement::Accepted);
                 return None;
             }
             Outcome::OutOfTime { had_all } => return self.out_of_time(had_all, when),
@@ -637,7 +638,7 @@ impl Isolation {
                 // These rows were accepted before the current one; they are redelivered in their turn.
                 let behind = accepted.map(|rows| Segment { rows, suspicion: None });
                 self.waiting.extend(behind);
-                self.state = State::Settled(Fate::Accepted);
+                self.state = State::Settled(Settlement::Accepted);
                 None
             }
             Outcome::OutOfTime { had_all } => self.out_of_time(had_all, when),

@@ -39,7 +39,7 @@ use crate::error::chain;
 use crate::event::{BatchId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
-use crate::metrics::Behind;
+use crate::metrics::SourceLag;
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
 use crate::quarantine::Reason;
@@ -176,7 +176,7 @@ impl<'a> Report<'a> {
         self.took("fetch", duration);
         self.lag = lag;
         let Lag { time, positions, held_back, retention_left } = self.lag;
-        let behind = Behind { time, positions, held_back, retention_left };
+        let behind = SourceLag { time, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
         self.poller.metrics.behind(&self.poller.name, &behind);
         tick_event!(
@@ -313,7 +313,11 @@ impl<'a> Report<'a> {
             };
         }
         // Every full batch is too large until a setting changes.
-        if self.poller.told.are_due("batch_halved", "") { line!(warn) } else { line!(debug) }
+        if self.poller.log_throttle.are_due("batch_halved", "") {
+            line!(warn)
+        } else {
+            line!(debug)
+        }
     }
 
     /// Logs that the failing row is searched for.

@@ -45,7 +45,7 @@ impl Tick<'_> {
             let continues = match &end {
                 Err(TickError::Fetch(error)) => self.retries_fetch(error, batches),
                 Err(_) => false,
-                Ok(TickOutcome::BackingOff { until, .. }) => self.waits_for_backoff(*until).await,
+                Ok(TickOutcome::BackingOff { until, .. }) => self.wait_for_backoff(*until).await,
                 Ok(outcome) => self.polls_again(outcome).await,
             };
             if matches!(end, Ok(TickOutcome::Idle)) && (continues || batches > 0) {
@@ -79,7 +79,7 @@ impl Tick<'_> {
     /// Waits for the end of a backoff if the host would retry anyway: all of its retries may fall into the backoff,
     /// and the next timer may be a day away. If the backoff outlasts the tick, this waits as long as there is time,
     /// so that a host with unlimited retries does not retry every second.
-    async fn waits_for_backoff(&self, until: OffsetDateTime) -> bool {
+    async fn wait_for_backoff(&self, until: OffsetDateTime) -> bool {
         let TickRequest { stop, is_retried, .. } = self.report.request();
         let elapsed = self.report.started_at().elapsed();
         let left = self.poller.limits.tick_time_max.saturating_sub(elapsed);

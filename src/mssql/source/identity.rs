@@ -12,7 +12,7 @@
 //! A view is recreated without any change of its rows, and a query is no object: neither has an identity.
 
 use highwater_engine::cursor::{CursorMode, SourceState};
-use highwater_engine::source::{FetchError, FetchWindow, Remember};
+use highwater_engine::source::{FetchError, FetchWindow, RetainedState};
 use highwater_engine::value::Value;
 use serde_json::{Value as Json, json};
 
@@ -163,9 +163,9 @@ impl Identity {
     /// Returns what to remember with this: it is kept with the next write, and costs none of its own.
     pub(super) fn kept(
         &self,
-        remember: Option<Remember>,
+        remember: Option<RetainedState>,
         window: FetchWindow<'_>,
-    ) -> Option<Remember> {
+    ) -> Option<RetainedState> {
         self.behind(window).with(remember, window.state)
     }
 
@@ -187,12 +187,12 @@ impl Identity {
     }
 
     /// Adds this to what is to be remembered.
-    fn with(&self, remember: Option<Remember>, known: &SourceState) -> Option<Remember> {
+    fn with(&self, remember: Option<RetainedState>, known: &SourceState) -> Option<RetainedState> {
         let facts = self.facts();
         let is_news = facts.iter().any(|(name, fact)| known.get(*name) != Some(fact));
         let mut remember = match remember {
             Some(remember) => remember,
-            None if is_news => Remember { state: known.clone(), at_once: false },
+            None if is_news => RetainedState { state: known.clone(), at_once: false },
             None => return None,
         };
         remember.state.extend(facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)));
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(one.kept(None, window(Some(&at), &known)), None, "it is known");
         assert_eq!(other.kept(None, window(Some(&at), &known)), None, "it is another one");
         // The state of the mode replaces all that was kept.
-        let moved = Remember { state: SourceState::new(), at_once: true };
+        let moved = RetainedState { state: SourceState::new(), at_once: true };
         let both = other.kept(Some(moved), window(Some(&at), &known)).unwrap();
         assert!(both.at_once);
         assert_eq!(Identity::of(&both.state), one);

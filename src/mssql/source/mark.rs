@@ -9,7 +9,7 @@
 //! two ticks may be two processes, of which neither lives for as long as the window.
 
 use highwater_engine::cursor::SourceState;
-use highwater_engine::source::Remember;
+use highwater_engine::source::RetainedState;
 use serde_json::Value as Json;
 
 use crate::connection::Param;
@@ -87,7 +87,7 @@ impl Marks {
     /// Returns what to remember after a fetch; `None` where that has not changed.
     ///
     /// A mark that was just taken has rows waiting for it.
-    pub(super) fn after(&self, seen: &Seen<'_>) -> Option<Remember> {
+    pub(super) fn after(&self, seen: &Seen<'_>) -> Option<RetainedState> {
         let settled = self.settled.max(seen.hi);
         // A mark from the future was taken before the server's clock was set back.
         let waiting = self
@@ -100,7 +100,7 @@ impl Marks {
             .map(|value| Waiting { value, taken_at: seen.now.to_owned() });
         let at_once = taken.is_some();
         let next = Self { settled, waiting: waiting.or(taken) };
-        (next != *self).then(|| Remember { state: next.state(), at_once })
+        (next != *self).then(|| RetainedState { state: next.state(), at_once })
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
             // Numbers below zero are numbers.
             (marks(None, None), seen(None, Some(-5), NOON), Some((None, Some((-5, NOON)))), true),
         ] {
-            let expected = after.map(|(settled, waiting)| Remember {
+            let expected = after.map(|(settled, waiting)| RetainedState {
                 state: marks(settled, waiting).state(),
                 at_once,
             });

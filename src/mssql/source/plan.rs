@@ -8,7 +8,7 @@ use highwater_engine::cursor::{Cursor, CursorError, CursorMode, RowVersion, Sour
 use highwater_engine::error::{ErrorKind, restart_in_source};
 use highwater_engine::partition::Partition;
 use highwater_engine::source::{
-    Anchor, Columns, FetchError, FetchWindow, Lag, Remember, Row, Rows,
+    Anchor, Columns, FetchError, FetchWindow, Lag, RetainedState, Row, Rows,
 };
 use highwater_engine::value::Value;
 
@@ -452,7 +452,7 @@ impl Plan {
         &self,
         head: &[Value],
         window: FetchWindow<'_>,
-    ) -> Result<Option<Remember>, FetchError> {
+    ) -> Result<Option<RetainedState>, FetchError> {
         let [hi, max, last, Value::Text(now)] = head else {
             return Err(unexpected(head, "the table's highest number"));
         };

@@ -14,7 +14,7 @@
 use serde_json::Value as Json;
 
 use highwater_engine::cursor::{SourceFingerprint, SourceState};
-use highwater_engine::source::Remember;
+use highwater_engine::source::RetainedState;
 
 use super::describe::Column;
 
@@ -114,16 +114,16 @@ impl Schema {
     /// that were not before. Without that only what the mode asks for is kept with what is known.
     pub(super) fn kept(
         &self,
-        remember: Option<Remember>,
+        remember: Option<RetainedState>,
         known: &SourceState,
         delivered: bool,
-    ) -> Option<Remember> {
+    ) -> Option<RetainedState> {
         let facts = self.facts();
         let is_news =
             delivered && facts.iter().any(|(name, fact)| known.get(*name) != fact.as_ref());
         let mut remember = match remember {
             Some(remember) => remember,
-            None if is_news => Remember { state: known.clone(), at_once: false },
+            None if is_news => RetainedState { state: known.clone(), at_once: false },
             None => return None,
         };
         for (name, fact) in facts {
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(after.known(&kept.state), Known::Changed);
         assert_eq!(text.known(&kept.state), Known::Reordered);
         let marks = || SourceState::from_iter([("settled".to_owned(), "7".into())]);
-        let asked = |at_once| Some(Remember { state: marks(), at_once });
+        let asked = |at_once| Some(RetainedState { state: marks(), at_once });
         // What is known is carried on, also where nothing was delivered.
         let both = after.kept(asked(true), &kept.state, false).unwrap();
         assert_eq!((both.at_once, before.known(&both.state)), (true, Known::Same));

@@ -18,7 +18,7 @@ use highwater_engine::cursor::{
     Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition,
 };
 use highwater_engine::error::ErrorKind;
-use highwater_engine::source::{FetchError, FetchWindow, Lag, Remember, Rows};
+use highwater_engine::source::{FetchError, FetchWindow, Lag, RetainedState, Rows};
 use highwater_engine::value::Value;
 use serde_json::Value as Json;
 
@@ -465,7 +465,7 @@ fn noted(
     current: i64,
     now: &str,
     is_empty: bool,
-) -> Option<Remember> {
+) -> Option<RetainedState> {
     let since = range.changes_since?;
     let noted_at = state.get(NOTED_AT).and_then(Json::as_str).and_then(decode::millis);
     let recent = noted_at
@@ -481,7 +481,7 @@ fn noted(
         (COMPLETE_TO.to_owned(), current.to_string().into()),
         (NOTED_AT.to_owned(), now.into()),
     ]);
-    Some(Remember { state, at_once: is_empty && due })
+    Some(RetainedState { state, at_once: is_empty && due })
 }
 
 /// Returns what stays true of `kept` while the position stays.

@@ -40,7 +40,7 @@ impl World {
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let board = Board {
+        let board = StatusReader {
             app: "shop".to_owned(),
             state: store.clone(),
             pollers: BTreeMap::from([("orders".to_owned(), poller)]),

@@ -96,7 +96,7 @@ async fn a_document_that_is_missing_is_a_first_start_unless_its_marker_says_othe
 }
 
 #[tokio::test]
-async fn a_document_is_read_and_said_or_refused() {
+async fn a_document_is_read_and_described_or_rejected() {
     let store = store_of(Some(&encode(&document())), Some(7)).await;
     let examined = examine(&store, expected(), &clock()).await;
     assert_eq!(examined.document, Some(document()));
@@ -189,7 +189,7 @@ fn a_checkpoint_of_another_source_is_an_error() {
 }
 
 #[test]
-fn a_position_is_only_offered_to_be_kept_where_the_source_can_read_it() {
+fn a_position_is_offered_to_be_kept_only_if_the_source_can_read_it() {
     let fix = |mode, key: &[&str]| {
         let mut document = document();
         let key_values = [("id".to_owned(), 7.into())].into_iter().collect();

@@ -103,7 +103,7 @@ fn failure() -> Failure {
 }
 
 #[test]
-fn a_sum_tells_sets_apart_and_does_not_depend_on_their_order() {
+fn a_sum_distinguishes_sets_and_does_not_depend_on_their_order() {
     assert_eq!(sum(&[1, 2, 3]), sum(&[3, 1, 2]));
     assert_eq!(sum(&[1, 2]).plus(sum(&[3])), sum(&[1, 2, 3]));
     for other in [&[][..], &[1, 2], &[1, 2, 4], &[1, 2, 3, 3], &[1, 1, 2, 2, 3]] {
@@ -128,7 +128,7 @@ fn windows_are_bounded_and_the_smallest_neighbours_become_one() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_counted_and_not_merged_beyond_the_limit() {
+fn windows_beyond_the_limit_are_counted_and_not_merged() {
     let rows = [WINDOW_ROWS_MAX; WINDOWS_MAX + 2];
     let audit = closed(&rows);
     assert_eq!(ranges(&audit).len(), WINDOWS_MAX);
@@ -139,7 +139,7 @@ fn what_there_is_no_room_for_is_counted_and_not_merged_beyond_the_limit() {
 type Change = fn(&mut ClosedWindow);
 
 #[test]
-fn windows_with_a_gap_between_them_or_that_were_begun_are_not_merged() {
+fn windows_with_a_gap_or_in_progress_are_not_merged() {
     let full = vec![WINDOW_ROWS_MAX; WINDOWS_MAX - 2];
     let changes: [(&str, Change); 3] = [
         ("gap", |one| one.upto = at(1_000)),
@@ -209,7 +209,7 @@ fn a_commit_closes_a_window_and_late_rows_leave_the_checkpoint_where_it_is() {
 }
 
 #[test]
-fn late_rows_of_a_window_that_is_gone_move_no_other_one() {
+fn late_rows_of_a_removed_window_move_no_other_window() {
     let (mut document, holder) = held("a", Some(in_flight(0, 4, true)));
     document.audit.windows = vec![window(9, 12, sum(&[12]))];
     let last = commit(4, AuditStep::ReadAgain, AfterCommit::Release(None));
@@ -218,7 +218,7 @@ fn late_rows_of_a_window_that_is_gone_move_no_other_one() {
 }
 
 #[test]
-fn late_rows_that_are_not_taken_keep_nobody_waiting_and_are_counted() {
+fn rejected_late_rows_block_no_other_rows_and_are_counted() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
     let failed = document.fail(&holder, failure()).unwrap();
     assert_eq!(failed.in_flight, None);

@@ -34,7 +34,7 @@ fn digest(content: &str) -> Digested {
 }
 
 fn taken(step: &str, content: &str) -> StepResult {
-    StepResult::taken(step, digest(content), LATER)
+    StepResult::accepted(step, digest(content), LATER)
 }
 
 fn acquired(document: &StateDocument, owner_id: &str, batch: InFlight, seconds: u64) -> Held {
@@ -99,7 +99,7 @@ fn steps_are_done_from_the_first_one_on_and_for_their_own_bytes_only() {
 }
 
 #[test]
-fn an_outcome_that_is_not_known_is_not_taken_for_done() {
+fn an_unknown_outcome_is_not_mistaken_for_success() {
     let result = StepResult { outcome: "half".to_owned(), ..taken("first", "a") };
     let held = Held::new(batch(None, 9, "a"));
     assert_eq!(done(&held.completes(batch(None, 9, "a"), 0, result), "a"), 0);
@@ -114,7 +114,7 @@ fn results_of_a_chain_that_has_other_steps_now_are_dropped() {
 }
 
 #[test]
-fn results_belong_to_the_bytes_whoever_takes_the_batch_up() {
+fn results_belong_to_the_bytes_whichever_instance_resumes_the_batch() {
     let held = one_done();
     for owner_id in ["a", "b"] {
         for (content, kept) in [("a", 1), ("b", 0)] {
@@ -194,7 +194,7 @@ fn a_batch_keeps_the_time_of_its_first_announcement() {
 }
 
 #[test]
-fn a_record_of_an_older_version_gets_its_time_when_it_is_taken_in_hand() {
+fn a_record_of_an_older_version_gets_its_time_when_its_batch_starts() {
     let mut held = one_done();
     held.document.in_flight.as_mut().unwrap().started_at = None;
     let next = acquired(&held.document, "b", batch(None, 9, "a"), 500);
@@ -203,7 +203,7 @@ fn a_record_of_an_older_version_gets_its_time_when_it_is_taken_in_hand() {
 }
 
 #[test]
-fn what_a_newer_version_wrote_of_a_batch_stays_when_the_same_is_taken_in_hand() {
+fn unknown_fields_of_a_batch_survive_when_the_same_batch_starts_again() {
     let mut held = one_done();
     let in_flight = held.document.in_flight.as_mut().unwrap();
     in_flight.extra.insert("later".to_owned(), 1.into());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{LeaseAge, Refusal, Standing};
+use super::{LeaseAge, LeaseState, Refusal};
 use crate::document::{LeaseRecord, RecentTick, StateDocument};
 
 /// The owner id of whoever judges a lease without ever holding one.
@@ -23,10 +23,12 @@ impl StateDocument {
     }
 
     /// Tells how the lease stands for whoever does not ask for it.
-    pub fn standing_for_nobody(&self, age: LeaseAge) -> Standing {
-        match self.standing(NOBODY, age) {
-            Standing::Own => Standing::Held { owner_id: NOBODY.to_owned() },
-            standing @ (Standing::Free | Standing::Lapsed | Standing::Held { .. }) => standing,
+    pub fn lease_state_for_others(&self, age: LeaseAge) -> LeaseState {
+        match self.lease_state(NOBODY, age) {
+            LeaseState::Own => LeaseState::Held { owner_id: NOBODY.to_owned() },
+            standing @ (LeaseState::Free | LeaseState::Lapsed | LeaseState::Held { .. }) => {
+                standing
+            }
         }
     }
 
@@ -46,10 +48,10 @@ impl StateDocument {
         age: LeaseAge,
         now: OffsetDateTime,
     ) -> Result<Option<Self>, Refusal> {
-        match self.standing_for_nobody(age) {
-            Standing::Held { owner_id } => return Err(Refusal::Held { owner_id }),
-            Standing::Free | Standing::Own => return Ok(None),
-            Standing::Lapsed => {}
+        match self.lease_state_for_others(age) {
+            LeaseState::Held { owner_id } => return Err(Refusal::Held { owner_id }),
+            LeaseState::Free | LeaseState::Own => return Ok(None),
+            LeaseState::Lapsed => {}
         }
         let mut next = self.break_lease()?;
         if let Some(batch) = &mut next.in_flight {
@@ -69,7 +71,7 @@ impl StateDocument {
         now: OffsetDateTime,
     ) -> Option<Self> {
         let until = self.in_flight.as_ref()?.next_attempt_at?;
-        let is_free = self.standing_for_nobody(age) == Standing::Free;
+        let is_free = self.lease_state_for_others(age) == LeaseState::Free;
         if until <= latest || !is_free || self.paused.is_some() {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-use super::{LeaseAge, Refusal, Standing};
+use super::{LeaseAge, LeaseState, Refusal};
 use crate::document::{Checkpoint, Fence, FencingToken, Generation, ReleasedGrants, StateDocument};
 
 impl StateDocument {
@@ -44,7 +44,7 @@ impl StateDocument {
         now: OffsetDateTime,
         even_live: bool,
     ) -> Result<Option<Self>, Refusal> {
-        let lives = matches!(self.standing_for_nobody(age), Standing::Held { .. });
+        let lives = matches!(self.lease_state_for_others(age), LeaseState::Held { .. });
         if lives && even_live {
             return self.break_lease().map(Some);
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_copy_is_raised_above_the_fence_and_keeps_its_generation_where_it_can() {
+    fn an_older_copy_is_raised_above_the_fence_and_keeps_its_generation_if_possible() {
         let fence = |generation, token| Fence {
             generation: Generation(generation),
             token: FencingToken(token),

@@ -73,7 +73,7 @@ fn the_first_grant_has_token_one_and_each_later_one_is_higher() {
 }
 
 #[test]
-fn a_live_lease_is_never_taken_from_another() {
+fn a_live_lease_is_never_taken_over() {
     let (document, _) = held_by("a");
     // ttl 120, two grains of 1 s, margin 2 s.
     for (seconds, taken) in [(0, false), (120, false), (123, false), (124, true)] {
@@ -85,13 +85,13 @@ fn a_live_lease_is_never_taken_from_another() {
 fn a_released_lease_is_free_at_once() {
     let (document, holder) = held_by("a");
     let released = document.release(&holder, NOW, None).unwrap();
-    assert_eq!(released.standing("b", age(0)), Standing::Free);
+    assert_eq!(released.lease_state("b", age(0)), LeaseState::Free);
 }
 
 #[test]
 fn a_process_reclaims_its_own_ghost_lease_at_once() {
     let (document, _) = held_by("a");
-    assert_eq!(document.standing("a", age(0)), Standing::Own);
+    assert_eq!(document.lease_state("a", age(0)), LeaseState::Own);
     let reclaimed = document.acquire(request("a", 0)).unwrap();
     assert_eq!(reclaimed.lease.fencing_token, FencingToken(2));
 }
@@ -112,9 +112,9 @@ fn the_timestamps_of_a_lease_are_for_people_only() {
         odd.lease.heartbeat_at = at;
         odd.lease.expires_at = at;
         for (seconds, standing) in
-            [(123, Standing::Held { owner_id: "a".to_owned() }), (124, Standing::Lapsed)]
+            [(123, LeaseState::Held { owner_id: "a".to_owned() }), (124, LeaseState::Lapsed)]
         {
-            assert_eq!(odd.standing("b", age(seconds)), standing, "{at:?}");
+            assert_eq!(odd.lease_state("b", age(seconds)), standing, "{at:?}");
         }
         assert!(odd.commit(&holder, commit(9, AfterCommit::Release(None))).is_ok(), "{at:?}");
     }
@@ -132,8 +132,8 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
     let resumed = document.pause(paused, age(100)).resume(age(10));
     assert_eq!(resumed.lease.idle_before_seconds, 110);
     // 110 + 14 reaches the 124 s after which the lease has lapsed.
-    assert_eq!(resumed.standing("b", age(13)), Standing::Held { owner_id: "a".to_owned() });
-    assert_eq!(resumed.standing("b", age(14)), Standing::Lapsed);
+    assert_eq!(resumed.lease_state("b", age(13)), LeaseState::Held { owner_id: "a".to_owned() });
+    assert_eq!(resumed.lease_state("b", age(14)), LeaseState::Lapsed);
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn foreign_writes_however_frequent_do_not_keep_a_dead_lease_alive() {
         document = document.pause(paused.clone(), soon);
         // As the next one to write reads it.
         document = decode("orders", &encode(&document)).unwrap();
-        let held = matches!(document.standing("b", age(0)), Standing::Held { .. });
+        let held = matches!(document.lease_state("b", age(0)), LeaseState::Held { .. });
         assert!(held, "123.3 s are not 124: write {write}");
     }
     document = document.pause(paused, soon);
-    assert_eq!(document.standing("b", age(0)), Standing::Lapsed, "124.2 s");
+    assert_eq!(document.lease_state("b", age(0)), LeaseState::Lapsed, "124.2 s");
     assert_eq!(document.lease.idle_before(), Duration::from_millis(124_200));
 }
 
@@ -223,7 +223,7 @@ fn a_commit_moves_the_checkpoint_and_can_release_in_the_same_write() {
     assert_eq!(next.checkpoint.cursor, Some(at(9)));
     assert_eq!(next.checkpoint.metadata.row_count, 3);
     assert_eq!(next.in_flight, None);
-    assert_eq!(next.standing("b", age(0)), Standing::Free);
+    assert_eq!(next.lease_state("b", age(0)), LeaseState::Free);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn the_checkpoint_never_moves_back() {
 }
 
 #[test]
-fn an_expired_lease_that_nobody_took_still_commits() {
+fn an_expired_lease_without_a_successor_still_commits() {
     let (document, holder) = held_by("a");
     let late = Commit { now: NOW + TTL * 10, ..commit(9, AfterCommit::Release(None)) };
     assert!(document.commit(&holder, late).is_ok());
@@ -262,7 +262,7 @@ fn a_failure_is_counted_and_backs_off_and_gives_the_lease_up() {
     let failed = document.fail(&document.holder("a"), failure(true)).unwrap();
     let in_flight = failed.in_flight.clone().unwrap();
     assert_eq!((in_flight.attempt, in_flight.first_failed_at), (1, Some(NOW)));
-    assert_eq!(failed.standing("b", age(0)), Standing::Free);
+    assert_eq!(failed.lease_state("b", age(0)), LeaseState::Free);
     assert!(matches!(failed.acquire(request("b", 0)), Err(Refusal::BackingOff { .. })));
     let later = Acquire { now: NOW + Duration::from_secs(10), ..request("b", 0) };
     assert!(failed.acquire(later).is_ok());
@@ -317,7 +317,7 @@ fn attempts_are_counted_by_position_whatever_became_of_the_rows() {
 }
 
 #[test]
-fn a_holder_that_died_is_counted_by_whoever_takes_over() {
+fn a_crashed_holder_is_counted_by_the_instance_that_takes_over() {
     let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
     let document = fresh().acquire(taken).unwrap();
     let retry = || Some(batch(None, 9, "a"));
@@ -370,12 +370,12 @@ fn reset_and_break_clear_the_owner_and_raise_the_token() {
     for next in [reset, document.break_lease().unwrap()] {
         assert_eq!(next.lease.fencing_token, FencingToken(2));
         assert!(next.renew(&holder, NOW).is_err(), "nothing of a former holder can land");
-        assert_eq!(next.standing("b", age(0)), Standing::Free);
+        assert_eq!(next.lease_state("b", age(0)), LeaseState::Free);
     }
 }
 
 #[test]
-fn tokens_stop_where_json_readers_lose_count() {
+fn tokens_stop_at_the_largest_exact_json_integer() {
     let mut document = fresh();
     document.lease =
         LeaseRecord { fencing_token: FencingToken(TOKEN_MAX), ..LeaseRecord::default() };

@@ -7,7 +7,7 @@ fn at_document(document: &StateDocument) -> Option<Cursor> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_waits_is_sent_with_the_next_work_and_goes_on_beside_it() {
+async fn a_pending_commit_is_sent_with_the_next_work_and_overlaps_it() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let now = lease.now();
@@ -38,7 +38,7 @@ async fn nothing_of_a_holder_is_written_before_the_commit_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_commit_is_left_to_work_that_may_not_begin() {
+async fn no_commit_is_left_to_work_that_must_not_start() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let now = lease.now();
@@ -49,7 +49,7 @@ async fn no_commit_is_left_to_work_that_may_not_begin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_source_wants_kept_goes_with_the_commit_that_waits() {
+async fn source_state_goes_with_the_pending_commit() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let now = lease.now();
@@ -63,7 +63,7 @@ async fn what_the_source_wants_kept_goes_with_the_commit_that_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_dropped_as_soon_as_the_commit_beside_it_is_lost() {
+async fn work_is_dropped_as_soon_as_the_overlapped_commit_is_lost() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
     let now = lease.now();

@@ -147,7 +147,7 @@ async fn check(kind: Kind, fault: Option<Fault>, between: Between) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_write_of_a_holder_takes_effect_once_whoever_wrote_between() {
+async fn every_write_of_a_holder_takes_effect_once_despite_other_writers() {
     for kind in KINDS {
         for fault in
             [None, Some(Fault::LostRequest), Some(Fault::LostAnswer), Some(Fault::Unreachable)]
@@ -185,7 +185,7 @@ async fn nothing_of_a_holder_is_written_once_the_lease_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_somebody_else_moved_is_a_loss_even_under_our_own_grant() {
+async fn a_checkpoint_that_another_writer_moved_is_a_loss_even_under_our_own_grant() {
     let world = World::new();
     let mut lease = acquire(&world).await;
     world
@@ -223,7 +223,7 @@ async fn a_write_is_judged_by_its_id_which_no_other_logical_write_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prefix_that_a_renewal_has_committed_does_not_stand_for_the_failure_behind_it() {
+async fn a_prefix_committed_by_a_renewal_does_not_hide_the_failure_after_it() {
     for fault in [None, Some(Fault::LostRequest), Some(Fault::LostAnswer)] {
         let world = World::new();
         let mut lease = acquire(&world).await;

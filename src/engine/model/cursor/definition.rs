@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_with_both_values() {
+    fn differences_are_named_with_both_values() {
         let shop = definition("Shop", "");
         let store = definition("Store", "t.region = @region");
         assert_eq!(
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_in_what_is_not_kept_is_still_reported() {
+    fn a_difference_in_a_field_that_is_not_kept_is_still_reported() {
         let same = definition("Shop", "t.token = N'…'");
         let found = same.differences(&same.clone()).unwrap();
         assert!(found.starts_with("a literal or a parameter value"), "{found}");
     }
 
     #[test]
-    fn one_part_can_be_left_out_of_a_comparison_of_what_is_known() {
+    fn one_field_can_be_excluded_from_a_comparison() {
         let of = |database, partition| {
             SourceDefinition::of(&[("database", database), ("partition", partition)])
         };

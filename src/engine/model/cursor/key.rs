@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_value_and_the_order_does_not_tell_keys_apart() {
+    fn a_name_has_one_value_and_order_does_not_distinguish_keys() {
         let key = |text: &str| serde_json::from_str::<KeyValues>(text).unwrap();
         assert_eq!(key(r#"{"a":1,"b":2,"a":3}"#).to_json(), serde_json::json!({"a": 3, "b": 2}));
         assert_eq!(key(r#"{"a":1,"b":2}"#), key(r#"{"b":2,"a":1}"#));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_stand_one_behind_another_are_joined_as_they_are() {
+    fn adjacent_events_are_joined_without_a_copy() {
         let events = shared(&["{1}", "{22}", "{}"]);
         assert_eq!(events[1].as_str(), "{22}");
         assert_eq!(EventJson::joined(&events).as_deref(), Some("{1},{22},{}"));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_named_rather_than_null() {
+    fn non_finite_numbers_are_named_rather_than_null() {
         for (value, name) in [
             (f64::NAN, "\"NaN\""),
             (f64::INFINITY, "\"Infinity\""),

@@ -129,7 +129,7 @@ fn each_situation_of_the_drill_has_its_state() {
 }
 
 #[test]
-fn what_only_the_process_knows_counts() {
+fn knowledge_of_the_process_counts() {
     let schedules = every_five_seconds();
     let base = Evidence {
         stored: Stored::Missing { ran_before: false },
@@ -290,7 +290,7 @@ fn no_failure_is_ever_green() {
 }
 
 #[test]
-fn every_state_that_needs_someone_says_why_and_where_to_read_on() {
+fn every_state_that_needs_attention_says_why_and_links_a_runbook() {
     let schedules = every_five_seconds();
     for evidence in all(&schedules) {
         let health = evidence.health();
@@ -303,7 +303,7 @@ fn every_state_that_needs_someone_says_why_and_where_to_read_on() {
 }
 
 #[test]
-fn a_tick_in_progress_is_shown_beside_the_state_and_never_instead() {
+fn a_tick_in_progress_is_shown_alongside_the_state_and_never_instead() {
     let schedules = every_five_seconds();
     for evidence in all(&schedules).into_iter().filter(|evidence| !evidence.process.running) {
         let still = evidence.health();
@@ -320,7 +320,7 @@ fn a_tick_in_progress_is_shown_beside_the_state_and_never_instead() {
 }
 
 #[test]
-fn a_pause_shows_whoever_holds_the_lease() {
+fn a_pause_shows_the_holder_of_the_lease() {
     let schedules = every_five_seconds();
     for evidence in all(&schedules) {
         let Stored::Found(document) = &evidence.stored else { continue };

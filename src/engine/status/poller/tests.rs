@@ -8,10 +8,10 @@ use crate::status::health::{Evidence, Process, Stored, Trigger};
 
 const NOW: OffsetDateTime = datetime!(2026-01-01 2:00 UTC);
 
-fn beside(seconds: u64) -> Beside<'static> {
+fn inputs(seconds: u64) -> StatusInputs<'static> {
     let age = LeaseAge { since_write: Duration::from_secs(seconds), grain: Duration::ZERO };
     let ttl = Some(Duration::from_secs(120));
-    Beside { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
+    StatusInputs { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
 }
 
 /// Returns a document of which these fields are as given.
@@ -25,13 +25,13 @@ fn document(fields: &serde_json::Value) -> StateDocument {
 }
 
 fn status(seconds: u64, fields: &serde_json::Value) -> Status {
-    Status::of(&document(fields), beside(seconds))
+    Status::of(&document(fields), inputs(seconds))
 }
 
 /// Returns the state of a document of which these fields are as given.
 fn state(seconds: u64, fields: &serde_json::Value) -> PollerState {
     let document = document(fields);
-    let age = beside(seconds).age;
+    let age = inputs(seconds).age;
     Evidence {
         poller: "orders",
         now: NOW,
@@ -98,7 +98,7 @@ fn the_state_is_that_of_the_document() {
 }
 
 #[test]
-fn what_people_ask_for_is_in_the_document() {
+fn operator_requests_are_in_the_document() {
     let cursor =
         json!({ "kind": "rowversion", "value": "0x0000000000000008", "tiebreaker": { "id": 8 } });
     let fields = json!({
@@ -133,7 +133,7 @@ fn the_rate_is_of_the_window_or_of_as_much_of_it_as_is_remembered() {
 }
 
 #[test]
-fn a_countdown_takes_off_what_had_passed_before_another_wrote() {
+fn a_countdown_subtracts_the_time_that_passed_before_another_write() {
     let lease = |seconds: u64, released: bool| {
         let at = released.then_some("2026-01-01T01:00:00Z");
         let lease = json!({ "owner_id": "a", "fencing_token": 4, "ttl_seconds": 120,
@@ -147,7 +147,7 @@ fn a_countdown_takes_off_what_had_passed_before_another_wrote() {
 }
 
 #[test]
-fn who_did_something_between_two_ticks_is_told_and_is_no_failure() {
+fn operator_actions_between_two_ticks_are_shown_and_are_no_failure() {
     let at = "2026-01-01T01:00:00Z";
     let found = status(
         0,

@@ -43,7 +43,7 @@ struct Run {
     /// Rows of each call, and what was said to it.
     calls: Vec<(Rows, Outcome)>,
     /// Rows that were settled, in order.
-    settled: Vec<(Rows, Fate)>,
+    settled: Vec<(Rows, Settlement)>,
     set_aside: Vec<(usize, Reason)>,
     /// How many calls came before each of these.
     set_aside_at: Vec<usize>,
@@ -58,7 +58,11 @@ impl Run {
 
     /// Returns how many rows were quarantined since a row was last committed as accepted.
     fn quarantined_in_a_row(&self) -> u32 {
-        let aside = self.settled.iter().rev().take_while(|(_, fate)| *fate == Fate::Quarantined);
+        let aside = self
+            .settled
+            .iter()
+            .rev()
+            .take_while(|(_, settlement)| *settlement == Settlement::Quarantined);
         u32::try_from(aside.count()).unwrap()
     }
 
@@ -133,14 +137,18 @@ fn run(
                 run.set_aside_at.push(run.calls.len());
                 machine.quarantined();
             }
-            Step::Settle(fate) => {
+            Step::Settle(settlement) => {
                 let rows = machine.rows();
                 let begins_at = run.set_aside.last().map_or(run.done(), |(row, _)| {
                     // Rows that prove it was the row go into the same commit.
-                    if fate == Fate::Accepted && *row == run.done() { row + 1 } else { run.done() }
+                    if settlement == Settlement::Accepted && *row == run.done() {
+                        row + 1
+                    } else {
+                        run.done()
+                    }
                 });
                 assert_eq!(rows.start, begins_at, "in order and without a gap");
-                run.settled.push((rows, fate));
+                run.settled.push((rows, settlement));
                 if !machine.advance() {
                     return run;
                 }
@@ -171,8 +179,8 @@ fn failed_before(attempt: u32) -> PriorAttempts {
 
 /// What must hold whatever the target and the policy.
 fn check(run: &Run, policy: FailurePolicy, target: &Target, rows: usize) {
-    for (part, fate) in &run.settled {
-        for row in part.clone().filter(|_| *fate == Fate::Accepted) {
+    for (part, settlement) in &run.settled {
+        for row in part.clone().filter(|_| *settlement == Settlement::Accepted) {
             assert!(run.accepted(row) > 0, "row {row} was committed and never taken: {run:?}");
         }
     }
@@ -226,7 +234,7 @@ fn refused_alone(bad: Vec<bool>) -> Target {
 }
 
 #[test]
-fn a_target_that_is_down_gets_one_call_and_no_row_is_set_aside() {
+fn a_target_that_is_down_gets_one_call_and_no_row_is_quarantined() {
     for policy in policies() {
         let target = Target { up_from: usize::MAX, ..refused_alone(vec![false; 1_000]) };
         let run = run(policy, 1_000, &PriorAttempts::default(), &target, usize::MAX);
@@ -236,27 +244,27 @@ fn a_target_that_is_down_gets_one_call_and_no_row_is_set_aside() {
 }
 
 #[test]
-fn a_row_that_fails_alone_is_set_aside_only_if_another_one_is_taken() {
+fn a_row_that_fails_alone_is_quarantined_only_if_another_row_is_accepted() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let mut target = Target { blame: Blame::Unknown, ..refused_alone(vec![true, false]) };
     let taken = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert_eq!(taken.set_aside, [(0, Reason::Attempts)]);
     // PriorAttempts, probed, tried once more; what the probe delivered is committed with it.
     assert_eq!(taken.calls_with(0), 2);
-    assert_eq!(taken.settled, [(1..2, Fate::Accepted)]);
+    assert_eq!(taken.settled, [(1..2, Settlement::Accepted)]);
     target.bad = vec![true, true];
     let refused = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert_eq!((refused.set_aside.len(), refused.end), (0, Some((0..1, End::Retry))));
 }
 
 #[test]
-fn an_outage_that_ends_between_sets_nothing_aside() {
+fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let target = Target { up_from: 1, ..refused_alone(vec![false; 2]) };
     let run = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert!(run.set_aside.is_empty());
     // The row behind it was taken before it, so it comes again in its turn.
-    assert_eq!(run.settled, [(0..1, Fate::Accepted), (1..2, Fate::Accepted)]);
+    assert_eq!(run.settled, [(0..1, Settlement::Accepted), (1..2, Settlement::Accepted)]);
     assert_eq!(run.accepted(1), 2);
 }
 

@@ -4,7 +4,7 @@ use time::OffsetDateTime;
 use tracing::Level;
 
 use super::Report;
-use crate::document::Failing;
+use crate::document::FailureRecord;
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Skipped, TickError, TickOutcome};
 
@@ -13,9 +13,13 @@ const END: &str = "tick";
 
 impl Report<'_> {
     /// Returns cause, time and command of a backoff.
-    pub(super) fn backing_off(&self, until: OffsetDateTime, failing: Option<&Failing>) -> String {
+    pub(super) fn backing_off(
+        &self,
+        until: OffsetDateTime,
+        failing: Option<&FailureRecord>,
+    ) -> String {
         let (until, resume) = (rfc3339(whole_second_after(until)), self.resume("retries now"));
-        let Some(Failing { attempts, since, error }) = failing else {
+        let Some(FailureRecord { attempts, since, error }) = failing else {
             return format!("backing off until {until}{resume}");
         };
         let since = since.map(OffsetDateTime::truncate_to_second);
@@ -41,16 +45,16 @@ impl Report<'_> {
         row: OutcomeRow,
         what: &str,
     ) -> Level {
-        let told = &self.poller.told;
+        let log_throttle = &self.poller.log_throttle;
         match result {
             Ok(TickOutcome::BackingOff { .. } | TickOutcome::Paused { .. }) => {
-                if told.are_due(END, what) { row.level } else { Level::DEBUG }
+                if log_throttle.are_due(END, what) { row.level } else { Level::DEBUG }
             }
             // The tick that is running will log its own outcome.
             Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => row.level,
             Ok(TickOutcome::Committed { .. } | TickOutcome::Idle | TickOutcome::Skipped(_))
             | Err(_) => {
-                told.forget(END);
+                log_throttle.forget(END);
                 row.level
             }
         }

@@ -102,8 +102,12 @@ impl Examination<'_> {
         let Some(told) = told.map(|millis| EPOCH + time::Duration::milliseconds(millis)) else {
             return;
         };
-        let reading =
-            clock::Reading { told, asked_at, answered_at, grain: Duration::from_millis(1) };
+        let reading = clock::ClockReading {
+            reported: told,
+            asked_at,
+            answered_at,
+            grain: Duration::from_millis(1),
+        };
         let stamped = !matches!(
             self.source.settings.mode,
             Some(CursorMode::RowVersion | CursorMode::ChangeTracking | CursorMode::IntegerPk)

@@ -238,7 +238,7 @@ fn what_is_complete_is_noted_with_rows_and_now_and_then_without() {
         let state = known.map_or_else(SourceState::new, |known| noted_to(known, NOON));
         let found = noted(&state, range(Some(after), None, known), current, now, is_empty);
         let wanted = expected
-            .map(|at_once| Remember { state: noted_to(&current.to_string(), now), at_once });
+            .map(|at_once| RetainedState { state: noted_to(&current.to_string(), now), at_once });
         assert_eq!(found, wanted, "{after} {known:?} {current} {now} {is_empty}");
     }
 }

@@ -41,7 +41,7 @@ fn a_release_raises_the_token_counts_the_crash_and_leaves_the_rest() {
 }
 
 #[test]
-fn a_back_off_is_ended_only_where_it_is_too_long_and_nobody_is_at_it() {
+fn a_backoff_is_ended_only_if_it_is_too_long_and_no_tick_is_running() {
     let mut waiting = fresh();
     let latest = NOW + Duration::from_secs(60);
     let until = |seconds| Some(NOW + Duration::from_secs(seconds));
