@@ -24,11 +24,11 @@ impl Backoff {
         let [high, low, ..] = mixed(seed, attempt).to_be_bytes();
         let share = u32::from(u16::from_be_bytes([high, low]));
         let half = longest / 2;
-        half + (longest - half) / u32::from(u16::MAX) * share
+        half + longest.saturating_sub(half) / u32::from(u16::MAX) * share
     }
 }
 
-/// One step of SplitMix64 (Steele, Lea and Flood, 2014), so that each attempt has a share of its own.
+/// One step of `SplitMix64` (Steele, Lea and Flood, 2014), so that each attempt has a share of its own.
 fn mixed(seed: u64, attempt: u32) -> u64 {
     let sum = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let sum = (sum ^ (sum >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

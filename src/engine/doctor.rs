@@ -4,7 +4,7 @@
 //! # Why so
 //!
 //! Each part of a poller examines itself, since only it knows its statements; here is what they have
-//! in common. A finding that is not good says what mends it. What cannot be told is a finding too,
+//! in common. A bad finding suggests a fix. What cannot be checked is a finding too,
 //! never an error and never silence: a check that was left out would pass for one that was passed.
 
 pub mod clock;
@@ -21,7 +21,7 @@ use serde::Serialize;
 pub enum Level {
     /// As it should be.
     Ok,
-    /// It cannot be told here, which the finding explains.
+    /// It cannot be checked here; the finding explains why.
     Unknown,
     /// It works, but not as well or not as safely as it could.
     Warning,
@@ -56,7 +56,7 @@ pub struct Finding {
     pub level: Level,
     /// What was found.
     pub found: String,
-    /// What mends it; `None` where nothing has to be mended.
+    /// How to fix it; `None` if there is nothing to fix.
     pub fix: Option<String>,
     /// Whether something the poller needs could not be reached at all.
     #[serde(skip)]
@@ -69,7 +69,7 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), fix: None, unreachable: false }
     }
 
-    /// Returns a finding of something that cannot be told; `fix` says how it could.
+    /// Returns a finding of something that cannot be checked; `fix` says how it could.
     pub fn unknown(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Unknown, fix: Some(fix.into()), ..Self::ok(check, found) }
     }

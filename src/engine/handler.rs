@@ -26,7 +26,7 @@ use crate::redaction::redact;
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     /// Under which name the grants of generation and token count: the poller's, or that of a range
-    /// which is delivered again beside it.
+    /// which is redelivered alongside it.
     pub poller: &'a str,
     /// Where the events came from.
     pub source: &'a SourceLabel,
@@ -58,7 +58,7 @@ pub struct Delivery<'a> {
     pub progress: &'a Progress,
 }
 
-/// The poller beside which a range is delivered again.
+/// The poller alongside which a range is redelivered.
 ///
 /// Its lease is another one, so nothing orders the two but the target: one that locks the fence of
 /// `poller` until it has written, and then finds the rows as they were read, cannot write an older state
@@ -117,7 +117,7 @@ impl Progress {
         self.steps.fetch_add(steps.max(1), Ordering::Relaxed);
     }
 
-    /// Says that the first `events` events of the batch are taken for good; a step, too.
+    /// Reports that the first `events` events of the batch are permanently accepted; a step, too.
     ///
     /// The checkpoint moves past them with the next renewal of the lease, so that they do not come
     /// again whatever becomes of the rest. A batch that is accepted whole is taken, also where the
@@ -127,7 +127,7 @@ impl Progress {
         self.report(1);
     }
 
-    /// Returns how many events, from the front, are taken for good.
+    /// Returns how many events, from the front, are permanently accepted.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ pub enum HandlerError {
     /// Address or credentials are wrong: 401, 403, 404. No attempt is counted.
     #[error("{0}")]
     Misconfigured(String),
-    /// The target is gone for good: 410. The poller is paused.
+    /// The target is permanently gone: 410. The poller is paused.
     #[error("{0}")]
     Gone(String),
     /// The first `accepted` events were taken; the next one was not.
@@ -234,7 +234,7 @@ impl HandlerError {
             Self::Misconfigured(reason) => Self::Misconfigured(named(reason)),
             Self::Gone(reason) => Self::Gone(named(reason)),
             Self::Partial { accepted, reason } => Self::Partial { accepted, reason: named(reason) },
-            // What they say is the same whoever says it.
+            // Their texts do not depend on the sender.
             Self::Stalled(_) | Self::Fenced(_) => self,
         }
     }
@@ -281,7 +281,7 @@ pub const SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
 ///
 /// # Contract
 ///
-/// `Ok` means taken for good: the checkpoint moves past the batch. The same events may come again,
+/// `Ok` means permanently accepted: the checkpoint moves past the batch. The same events may come again,
 /// with the same ids, so taking them must be idempotent. Dropping the future is allowed at any await
 /// (the lease was lost, or time ran out) and leaves the outcome unknown. A handler must not block its
 /// thread: the lease is renewed by the same task.
@@ -302,7 +302,7 @@ pub trait Handler: fmt::Debug + Send + Sync {
     /// Returns the steps of a chain, in order; none of any other handler.
     ///
     /// The engine calls them one by one and keeps the result of each before it calls the next, so that
-    /// a batch which comes again goes on where it was left.
+    /// a redelivered batch continues where it stopped.
     fn steps(&self) -> &[Step] {
         &[]
     }
@@ -321,7 +321,7 @@ pub trait Handler: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`HandlerError`] tells what the engine does next.
+    /// [`HandlerError`] decides what the engine does next.
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError>;
 
     /// Waits, for half a second at most, until nothing that a dropped call has started is at work any more.

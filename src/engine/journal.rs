@@ -3,7 +3,7 @@
 //! One line per thing that happened; one append per tick, and one per heartbeat interval of a longer
 //! tick. A write of the document that is recorded raises its `journal_seq` by one, so the writes of a
 //! poller, which compare-and-swap puts in a row, are numbered without gaps; an entry has the number of the
-//! write it tells of, or, where it tells of no write, of the last one before it.
+//! write it records, or, if it records none, of the last one before it.
 //!
 //! The append comes after the write and may fail or never happen: a tick never fails for it. What is
 //! missing then is found by its numbers, and the next entry of a write is a snapshot. So a document that is

@@ -82,7 +82,7 @@ impl ProgressByPoller {
     }
 }
 
-/// How far behind a poller is, in the units of its gauges.
+/// Lag of a poller, in the units of its gauges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SourceLag {
     /// Age of the oldest row that is not delivered.
@@ -220,7 +220,7 @@ impl Metrics {
         self.count_from_zero(poller);
     }
 
-    /// Makes the counters of what comes once in a while: one that begins with its first count has no
+    /// Creates the counters of rare events: one that starts with its first count has no
     /// increase that an alert could see.
     fn count_from_zero(&self, poller: &str) {
         for reason in ["refused", "attempts", "crashes"] {
@@ -235,7 +235,7 @@ impl Metrics {
         }
     }
 
-    /// Notes how far behind its source a poller is.
+    /// Records the lag of a poller.
     pub(crate) fn behind(&self, poller: &str, behind: &SourceLag) {
         let attributes = [named(poller)];
         let gauges = [
@@ -314,7 +314,7 @@ impl Metrics {
         self.redelivered.add(rows, &[named(poller)]);
     }
 
-    /// Counts rows that are set aside.
+    /// Counts quarantined rows.
     pub(crate) fn quarantined(&self, poller: &str, reason: &'static str, rows: u64) {
         self.quarantined.add(rows, &[named(poller), KeyValue::new("reason", reason)]);
     }
@@ -410,7 +410,7 @@ impl Metrics {
 }
 
 /// Makes the gauge whose value is told when it is asked for: a timestamp would go stale in silence where
-/// ticks stop, an age goes on growing.
+/// ticks stop, an age keeps growing.
 fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
     let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
     let gauge = gauge.with_callback(move |observer| {

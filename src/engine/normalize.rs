@@ -10,11 +10,11 @@ use crate::event::{ChangeEvent, EventEncoder};
 use crate::source::{Row, Rows, SourceShape};
 use crate::value::Value;
 
-/// A row that cannot become an event. Each tick fails until the source is mended.
+/// A row that cannot become an event. Each tick fails until the source is fixed.
 #[derive(Debug, Error)]
 pub enum NormalizeError {
     /// The row has fewer key values than the source has key columns.
-    #[error("row {row} has no value for key column `{column}`: select it, or mend the key setting")]
+    #[error("row {row} has no value for key column `{column}`: select it, or fix the key setting")]
     MissingKey {
         /// Index in the batch.
         row: usize,
@@ -32,7 +32,7 @@ pub enum NormalizeError {
     /// A key value is text that no checkpoint can hold.
     #[error(
         "row {row} has half a surrogate pair in key column `{column}`, which no checkpoint can hold: \
-         mend the text, or choose another key"
+         fix the text, or choose another key"
     )]
     HalfPairKey {
         /// Index in the batch.

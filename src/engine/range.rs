@@ -47,15 +47,15 @@ pub enum RangeError {
          comes first: end it at the checkpoint with `--to-checkpoint`, or at an earlier position"
     )]
     KeyUnknown(String),
-    /// It ends where it begins, or before.
-    #[error("the range begins after `{after}` and ends at `{upto}`, so nothing lies in it")]
+    /// It ends where it starts, or before.
+    #[error("the range is empty: it starts after `{after}` and ends at `{upto}`")]
     Empty {
         /// Leading part of the beginning.
         after: String,
         /// Leading part of the end.
         upto: String,
     },
-    /// It lies beyond all that the source has.
+    /// It is past everything that the source has.
     #[error(
         "`{to}` lies beyond all that the source has, which ends at `{present}`: rows that nobody has written \
          yet would be skipped; `to-now` goes to the end"
@@ -98,7 +98,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Returns the range where it lies before `checkpoint`; `upto` is the checkpoint itself where none is
+    /// Returns the range if it is before `checkpoint`; `upto` is the checkpoint itself where none is
     /// given.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Range {
         Ok(Self { after, upto })
     }
 
-    /// Returns how the range is told to people.
+    /// Returns the range as text.
     pub fn text(&self) -> String {
         let after = self.after.as_ref().map_or_else(
             || "from the beginning".to_owned(),
@@ -134,7 +134,7 @@ impl Range {
         format!("{after}, up to and including {}", position_text(&self.upto))
     }
 
-    /// Returns the windows that end at `ends`, which lie in the range in order.
+    /// Returns the windows that end at `ends`, which are in order and within the range.
     pub fn windows(&self, ends: &[Cursor]) -> Vec<Self> {
         let mut after = self.after.clone();
         let inner = ends.iter().filter(|end| **end != self.upto);
@@ -150,7 +150,7 @@ fn end(checkpoint: &Cursor, upto: Option<Cursor>) -> Result<Cursor, RangeError> 
     let other_mode = || RangeError::OtherMode(upto.mode, checkpoint.mode);
     match upto.compare_leading(checkpoint).ok_or_else(other_mode)? {
         Ordering::Less => Ok(upto),
-        // The checkpoint lies behind all rows that have its leading part.
+        // The checkpoint is after all rows that have its leading part.
         Ordering::Equal if checkpoint.key.is_empty() || upto == *checkpoint => Ok(upto),
         // Behind the checkpoint there is nothing yet that the poller has delivered.
         Ordering::Equal if upto.key.is_empty() => Ok(checkpoint.clone()),
@@ -177,7 +177,7 @@ fn refuse_empty(after: &Cursor, upto: &Cursor) -> Result<(), RangeError> {
 }
 
 /// Reads a position: a JSON object as state documents have it, or its leading part alone, which then
-/// stands for the place behind all rows that have it.
+/// means the position after all rows that have it.
 ///
 /// `like` is a position of the poller: it says of which mode they are, and how its times are written.
 ///
@@ -220,7 +220,7 @@ fn leading(text: &str, like: &Cursor) -> Result<String, String> {
 }
 
 /// Reads a time in the form of the poller's own: with `Z` where those have it, as a date where they are
-/// dates. The hours may be left out, and a space may stand for the `T`.
+/// dates. The hours may be left out, and a space may replace the `T`.
 fn time(text: &str, like: &str) -> Result<String, String> {
     let message = |error: CursorError| error.to_string();
     let is_date = |text: &str| !text.contains(['T', ' ']);
@@ -262,7 +262,7 @@ pub fn is_id(text: &str) -> bool {
 pub enum Purpose {
     /// Once more, as it was.
     Replay,
-    /// In windows, to a target that needs it anew.
+    /// In windows, to a target that needs everything again.
     Backfill,
 }
 
@@ -280,7 +280,7 @@ impl Purpose {
         format!("{poller}.{}.{id}", self.as_str())
     }
 
-    /// Returns what tells a target that its rows are no known ones; the same in all windows.
+    /// Returns the id by which a target recognises its rows as a replay; the same in all windows.
     pub fn replay_id(self, id: &str) -> String {
         format!("{}-{id}", self.as_str())
     }

@@ -1,4 +1,4 @@
-//! The recovery controller: the one place that finds pollers which cannot go on, and repairs what is
+//! The recovery controller: the one place that finds pollers which cannot continue, and repairs what is
 //! safe to repair.
 //!
 //! # What is needed at all
@@ -18,7 +18,7 @@
 //! - A holder is judged dead by the rule of the lease alone ([`StateDocument::standing`]): the storage
 //!   service's clock, the ttl that the holder wrote, the margin. No clock of this machine takes part.
 //! - A write is conditional on the very document that was judged, and a lost answer is judged like that
-//!   of any other write. Where somebody wrote between, nothing is done.
+//!   of any other write. If another writer was first, nothing is done.
 //! - No transition that it uses knows the checkpoint. Rows can come twice by it, as after any takeover,
 //!   but none is skipped.
 //! - It holds a lease of its own, in a document of its own, so that one runs at a time; were there two,
@@ -98,7 +98,7 @@ pub enum RecoveryError {
 pub enum Mode {
     /// Nothing.
     Off,
-    /// It tells what it finds.
+    /// It reports what it finds.
     Report,
     /// It also repairs what is safe to repair.
     Repair,
@@ -123,7 +123,7 @@ pub struct ControllerParts {
     pub time_max: Duration,
 }
 
-/// Finds pollers that cannot go on.
+/// Finds pollers that cannot continue.
 pub struct Controller {
     parts: ControllerParts,
     /// The same store, counted.

@@ -33,7 +33,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-/// What stands where a secret was.
+/// The replacement for a secret.
 pub const MARK: &str = "[redacted]";
 /// Shortest secret that is searched for.
 pub const SECRET_BYTES_MIN: usize = 6;
@@ -118,7 +118,7 @@ pub struct Secrets {
     tokens: VecDeque<String>,
     /// Forms in lower case, by their first two bytes.
     forms: BTreeMap<u16, Vec<Form>>,
-    /// A bit for each pair of bytes that a form begins with; empty without forms. Most text has none of them, so
+    /// A bit for each pair of bytes that a form starts with; empty without forms. Most text has none of them, so
     /// that looking costs little more than reading it.
     begins: Vec<u64>,
 }
@@ -454,7 +454,7 @@ fn begins_backslash_escape(byte: u8) -> bool {
     byte == b'\\'
 }
 
-/// Reads one escape at the beginning of `bytes`: what it stands for, and its length.
+/// Reads one escape at the start of `bytes`: its meaning, and its length.
 fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (first, rest) = bytes.split_first().filter(|(first, _)| begins_escape(**first))?;
     match (*first, rest) {
@@ -534,7 +534,7 @@ fn fully_unescaped(bytes: &[u8]) -> Vec<u8> {
     layer.bytes
 }
 
-/// Returns a text as it stands between the quotation marks of a JSON string.
+/// Returns the content of a JSON string, without its quotation marks.
 fn inner_json(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -605,7 +605,7 @@ const TOKEN_MIN: usize = 16;
 
 /// Returns what of a word comes before something that looks like a token; `None` where nothing does.
 fn before_token(word: &str) -> Option<&str> {
-    // How the JSON of a token's head begins in base64.
+    // The start of the JSON of a token's header in base64.
     let (before, token) = word.split_once("eyJ")?;
     (token.len() >= TOKEN_MIN).then_some(before)
 }

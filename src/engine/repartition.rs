@@ -5,14 +5,14 @@
 //! 1. All old parts are paused. The first one's document says what is under way.
 //! 2. Once none of them has a tick running, the furthest of their checkpoints is the bound: up to there, and no
 //!    further, each of them is run, under its own lease.
-//! 3. The new parts begin behind the bound, with documents of their own. Where a name is that of an old part,
-//!    its document is saved beside it and replaced under a higher generation.
+//! 3. The new partitions start after the bound, with documents of their own. Where a name is that of an old one,
+//!    its document is saved and replaced under a higher generation.
 //! 4. Old parts whose names are no new part's are left paused, and say which parts have taken over.
 //! 5. The first old part's document goes last: replaced, or left like those.
 //!
 //! # Why it is safe
 //!
-//! - Until the last step the record stands, so a run that dies anywhere is gone on with, by the same steps:
+//! - The record stays until the last step, so a run that crashes anywhere is continued by the same steps:
 //!   each looks first at what is there, and is one conditional write.
 //! - A part of the old number that wakes up finds its document paused, replaced or taken over; one of the new
 //!   number finds no document to begin with until it is made for it, and the old ones refuse its number.
@@ -37,7 +37,7 @@ use crate::poller::{Poller, TickError, TickOutcome, has_position};
 use crate::store::{StateKey, StateStore, StoreError};
 use crate::tick::{TickReport, TickRequest};
 
-/// Pause between two looks at something that somebody else has to end.
+/// Pause between two polls for something that another process has to finish.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most looks: longer than any tick, and than a dead lease takes to lapse.
 const LOOKS_MAX: u32 = 900;
@@ -67,11 +67,11 @@ pub struct Repartitioned {
     pub rows: u64,
 }
 
-/// Why it came to no end. Everything done so far stands, and the same command goes on with it.
+/// Why it did not finish. Everything done so far stays, and the same command continues it.
 #[derive(Debug, Error)]
 pub enum RepartitionError {
     /// Another number of parts is on its way.
-    #[error("`{poller}` is on its way from {from} to {to} partitions: go on with that first")]
+    #[error("`{poller}` is on its way from {from} to {to} partitions: finish that first")]
     UnderWay {
         /// The poller.
         poller: String,
@@ -108,7 +108,7 @@ pub enum RepartitionError {
         #[source]
         source: TickError,
     },
-    /// A part could not be begun.
+    /// A partition could not be started.
     #[error("begin `{name}`")]
     Seed {
         /// The part.
@@ -205,7 +205,7 @@ impl Repartition {
     ///
     /// # Errors
     ///
-    /// [`RepartitionError`]; the same call goes on where this one ended.
+    /// [`RepartitionError`]; the same call continues where this one ended.
     pub async fn run(
         mut self,
         operator: Operator<'_>,

@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Most subjects that are remembered: a caller may invent names.
 const SUBJECTS_MAX: usize = 1000;
 
-/// What was told last of each subject, and when; for the life of the process.
+/// The last text logged for each subject, and when; for the life of the process.
 #[derive(Debug)]
 pub struct LogThrottle {
     logged: Mutex<BTreeMap<String, (String, Instant)>>,
@@ -31,7 +31,7 @@ impl LogThrottle {
         Self { logged: Mutex::default(), interval }
     }
 
-    /// Whether to tell `text` of `subject`: it has changed, or the interval has passed. Counts as told then.
+    /// Whether to log `text` for `subject`: it has changed, or the interval has passed. Counts as logged then.
     pub fn are_due(&self, subject: &str, text: &str) -> bool {
         let mut logged = self.lock();
         if logged
@@ -47,7 +47,7 @@ impl LogThrottle {
         true
     }
 
-    /// Lets whatever comes next of `subject` be told at once.
+    /// Logs the next text for `subject` immediately.
     pub fn forget(&self, subject: &str) {
         self.lock().remove(subject);
     }

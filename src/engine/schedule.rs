@@ -42,7 +42,7 @@ pub const SIX_FIELDS: &str = "six fields, seconds first, such as `*/15 * * * * *
 pub struct Schedule {
     text: String,
     cron: Cron,
-    /// Whether it repeats within a day, as the host tells it: by `*`, `-` or `/` in the first three fields.
+    /// Whether it repeats within a day, as the host determines it: by `*`, `-` or `/` in the first three fields.
     is_interval: bool,
     zone: Zone,
 }
@@ -142,7 +142,7 @@ impl Schedule {
         let now = self.zone.local(time);
         let mut local = self.next_local(wall(now))?;
         let mut next = self.zone.occurrences(local);
-        // The host begins with the second occurrence of a time that comes twice, then corrects itself.
+        // The host starts with the second occurrence of a time that comes twice, then corrects itself.
         match (self.is_interval, next.last.offset() != now.offset()) {
             (true, false) => return Some(next.last),
             (true, true) => {
@@ -206,7 +206,7 @@ fn field_fix(field: &str, min: u16) -> String {
 
 /// Returns `part` in numbers if it is `*`, a value or a range, with a step or without.
 ///
-/// `CrontabFieldImpl.cs` of `NCrontab`: any beginning of a name stands for it, the first that fits, and a range
+/// `CrontabFieldImpl.cs` of `NCrontab`: any prefix of a name means it, the first that fits, and a range
 /// whose end comes first is turned around.
 fn plain_part(part: &str, min: u16, max: u16, names: &[&str]) -> Option<String> {
     let number =

@@ -17,7 +17,7 @@ pub use self::rows::{Columns, EncodedColumns, Row, Rows};
 /// What does not change about a source while it runs.
 #[derive(Clone, Debug)]
 pub struct SourceShape {
-    /// What handlers are told.
+    /// What handlers see.
     pub label: SourceLabel,
     /// How rows are ordered.
     pub mode: CursorMode,
@@ -42,11 +42,11 @@ pub struct FetchWindow<'a> {
     pub state: &'a SourceState,
 }
 
-/// How far behind its source a poller is, as a fetch found it.
+/// Lag of a poller, as a fetch found it.
 ///
 /// A position is what the mode counts: a rowversion, a number of the cursor column, a version of change
 /// tracking. Rowversions and change versions are the database's, so other tables take some of them too,
-/// and the numbers tell the most that rows can be, not how many there are.
+/// and the numbers are an upper bound on rows, not their count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
     /// Age of the oldest row that was read, by the source's clock; zero where there was none.
@@ -70,7 +70,7 @@ impl Lag {
     }
 }
 
-/// What a source asks to have kept beside the cursor.
+/// State that a source stores with the cursor.
 ///
 /// It is written down with the commit of the rows it came with. An idle tick keeps it in memory and
 /// writes it now and then, or at once where that is asked for.
@@ -97,7 +97,7 @@ pub struct Anchor {
 pub enum PositionLoss {
     /// They may all be there, as an operator may know.
     Uncertain,
-    /// They may lie in another order than the one in which the checkpoint was made.
+    /// They may be in another order than the one in which the checkpoint was made.
     Reordered,
     /// They may be gone, even if the source looks right again.
     Final,
@@ -114,7 +114,7 @@ pub struct FetchError {
     /// Set where the source no longer has what follows the checkpoint: going on would skip rows, so
     /// nothing is read until an operator decides.
     pub loss: Option<PositionLoss>,
-    /// Whether the columns have changed and nothing is read until somebody has looked at them.
+    /// Whether the columns have changed, and nothing is read until an operator accepts them.
     pub schema_changed: bool,
     /// The driver's error.
     #[source]
@@ -132,7 +132,7 @@ impl FetchError {
         Self { loss: Some(PositionLoss::Uncertain), ..Self::new(ErrorKind::Data, reason) }
     }
 
-    /// Returns the error of a source that has lost rows after the checkpoint for good, whatever it shows later.
+    /// Returns the error of a source that has permanently lost rows after the checkpoint.
     pub fn rows_lost(reason: impl Into<String>) -> Self {
         Self { loss: Some(PositionLoss::Final), ..Self::position_lost(reason) }
     }
@@ -152,7 +152,7 @@ impl FetchError {
         self.loss == Some(PositionLoss::Final)
     }
 
-    /// Whether no operator may keep the position: rows after it are gone, or lie in another order.
+    /// Whether no operator may keep the position: rows after it are gone, or in another order.
     pub fn forbids_keeping(&self) -> bool {
         matches!(self.loss, Some(PositionLoss::Final | PositionLoss::Reordered))
     }
@@ -185,12 +185,12 @@ pub trait Source: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Returns the position behind all that is there now, for a poller that is to start with what
+    /// Returns the position after everything that is there now, for a poller that is to start with what
     /// comes next; `None` where there is nothing yet.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or cannot tell.
+    /// [`FetchError`] if the source cannot be read, or does not know.
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
         let reason = "this source cannot start at its present end: start it at the `beginning`";
         Err(FetchError::new(ErrorKind::Configuration, reason))
@@ -202,7 +202,7 @@ pub trait Source: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or a position that stays would lie in another order.
+    /// [`FetchError`] if the source cannot be read, or the order of rows has changed for a position that stays.
     async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
         let state = kept.cloned().unwrap_or_default();
         Ok(Anchor { state, changes: Vec::new() })

@@ -1,6 +1,6 @@
-//! How the pollers of an app stand: what `highwater status`, the status page and its JSON show.
+//! The status of the pollers of an app: what `highwater status`, the status page and its JSON show.
 //!
-//! Built from the state documents, so any replica can tell, and a laptop with the right to read. A process that runs
+//! Built from the state documents, so any replica can build it, and a laptop with the right to read. A process that runs
 //! ticks adds how they ended ([`health`]). Only the events of a poller's journal come from where that is kept. Nothing
 //! is ever written.
 //!
@@ -33,7 +33,7 @@ use crate::store::{StateStore, StoreError};
 /// Most events of a journal that are shown: the newest.
 pub const EVENTS_MAX: usize = 50;
 
-/// How the pollers of an app stand.
+/// The status of the pollers of an app.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Name of the app.
@@ -58,7 +58,7 @@ pub enum StatusQuery<'a> {
     WithJournal(&'a str),
 }
 
-/// Nothing can be told.
+/// The status is unknown.
 #[derive(Debug, Error)]
 pub enum StatusError {
     /// Nobody knows the poller.
@@ -85,11 +85,11 @@ pub struct StatusReader {
 }
 
 impl StatusReader {
-    /// Reads how pollers stand: one listing, and one document each. Of all, ranges that have ended are left out.
+    /// Reads the status of pollers: one listing, and one document each. Finished ranges are left out unless named.
     ///
     /// # Errors
     ///
-    /// [`StatusError::NoPoller`] where one was asked for that nobody knows; [`StatusError::Store`] of any kind
+    /// [`StatusError::NoPoller`] for an unknown poller; [`StatusError::Store`] of any kind
     /// but `Conflict`.
     pub async fn read(&self, asked: StatusQuery<'_>) -> Result<Report, StatusError> {
         let listing = StoredNames::read(&*self.state).await?;

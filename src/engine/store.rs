@@ -27,7 +27,7 @@ pub struct ETag(pub String);
 /// What is read or written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StateKey {
-    /// The state document of a poller, or of a range that is delivered again beside it.
+    /// The state document of a poller, or of a range that is redelivered alongside it.
     Document(String),
     /// The marker of a poller, which outlives its document.
     Marker(String),
@@ -48,7 +48,7 @@ pub enum StateKey {
 }
 
 impl StateKey {
-    /// Returns the key of a path as [`Self::path`] gives it; `None` for a name of somebody else's.
+    /// Returns the key of a path as [`Self::path`] gives it; `None` for a foreign name.
     pub fn parse(path: &str) -> Option<Self> {
         let name = path.strip_suffix(".json")?;
         if let Some((poller, event)) = name.split_once(".quarantine.") {
@@ -90,7 +90,7 @@ impl StateKey {
 }
 
 /// Whether a document can have the name: a poller's, or `poller.replay.id`, `poller.backfill.id` and
-/// `poller.backfill.id.window`, which are those of ranges that are delivered again beside it.
+/// `poller.backfill.id.window`, which are those of ranges that are redelivered alongside it.
 fn is_name(name: &str) -> bool {
     let parts: Vec<&str> = name.split('.').collect();
     let fits = match parts.as_slice() {
@@ -173,7 +173,7 @@ pub enum StoreError {
         /// Why, without secrets.
         reason: String,
     },
-    /// The store refuses for a reason that trying again will not mend.
+    /// The store rejects the request, and a retry will not help.
     #[error("`{key}`: state store refuses: {reason}")]
     Refused {
         /// What was asked for.
@@ -253,7 +253,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError>;
 
     /// Returns the other applications that keep something under `key` in the same place; `None` from a store
-    /// that cannot tell.
+    /// that does not know.
     ///
     /// For a poller's first start: it costs a request per 5,000 keys of all applications, or a scan.
     ///

@@ -265,7 +265,7 @@ impl TableRow {
     }
 }
 
-/// Returns the position and key of a cursor; one without a key is behind all rows of its position.
+/// Returns the position and key of a cursor; one without a key is after all rows of its position.
 fn place_of(cursor: &Cursor) -> (u64, i64) {
     let id = cursor.key.get("id").and_then(serde_json::Value::as_i64);
     (version_of(cursor), id.unwrap_or(i64::MAX))
@@ -417,7 +417,7 @@ enum Step {
     Progress(u32, Duration),
 }
 
-/// Records what it gets, and does what it was told for each call.
+/// Records its calls, and behaves as scripted for each.
 #[derive(Default)]
 pub struct RecordingHandler {
     received: Mutex<Vec<Received>>,

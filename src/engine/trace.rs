@@ -93,7 +93,7 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(found)
 }
 
-/// Returns the exported span that `span` is or lies in; `None` where nothing is exported.
+/// Returns the exported span that is or encloses `span`; `None` where nothing is exported.
 pub fn context_of(span: &Span) -> Option<TraceContext> {
     let found = span.with_subscriber(|(id, dispatch)| {
         let registry = dispatch.downcast_ref::<Registry>()?;
@@ -114,7 +114,7 @@ pub struct Sampler {
 
 impl Default for Sampler {
     /// Every tick, whatever its caller records: the Functions host sends a context that it does not
-    /// record itself, unless it is told to.
+    /// record itself, unless configured.
     fn default() -> Self {
         Self { share: 1.0, parent_decides: false }
     }
@@ -149,7 +149,7 @@ impl Sampler {
         Ok(Self { share, parent_decides })
     }
 
-    /// Whether to record a trace that comes from `parent`, or begins here.
+    /// Whether to record a trace that comes from `parent`, or starts here.
     pub fn records(&self, trace_id: [u8; 16], parent: Option<&TraceContext>) -> bool {
         if let Some(parent) = parent.filter(|_| self.parent_decides) {
             return parent.sampled;

@@ -120,7 +120,7 @@ async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
     assert_eq!(report.duration, Duration::from_secs(3));
     assert!(world.in_flight().await.is_none(), "no lease was asked for");
-    // The first read takes a minute, the read behind the first batch is aborted.
+    // The first read takes a minute, the read after the first batch is aborted.
     let report = aborted(&poller, 1, 62).await;
     assert!(matches!(report.result, Ok(TickOutcome::Committed { more: true })), "{report:?}");
     assert!(world.is_released().await);

@@ -1,4 +1,4 @@
-//! Handlers that say while they run what they have accepted for good.
+//! Handlers that report accepted rows while they run.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -71,7 +71,7 @@ impl Source for LongKeys {
     }
 }
 
-/// A source that gives an answer up that nobody has asked for in time.
+/// A source whose read times out unless it is polled in time.
 #[derive(Debug)]
 struct Impatient(Arc<TableSource>);
 
@@ -91,7 +91,7 @@ impl Source for Impatient {
     }
 }
 
-/// A source that wants something kept of every other fetch, and notes what it is told of those before.
+/// A source with state to keep after every other fetch, which notes the state it gets back.
 #[derive(Debug)]
 struct Forgetful {
     table: Arc<TableSource>,
@@ -144,7 +144,7 @@ async fn resume(world: &World) {
     world.overwrite(&encode(&resumed)).await;
 }
 
-/// A world whose batches are single rows, of which one that fails once is set aside if another is taken.
+/// A world whose batches are single rows, of which one that fails once is quarantined if another is accepted.
 fn setting_aside_at_once() -> World {
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
@@ -406,7 +406,7 @@ async fn time_in_which_a_prefetch_is_not_polled_does_not_count_as_its_duration()
 async fn nothing_is_asked_for_that_no_further_batch_would_take() {
     for (limits, work, batches) in [
         (Limits { batches_max: Some(2), ..limits() }, Duration::ZERO, 2),
-        // The third would begin behind the end of time.
+        // The third would start after the end of the tick time.
         (Limits { tick_time_max: 2 * WORK, ..limits() }, WORK, 2),
     ] {
         let world = World::with(limits);
@@ -426,7 +426,7 @@ async fn nothing_is_asked_for_that_no_further_batch_would_take() {
 
 #[tokio::test(start_paused = true)]
 async fn rows_after_a_shorter_batch_are_delivered_once_and_in_order() {
-    // Where it is not sure that ten rows fit, nobody guesses where the batch ends.
+    // Where it is not sure that ten rows fit, the end of the batch is not guessed.
     for (bytes_max, guesses) in [(8_000, true), (5_000, false)] {
         let world = World::with(Limits { batch_bytes_max: bytes_max, ..limits() });
         world.source.fill(40);
@@ -459,7 +459,7 @@ async fn a_read_gets_the_source_state_of_all_reads_before_it() {
     }
 }
 
-/// The first batch of a tick is another case: nothing has been asked for behind it.
+/// The first batch of a tick is another case: nothing has been prefetched after it.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_batch_after_others_does_not_wait_for_a_requested_pause() {
     let world = setting_aside_at_once();

@@ -361,7 +361,7 @@ async fn a_window_that_cannot_be_read_lets_new_rows_be_committed_and_stays_due()
     sleep(WAIT).await;
     world.source.put(3, "third");
     world.source.fail_after(1, "gone");
-    // The source fails once: the new row is committed, and the tick reads the window anew.
+    // The source fails once: the new row is committed, and the tick reads the window again.
     tick(&poller).await.unwrap();
     assert_eq!(checkpoint(&world.document().await), 4);
     assert_eq!(world.handler.ids(), [1, 2, 3, 7]);

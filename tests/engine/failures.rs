@@ -620,7 +620,7 @@ async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
     let c = world.instance("c");
     killed_in_the_call(&c).await;
     assert_eq!(calls_made(&world), [[1], [2]]);
-    // Its process lives, and goes on under its own lease.
+    // Its process lives, and continues under its own lease.
     drain(&c, 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
     assert_eq!(calls_made(&world)[2..], [[2], [1]]);
@@ -656,7 +656,7 @@ async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_w
     drain(&world.instance("c"), 6).await;
     assert_eq!(world.quarantined().await, [1]);
     assert_eq!(all_handed_over(&world, &[1]), [2]);
-    // Both rows were in hand when it died, so both come; then the first alone, as it had failed alone.
+    // Both rows were in flight when it crashed, so both come; then the first alone, as it had failed alone.
     assert_eq!(calls_made(&world), [vec![1], vec![2], vec![1, 2], vec![1], vec![2], vec![1]]);
 }
 

@@ -128,7 +128,7 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
     }
 }
 
-/// The document of the first one says how many partitions there are. Without it another one cannot tell.
+/// The document of the first one says how many partitions there are. Without it another one does not know.
 #[tokio::test(start_paused = true)]
 async fn no_partition_of_another_count_starts_if_the_first_has_lost_its_document() {
     let world = World::new();

@@ -117,6 +117,6 @@ async fn an_error_that_waiting_cannot_fix_is_not_waited_for() {
     });
     let report = world.instance("a").tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Fetch(_))));
-    // The first one is read again when its document is begun.
+    // The first one is read again when its document is started.
     assert_eq!((report.rows, world.source.fetches()), (10, 3));
 }

@@ -1,4 +1,4 @@
-//! What a journal tells of ticks.
+//! What a journal records of ticks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,7 +173,7 @@ async fn a_tick_that_is_dropped_during_an_append_leaves_no_gap_after_the_next_en
     assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
-/// A journal that takes nothing, or does not answer, while it is told to.
+/// A journal that accepts nothing, or does not respond, for as long as the test says.
 #[derive(Debug, Default)]
 struct Refusing {
     memory: MemoryJournal,
@@ -486,7 +486,7 @@ async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
         let verdict = admin(&journaled.instance("b")).examine().await.unwrap().verdict;
         assert_eq!(verdict, Verdict::Removed { writes }, "{mode:?}");
         assert!(!verdict.is_explained());
-        // It begins anew, with the document as it is.
+        // It restarts with the current document.
         let operator = Operator { by: "eve@laptop", reason: "why" };
         let begun = admin(&journaled.instance("b")).compact(operator).await.unwrap();
         assert!(matches!(begun, Compacting::Compacted { .. }), "{begun:?}");

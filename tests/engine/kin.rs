@@ -1,4 +1,4 @@
-//! Parts of a poller: what they begin beside, and what is delivered of one under a pause.
+//! Partitions of a poller: what they may start alongside, and what one delivers during a pause.
 
 use highwater_engine::admin::{ResetError, ResetTo, RestoreError};
 use highwater_engine::document::StateDocument;

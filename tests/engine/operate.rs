@@ -255,7 +255,7 @@ async fn a_pause_names_who_when_why_and_the_command_and_is_logged_once_and_then_
             assert_eq!((report.summary.as_str(), report.level.as_str()), (&*expected, level));
             assert_eq!(watched.logged("tick_paused")["level"], level);
         }
-        // Another process tells it, too; and this one, once it has run in between.
+        // Another process reports it, too; and this one, once it has run in between.
         let other = world.instance("b").tick(&TickRequest::default()).await;
         assert_eq!(other.level.as_str(), level);
         admin(&world.instance("cli-2")).resume(BOB).await.unwrap();

@@ -118,7 +118,7 @@ async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
     let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
     world.source.fill(20);
     then_first(&world, |store| {
-        // Looked for long enough for the second call to end, and refused for good then.
+        // Looked for long enough for the second call to end, and then rejected.
         store.break_next(Call::Store, Fault::LostRequest);
         store.break_next(Call::Load, Fault::Slow(WORK));
         store.break_next(Call::Store, Fault::Refused);
@@ -321,7 +321,7 @@ async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_com
     let world = World::with(limits).with_policy(policy);
     world.seasoned("s").await;
     world.source.fill(3);
-    // A row that kills whoever handles it: the call never ends, and the process does.
+    // A row that crashes its process: the call never ends, and the process does.
     let hang = || world.handler.then_take(Duration::from_secs(10_000));
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::LostRequest);

@@ -1,4 +1,4 @@
-//! Delivering a part of the past again, beside the poller.
+//! Redelivering a range of the past, alongside the poller.
 
 use highwater_engine::admin::{RangeEnd, RangeStart};
 use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};

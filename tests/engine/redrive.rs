@@ -1,4 +1,4 @@
-//! Delivering again what was set aside.
+//! Redriving quarantined rows.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn refused() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
 }
 
-/// A poller whose rows 1 to `bad` were refused and set aside, and whose handler takes all again.
+/// A poller whose rows 1 to `bad` were rejected and quarantined, and whose handler accepts everything again.
 async fn set_aside(bad: i64) -> (World, Poller) {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };

@@ -189,7 +189,7 @@ async fn an_idle_tick_writes_source_state_only_if_rows_wait_for_it() {
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));
-    // In memory it stands all the same, and rides on whatever is written next.
+    // Memory keeps it, and the next write includes it.
     world.source.ask_to_remember(None);
     world.source.fill(1);
     tick(&poller).await.unwrap();

@@ -1,4 +1,4 @@
-//! Checkpoints that are put elsewhere, leases that are broken, and pollers that go on where others are.
+//! Checkpoints that are moved, leases that are broken, and pollers that continue where others are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,7 +159,7 @@ async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_
     assert_eq!(ids_after(&journaled.world, 2), [7], "committed, and nothing came again");
     assert_eq!(journaled.world.document().await.replay_id, None);
 
-    // While the tick reads, before it holds the lease: it begins anew at the new position.
+    // While the tick reads, before it holds the lease: it starts over at the new position.
     journaled.world.source.put(8, "new");
     journaled.world.source.delay(Duration::from_secs(10));
     let late = plan(&cli, ResetTo::Cursor("0x0000000000000006")).await;

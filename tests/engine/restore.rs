@@ -1,4 +1,4 @@
-//! Documents that are put in the place of others, and histories that begin anew.
+//! Documents that replace others, and histories that restart.
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
     assert_eq!(journaled.journal.list("p").await.unwrap().len(), 1);
 }
 
-/// A journal in which somebody appends to each part just before it is dropped.
+/// A journal in which each part is appended to just before it is dropped.
 #[derive(Debug)]
 struct Busy(Arc<MemoryJournal>);
 

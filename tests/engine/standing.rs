@@ -1,4 +1,4 @@
-//! Where a poller stands, as numbers.
+//! Metrics of a poller's state.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -68,7 +68,7 @@ impl Chained {
         poller
     }
 
-    /// Lets so many writes through, and breaks the one behind them.
+    /// Lets so many writes through, and breaks the next.
     fn break_write(&self, writes: usize, fault: Fault) {
         for _ in 0..writes {
             self.world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
@@ -490,7 +490,7 @@ async fn a_row_is_not_quarantined_because_of_a_slow_step_before_the_failed_one()
     let chain = Chained::of(World::new().with_policy(policy));
     let poller = chain.begin().await;
     chain.world.source.fill(2);
-    // More than half of a tick, which is all that a row gets that is about to be set aside.
+    // More than half of a tick, which is all that a row gets before it is quarantined.
     chain.steps[0].take_by(|ids| Duration::from_secs(if ids == [1] { 130 } else { 0 }));
     chain.steps[1].judge_by(|ids| if ids == [1, 2] { Err(failed()) } else { Ok(()) });
     for _ in 0..10 {

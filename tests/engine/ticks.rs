@@ -267,7 +267,7 @@ async fn batches_are_cut_at_their_size_limit_and_a_larger_row_stops_the_poller()
         let error = tick(&poller).await.unwrap_err();
         let is_named = matches!(error, TickError::Normalize(NormalizeError::TooLarge { .. }));
         assert!(is_named, "{error:?}");
-        // What lies before it is delivered once, and nothing is skipped.
+        // Rows before it are delivered once, and nothing is skipped.
         assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());
         let checkpoint = world.document().await.checkpoint.cursor.unwrap();
         assert_eq!(checkpoint.key["id"], 10);
@@ -458,7 +458,7 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_flight() {
     world.source.fill(20);
     let source = world.source.clone();
     world.handler.then(async move {
-        // Once behind the batch in hand, and once more when that is committed.
+        // Once after the batch in flight, and once more when that is committed.
         source.fail_next("connection reset");
         source.fail_next("connection reset");
         Ok(())

@@ -21,7 +21,7 @@ fn world(on_failure: OnFailure, rows: usize) -> World {
     World::with(limits).with_policy(policy)
 }
 
-/// Ticks until the rows up to `last` are behind the checkpoint, and returns how many ticks it took.
+/// Ticks until the rows up to `last` are before the checkpoint, and returns how many ticks it took.
 async fn until(world: &World, poller: &Poller, last: i64) -> u32 {
     for ticks in 1..=60 {
         sleep(600).await;

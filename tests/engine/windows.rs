@@ -45,7 +45,7 @@ fn assert_failed_once(watched: &Watched, event: &str, level: &str, error: &str) 
     assert_eq!(watched.counted("failures_total", None), 1, "and no other");
 }
 
-/// Another process on the same state, behind a store that works.
+/// Another process on the same state, with a working store.
 fn elsewhere(world: &World, owner_id: &str) -> Poller {
     world.with_working_store().instance(owner_id)
 }
@@ -352,7 +352,7 @@ async fn s5_7_checkpoint_commit_fails_other() {
     // This process reclaims its own lease at once.
     tick(&poller).await.unwrap();
     assert_whole_batch_again(world);
-    // Its own lease is no dead one's, and nobody has counted an attempt.
+    // Its own lease is no dead one's, and no attempt was counted.
     assert_again(&watched, 0, 0);
 }
 
@@ -405,7 +405,7 @@ async fn s5_9_poison_batch() {
     assert_eq!(commits.count(), 0, "the position has not moved");
 }
 
-/// A world in which row 2 of 3 is refused for good, under a policy with this end.
+/// A world in which row 2 of 3 is rejected, under a policy with this end.
 async fn poisoned(on_failure: OnFailure) -> (Watched, Poller) {
     let mut watched = Watched::new();
     watched.world.policy =
@@ -919,7 +919,7 @@ async fn seed_003_orphan_no_lease_but_running() {
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
-    // The lease was broken by hand: a batch in flight that nobody holds.
+    // The lease was broken by hand: a batch in flight without a holder.
     break_lease(&world.memory).await;
     assert!(world.in_flight().await.is_some());
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
@@ -976,7 +976,7 @@ async fn seed_003_orphan_completed_but_not_appended() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_parent_cancelled_but_children_continue() {
-    // The handler's work is a future of the tick: it ends with it, and nothing runs on behind.
+    // The handler's work is a future of the tick: it ends with it, and nothing keeps running.
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;

@@ -247,7 +247,7 @@ async fn what_is_no_part_of_the_past_is_refused() {
     let beyond = "0x00000000FFFFFFFF";
     for (arguments, text) in [
         (&["--from-beginning", "--to", beyond][..], "beyond the poller's checkpoint"),
-        (&["--from", beyond, "--to-checkpoint"], "nothing lies in it"),
+        (&["--from", beyond, "--to-checkpoint"], "the range is empty"),
         (&["--from", "yesterday", "--to-checkpoint"], "`yesterday` is no position"),
         (&["--to-checkpoint"], "--from-beginning"),
         (&["--from-beginning"], "--to-checkpoint"),

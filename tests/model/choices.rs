@@ -95,7 +95,7 @@ impl Model {
         if let Some(write) = holding.write {
             self.waiting(world, slot, write.answer, actions);
         }
-        // A renewal and the handler go on side by side.
+        // A renewal and the handler run side by side.
         if !holding.handled && holding.write.is_none_or(|write| write.what.is_renewal()) {
             actions.push(Action::Handle { slot });
             if world.faults < self.bounds.faults && world.late.is_none() {
@@ -129,7 +129,7 @@ impl Model {
         if !holding.handled {
             writes.push(What::Fail);
         }
-        // What goes on beside it can be seen before it lands.
+        // Work that overlaps it can be seen before it lands.
         let overlapped = writes.iter().filter(|what| what.announces());
         let fate = Fate::Open;
         actions.extend(overlapped.map(|what| Action::Start { slot, what: *what, fate }));

@@ -96,7 +96,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Whether it goes on beside the handler.
+    /// Whether it overlaps the handler.
     pub(crate) fn is_renewal(self) -> bool {
         match self {
             Self::Renew | Self::RenewPrefix { .. } => true,
@@ -104,12 +104,12 @@ impl What {
         }
     }
 
-    /// Whether the next handler goes on beside it.
+    /// Whether the next handler call overlaps it.
     pub(crate) fn announces(self) -> bool {
         matches!(self, Self::Commit { next: Some(_), .. })
     }
 
-    /// Returns the batch whose id tells that the write has landed.
+    /// Returns the batch whose id proves that the write has landed.
     pub(crate) fn committed(self) -> Option<Batch> {
         match self {
             Self::Commit { batch, .. } => Some(batch),
@@ -172,7 +172,7 @@ impl Documents {
         self.shapes[usize::from(doc.shape)].1
     }
 
-    /// Returns the document that stands for all with this grant, owner, checkpoint and last batch.
+    /// Returns the representative of all documents with this grant, owner, checkpoint and last batch.
     pub(crate) fn alike(&self, doc: Doc) -> Doc {
         Doc { shape: self.alike[usize::from(doc.shape)], ..doc }
     }
@@ -202,7 +202,7 @@ impl Documents {
         self.document(doc).was_committed_by(&holder(slot, grant), &id)
     }
 
-    /// Whether this grant was released, whoever has been granted the lease since.
+    /// Whether this grant was released, even if another has been granted the lease since.
     pub(crate) fn was_released_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {
         self.document(doc).was_released_by(&holder(slot, grant))
     }

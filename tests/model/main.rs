@@ -10,7 +10,7 @@
 //! - **The store**: one document, replaced by compare-and-swap. Of versions only one thing counts: an
 //!   old one never comes back.
 //! - **Processes**, two or three, each with the memory that `src/engine/lease.rs` has: its grant, the version
-//!   it wrote last, the batch in hand, the logical write under way. They read, ask for the lease,
+//!   it wrote last, the batch in flight, the logical write under way. They read, ask for the lease,
 //!   renew while the handler runs, commit with release or with the next batch, commit a prefix with a
 //!   failure, fail, give the lease up. The handler of the next batch may be done before the commit that
 //!   announces it has an answer, and before it has landed, as where commits are overlapped; or after, as where
@@ -26,7 +26,7 @@
 //!   generation. Nothing but a blank document is ever created; a request for one may land late, also
 //!   after a loss.
 //! - **The source** has rows 1 to N. How many a fetch returns is open, since rows move and grow, so two
-//!   processes may have different batches in hand.
+//!   processes may have different batches in flight.
 //!
 //! # What is claimed, in every world reached
 //!
@@ -65,7 +65,7 @@
 //! - Nothing of back-off, of what the document keeps for people, nor of clocks; the transitions' own
 //!   tests do. The in-flight record is left out of states, since no rule about who may write reads it.
 //! - A document that is lost **before it was marked**, and made again within the grain and skew of the
-//!   storage clock: only that clock could tell the two generations apart. Here the later one is always
+//!   storage clock: only that clock could distinguish the two generations. Here the later one is always
 //!   higher.
 //!
 //! # Deeper

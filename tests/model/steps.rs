@@ -78,7 +78,7 @@ pub(crate) enum Action {
         slot: u8,
         fate: Fate,
     },
-    /// The handler says that it has taken the first row for good, and that rides on a renewal.
+    /// The handler says that it has taken the first row for good, and a renewal commits that.
     AcceptPrefix {
         slot: u8,
         fate: Fate,
@@ -100,7 +100,7 @@ pub(crate) enum Action {
     },
 }
 
-/// The protocol within bounds, with the real documents behind it.
+/// The protocol within bounds, with the real documents.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) variant: Variant,
@@ -253,7 +253,7 @@ impl Model {
         world.send(Request { doc, role, kind, condition, made_from_stored: true });
     }
 
-    /// Returns what is stored; where that is blank or nothing, the document that a poller begins with.
+    /// Returns what is stored; where that is blank or nothing, the document that a poller starts with.
     pub(crate) fn base(&mut self, world: &World) -> Doc {
         let restarts = self.variant == Variant::GenerationRestarts;
         let generation = if restarts { 1 } else { world.losses + 1 };
@@ -285,7 +285,7 @@ impl Model {
         self.request_change(world, slot, base);
     }
 
-    /// Sends the write in hand, made from `base`; one whose version has gone is refused, and judged.
+    /// Sends the current write, made from `base`; one whose version has gone is refused, and judged.
     fn request_change(&mut self, world: &mut World, slot: u8, base: View) {
         let Owner::Holding(mut holding) = world.owner(slot) else { return };
         let Some(write) = &mut holding.write else { return };
@@ -478,7 +478,7 @@ impl Model {
         }
     }
 
-    /// Offers rows to the fenced target. The handler goes on either way, as one without a fence would.
+    /// Offers rows to the fenced target. The handler continues either way, as one without a fence would.
     fn deliver(&mut self, target: &mut Target, delivery: Delivery) {
         if self.variant == Variant::UniqueOnlyFence {
             if target.rows | delivery.rows == target.rows {
@@ -586,7 +586,7 @@ fn end_of(batch: Batch) -> u8 {
     1 << (batch.upto - 1)
 }
 
-/// The write in hand has landed, as `doc` or in it.
+/// The current write has landed, as `doc` or in it.
 fn succeed(world: &mut World, slot: u8, doc: Doc) {
     let Owner::Holding(holding) = world.owner(slot) else { return };
     let Some(write) = holding.write else { return };

@@ -1,4 +1,4 @@
-//! The protocol, and what somebody might have written instead.
+//! The protocol, and its broken variants.
 
 use crate::witness::Claim;
 
@@ -11,7 +11,7 @@ pub(crate) enum Variant {
     NoIfMatch,
     /// The document is read and checked, then written without a condition.
     VerifyThenBlindWrite,
-    /// After a conflict the tag is taken anew, the content is not.
+    /// After a conflict the tag is read again, the content is not.
     FreshTagOldContent,
     /// The checkpoint is committed, then the handler is called.
     CheckpointFirst,
@@ -27,7 +27,7 @@ pub(crate) enum Variant {
     GrantRidesOnCreation,
     /// The commit of a batch is sent though the one of the batch before it has no answer.
     NextCommitUnconfirmed,
-    /// The handler that runs beside a commit is not dropped where that was refused, and its batch is committed.
+    /// The handler that overlaps a rejected commit is not dropped, and its batch is committed.
     NextGoesOn,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold, as somebody sees it who sees everything and numbers the grants himself.
+//! What must hold, for a witness that sees everything and numbers the grants itself.
 
 use std::collections::BTreeMap;
 

@@ -46,7 +46,7 @@ pub(crate) enum Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Asking {
     pub(crate) batch: Batch,
-    /// Whether the version it read still stands.
+    /// Whether the version it read is still current.
     pub(crate) current: bool,
     /// Whether an earlier try got no answer.
     pub(crate) ambiguous: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Holding {
     pub(crate) in_the_air: bool,
     /// Which grant it really is: the witness's knowledge.
     pub(crate) number: u8,
-    /// Whether nobody has moved the checkpoint back since: the witness's knowledge.
+    /// Whether the checkpoint has not been moved back since: the witness's knowledge.
     pub(crate) in_era: bool,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct View {
     pub(crate) doc: Doc,
-    /// Whether its version still stands.
+    /// Whether its version is still current.
     pub(crate) current: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Write {
     pub(crate) what: What,
-    /// Whether the version it was made from still stands.
+    /// Whether the version it was made from is still current.
     pub(crate) current: bool,
     pub(crate) answer: Answer,
 }
@@ -123,7 +123,7 @@ pub(crate) enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     Awaited(u8),
-    /// An earlier try of the logical write that its sender still has in hand.
+    /// An earlier try of the sender's current logical write.
     Earlier(u8),
     /// Nobody waits for it: a zombie, or an operator's.
     Orphan,
@@ -152,7 +152,7 @@ pub(crate) struct Delivery {
 }
 
 impl Holding {
-    /// Returns the batch that the commit under way announces: its handler goes on beside that.
+    /// Returns the batch that the commit under way announces: its handler runs meanwhile.
     pub(crate) fn next(&self) -> Option<Batch> {
         match self.write?.what {
             What::Commit { next, .. } => next,
@@ -175,7 +175,7 @@ pub(crate) struct Target {
     pub(crate) newest: u8,
 }
 
-/// What somebody who sees everything has written down, without looking at tokens to judge by.
+/// Records of the witness, which does not judge by tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Witness {
     /// Rows that a handler has finished with since the checkpoint was last moved back.
@@ -297,7 +297,7 @@ impl World {
         world
     }
 
-    /// Returns the one world that stands for all that differ only in which process is which.
+    /// Returns the representative of all worlds that differ only in which process is which.
     pub(crate) fn canonical(&self, owners: usize) -> Self {
         let swaps: &[[u8; OWNERS_MAX]] = match owners {
             0 | 1 => &[[0, 1, 2]],
@@ -359,7 +359,7 @@ impl Owner {
             Self::Asking(asking) if asking.ambiguous => {
                 Self::Asking(Asking { answer: Answer::Judging, ..asking })
             }
-            // A first try that is plainly refused: the tick begins anew.
+            // A first try that is plainly rejected: the tick starts over.
             Self::Idle | Self::Asking(_) => Self::Idle,
             Self::Holding(holding) => {
                 let write = holding.write.map(|write| Write { answer: Answer::Judging, ..write });
@@ -368,7 +368,7 @@ impl Owner {
         }
     }
 
-    /// The version that this process knew stands no more.
+    /// The version that this process knew is no longer current.
     pub(crate) fn with_version_gone(self) -> Self {
         match self {
             Self::Idle => Self::Idle,

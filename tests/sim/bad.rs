@@ -1,4 +1,4 @@
-//! Rows that are bad for good: the target never takes them, or they kill who handles them.
+//! Permanently bad rows: the target never accepts them, or they crash the process.
 
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 
@@ -7,7 +7,7 @@ use crate::random::Random;
 /// What a row does to its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// The target refuses it for good.
+    /// The target rejects it.
     Refused,
     /// It fails as an outage would.
     Failing,
@@ -15,7 +15,7 @@ pub(crate) enum Bad {
     Deadly,
 }
 
-/// Which states of rows are bad: told from the version alone, so that whoever looks finds the same.
+/// Which states of rows are bad: decided by the version alone, so that every reader finds the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadRows {
     seed: u64,

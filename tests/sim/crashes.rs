@@ -23,7 +23,7 @@ const ROWS: [Op; 2] = [Op::Begin(8), Op::End { which: 0, commit: true }];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rows {
     Taken,
-    /// One or more are refused for good, found by halving, and set aside.
+    /// One or more are rejected, found by halving, and quarantined.
     Refused,
     /// One or more fail as in an outage: the tick ends in a failure that is written down.
     Failing,
@@ -73,7 +73,7 @@ impl Rows {
 
 /// Plays a world in which a tick dies at its n-th await.
 ///
-/// The next tick begins with a look at what the crash has left, before anybody writes again.
+/// The next tick starts by reading what the crash has left, before any other write.
 fn dying(seed: u64, plan: &Plan, before: &[Op], awaits: u64) -> Run {
     let crash = [ROWS[0], ROWS[1], Op::Crash(0, awaits), Op::Tick(0), LONG, Op::Tick(0), LONG];
     let run = play(seed, plan, &[before, &crash].concat(), false);
@@ -112,12 +112,12 @@ fn die_everywhere(seed: u64, plan: &Plan, before: &[Op], all: &mut Left) -> u64 
 }
 
 /// The first tick of a poller, which makes its document, and a later one. Where nothing was awaited
-/// yet nothing has been sent, so it begins behind the first.
+/// yet nothing has been sent, so it starts after the first.
 fn check(rows: Rows) {
     let (mut crashes, mut all) = (0, Left::default());
     for seed in 1..=SEEDS {
         let plan = Plan::of(seed, Property::Faults, None);
-        // Every second tells all of it, so that ticks die between a commit and its line, too.
+        // Every second one records everything, so that ticks die between a commit and its line, too.
         let journal = if seed % 2 == 0 { JournalMode::Full } else { JournalMode::Commits };
         let (chain, remembers) = (seed % 4 < 2, seed % 3 == 0);
         let flow = Flow { overlap_commit: seed % 4 == 3, ..plan.flow };

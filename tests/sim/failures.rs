@@ -1,4 +1,4 @@
-//! The judge's eye on what is not taken: which rows may be set aside, and what may stop a poller.
+//! The judge of failures: which rows may be quarantined, and what may stop a poller.
 //!
 //! Told from the handler's calls and from whose lease lapsed over which rows, not from the counts that
 //! the code keeps.
@@ -15,7 +15,7 @@ use crate::invariants::{Judge, Landed};
 use crate::script::Plan;
 use crate::world::TickId;
 
-/// The rows behind `after` up to `upto` that a document says are in hand.
+/// The rows after `after` up to `upto` that a document says are in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {
     pub(crate) after: u64,
@@ -33,7 +33,7 @@ struct Call {
     is_answered: bool,
     /// Gone with the call: an answered one, and one that was stopped.
     running: Weak<()>,
-    /// Whether the target refused it for good.
+    /// Whether the target rejected it.
     refused: bool,
 }
 
@@ -52,7 +52,7 @@ impl Call {
 pub(crate) struct Failures {
     policy: FailurePolicy,
     bad: BadRows,
-    /// What the document says is in hand.
+    /// What the document says is in flight.
     pub(crate) in_flight: Option<InFlight>,
     calls: BTreeMap<TickId, Vec<Call>>,
     /// Versions of the rows that have an entry in the quarantine, with its reason.
@@ -64,7 +64,7 @@ pub(crate) struct Failures {
     deaths: Vec<InFlight>,
     /// Whose lease was taken over with the write that is judged.
     pub(crate) overtaken: Option<TickId>,
-    /// Whether a commit may go on beside the next handler.
+    /// Whether a commit may overlap the next handler call.
     overlaps: bool,
     pub(crate) is_stopped: bool,
 }
@@ -110,14 +110,14 @@ impl Failures {
             })
     }
 
-    /// Returns the last call of a tick where its rows lie behind those that the document says are in flight.
+    /// Returns the last call of a tick if its rows come after those that the document says are in flight.
     fn ahead(&self, tick: TickId) -> Option<&Call> {
         let upto = self.in_flight?.upto;
         let last = self.calls.get(&tick)?.last()?;
         last.rows.first().is_some_and(|first| upto < *first).then_some(last)
     }
 
-    /// Whether a tick was given rows behind those that the document says are in flight.
+    /// Whether a tick was given rows after those that the document says are in flight.
     pub(crate) fn is_ahead(&self, tick: TickId) -> bool {
         self.ahead(tick).is_some()
     }
@@ -130,7 +130,7 @@ impl Failures {
         self.aside.len()
     }
 
-    /// Returns the versions of the rows that were set aside, with the reason.
+    /// Returns the versions of the quarantined rows, with the reason.
     pub(crate) fn take_set_aside(&mut self) -> BTreeMap<u64, String> {
         std::mem::take(&mut self.aside)
     }
@@ -150,7 +150,7 @@ impl Failures {
         before.iter().any(|call| call.rows.len() == 1 && call.has_failed() && call.rows[0] < row)
     }
 
-    /// Whether the target refused the row, alone, in the tick's last call, and does so for good.
+    /// Whether the target rejected the row, alone, in the tick's last call, and will again.
     fn was_refused(&self, tick: TickId, version: u64) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         last.is_some_and(|call| call.is_of(version) && call.refused)
@@ -174,7 +174,7 @@ impl Failures {
     }
 
     /// Whether holders have let their leases lapse as often as the policy says, the last one with this
-    /// row alone in hand.
+    /// row alone in flight.
     fn died_with(&self, version: u64) -> bool {
         self.died_often()
             && self
@@ -184,7 +184,7 @@ impl Failures {
     }
 }
 
-/// Returns the version of the row of an entry, and why it was set aside.
+/// Returns the version of the row of an entry, and why it was quarantined.
 fn entry(bytes: &[u8]) -> (u64, String) {
     let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
     let cursor = entry["events"][0]["cursor"]["value"].as_str().expect("a cursor");
@@ -211,7 +211,7 @@ impl Judge {
         call
     }
 
-    /// Notes that the handler has said, while it runs, that so many rows are taken for good.
+    /// Notes that the handler has said, while it runs, that so many rows are accepted.
     pub(crate) fn accepted(&mut self, tick: TickId, rows: usize) {
         if let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut()) {
             call.taken = call.taken.max(rows);
@@ -298,7 +298,7 @@ impl Judge {
             let overtaken = failures.overtaken.take();
             let mut in_hand = failures.in_flight;
             if let Some(next) = overtaken.and_then(|tick| failures.ahead(tick)) {
-                // Which of the two batches it died with nobody knows: with neither alone.
+                // It is unknown which of the two batches it crashed with: with neither alone.
                 let rows = u64::try_from(next.rows.len()).expect("few");
                 if let Some(in_hand) = &mut in_hand {
                     in_hand.rows += rows;

@@ -1,4 +1,4 @@
-//! What happened, in order: always as a hash, as text where somebody wants to read it.
+//! What happened, in order: always as a hash, as text on request.
 
 use std::fmt::{self, Write};
 

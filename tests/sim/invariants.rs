@@ -24,7 +24,7 @@ pub(crate) struct Judge {
     pub(crate) checkpoint: u64,
     /// Generation and token.
     grant: (u64, u64),
-    /// Whose lease it is, told by whose write landed: set while it is not given up.
+    /// The holder, judged by whose write landed; set until the lease is released.
     holder: Option<(TickId, String)>,
     /// Terms in the order in which they were granted.
     terms: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Judge {
     batches: BTreeMap<String, Vec<String>>,
     /// What was not taken, and what became of it.
     pub(crate) failures: Failures,
-    /// Kinds of trouble that only the judge can tell, to be counted.
+    /// Kinds of trouble that only the judge can see, to be counted.
     pub(crate) saw: Vec<&'static str>,
 }
 
@@ -120,7 +120,7 @@ impl Seen {
 /// How a write of the document counts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Landed {
-    /// A term began over a lease that nobody held.
+    /// A term started over a free lease.
     Granted,
     /// A term began over a lease whose holder had not given it up.
     TakenOver,
@@ -143,7 +143,7 @@ impl Judge {
         }
     }
 
-    /// Whether somebody holds the lease, lapsed or not.
+    /// Whether the lease is held, lapsed or not.
     pub(crate) fn is_held(&self) -> bool {
         self.holder.is_some()
     }
@@ -167,7 +167,7 @@ impl Judge {
         self.commits.iter().find(|(tick, at)| *tick != than && *at >= since).copied()
     }
 
-    /// The document is gone: everything begins anew, but for generation and token.
+    /// The document is gone: everything starts over, except generation and token.
     pub(crate) fn document_lost(&mut self) {
         self.checkpoint = 0;
         self.end_holder();
@@ -232,7 +232,7 @@ impl Judge {
     }
 
     /// An operator has put a document in the place of the one there was, whose checkpoint is of the table
-    /// `checkpoint_of`. What is written behind its checkpoint is to be delivered again.
+    /// `checkpoint_of`. Rows after its checkpoint are to be redelivered.
     pub(crate) fn document_replaced(&mut self, bytes: &[u8], checkpoint_of: u64) {
         self.checkpoint_of = checkpoint_of;
         let seen = Seen::of(bytes);
@@ -323,7 +323,7 @@ impl Judge {
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
         if seen.is_lost && !holds && (seen.grant, seen.checkpoint) == (grant, checkpoint) {
             // A tick without the lease writes down that the position is lost, also while another holds it: the
-            // lease stays as it was, and its holder goes on.
+            // lease stays as it was, and its holder continues.
             let owner = self.holder.as_ref().map(|(_, owner)| owner.clone());
             self.require(owner.is_none() || seen.owner_id == owner, || {
                 format!("tick {} took the lease from {owner:?} as it wrote a loss", tick.0)

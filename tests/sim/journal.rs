@@ -17,11 +17,11 @@ use tokio::time::sleep;
 use crate::random::Random;
 use crate::world::{POLLER, State, World};
 
-/// What the judge knows of the journal beside its lines.
+/// What the judge knows of the journal besides its lines.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     random: Random,
-    /// Each write that is told of, as it landed.
+    /// Each recorded write, as it landed.
     written: BTreeMap<(Generation, u64), StateDocument>,
     is_kept: bool,
 }
@@ -32,7 +32,7 @@ impl Ledger {
         Self { random: Random::of(seed, 8), written: BTreeMap::new(), is_kept }
     }
 
-    /// Keeps a write; those that are not told of have the number of the one before.
+    /// Keeps a write; unrecorded ones have the number of the one before.
     pub(crate) fn landed(&mut self, bytes: &[u8]) {
         if !self.is_kept {
             return;
@@ -184,7 +184,7 @@ impl World {
         let stored = self.memory().load(&key).await.expect("memory answers").stored;
         let document =
             stored.map(|stored| decode(POLLER, &stored.bytes).expect("our own document"));
-        // One that is gone, or begins anew, says nothing yet.
+        // A removed or restarted one says nothing yet.
         let Some(document) = document.filter(|document| !document.is_blank()) else { return };
         let folded = history.fold();
         let verdict = verify(mode, &folded, Some(&document));

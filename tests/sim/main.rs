@@ -27,7 +27,7 @@
 //! time (`bad.rs`); instances that are
 //! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`;
 //! `crashes.rs` lets ticks die at each of their awaits in turn: ones that go well, ones that look for a row
-//! that is refused and set it aside, and ones whose handler fails);
+//! that is refused and quarantine it, and ones whose handler fails);
 //! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
 //! made again under a higher generation; the request that once created it may land again (`world.rs`);
 //! in three of ten worlds one who resets the poller, restores an older copy of the document, or deletes it
@@ -48,12 +48,12 @@
 //! Judged from outside (`invariants.rs`), never by the code's own tokens: the judge counts terms by
 //! whose request took the lease, and knows a row state by its payload, not by the cursor that came with it.
 //!
-//! - The checkpoint passes a committed row that was neither written to the target nor set aside.
+//! - The checkpoint passes a committed row that was neither written to the target nor quarantined.
 //! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
 //!   alone, while the target took another row, and failed alone again; or that was not in hand alone
 //!   when the last of several holders died (`failures.rs`). So nothing is while the target takes nothing.
 //! - More rows in a row are quarantined, with none accepted in between, than the breaker allows.
-//! - Something is set aside, or a poller stopped, and its policy does not say so.
+//! - A row is quarantined, or a poller stopped, and its policy does not say so.
 //! - A row is written before a committed row that lies before it, but for one that was set aside or has
 //!   just failed alone; a batch is out of order.
 //! - Checkpoint or (generation, token) go back, but for the checkpoint of a document that was deleted;
@@ -68,24 +68,24 @@
 //! - The backlog does not drain once faults have stopped and an operator has acted: for 7.5 times the sum of
 //!   ttl and longest back-off nothing is committed.
 //! - Nothing failed, and a state of a row was still delivered twice.
-//! - After a kill of the holder nobody else commits within ttl, margin and one tick, or after SIGTERM
+//! - After a kill of the holder no other instance commits within ttl, margin and one tick, or after SIGTERM
 //!   within one tick (`takeover.rs`, which prints how long it took beside that bound).
 //! - A journal, where one is kept, leads to what was not the document as of the write that it tells of last;
 //!   or to one that is ahead of what is stored; or does not name a write that it lacks between two that it
 //!   has (`journal.rs`). Looked at in the end and after each death in a tick.
-//! - A second tick of one process runs beside the first; a tick panics; an alarm has no cause.
+//! - A second tick of one process runs alongside the first; a tick panics; an alarm has no cause.
 //! - A tick that began after the table was replaced reads on behind the checkpoint of the other table, or ticks
 //!   are quiet and nothing reported it; after a reset rows still wait.
 //! - One of two rows with one position is delivered.
 //! - A holder reads a source that is not the one of its document.
-//! - A tick begins although the document vanished and no operator has acted.
+//! - A tick starts although the document vanished and no operator has acted.
 //! - Two runs of one seed differ.
 //!
 //! # What does not
 //!
 //! - Duplicates while something fails, also of rows that were committed (delivery is at least once).
 //! - A stale instance that writes an unfenced target, or a fenced one that no newer holder has reached.
-//! - States of a row between two reads that nobody saw (window W7).
+//! - States of a row between two reads (window W7).
 //! - Any number of failed, skipped or idle ticks while faults last.
 //!
 //! # Where nondeterminism could come from

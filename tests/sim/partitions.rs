@@ -1,13 +1,13 @@
-//! A poller that is divided, and divided anew in the middle of its work.
+//! A partitioned poller that is repartitioned in the middle of its work.
 //!
-//! Real are the pollers of all parts, their leases and documents, and what divides them anew. Around them: a table
+//! Real are the pollers of all parts, their leases and documents, and the repartition. Around them: a table
 //! with overlapping transactions, read by parts below the lowest open version; one store with latency, in which
 //! writes fail before or after they happened; a target with a fence for each part. Instances are killed at any
 //! await, and so is whoever divides the keys, who then begins again. Chance is the seed's.
 //!
 //! # What counts as a failure
 //!
-//! - A part delivers a row of another part; a document is begun beside one of another division.
+//! - A part delivers a row of another part; a document is started alongside one of another partition count.
 //! - A state of a row comes first after a newer one of that row has come.
 //! - In the end, a committed row was not delivered in its last state; or nothing failed and a state came twice.
 //! - An event has another id than it would have without parts.
@@ -144,7 +144,7 @@ fn push(rows: &mut Rows, (id, version): (i64, u64)) {
     rows.push(Operation::Upsert, position, vec![Value::Int(id)], &[Value::Int(id)]);
 }
 
-/// Writes rows one by one, behind a fence of the part's own.
+/// Writes rows one by one, through a fence per partition.
 #[derive(Debug)]
 struct PartHandler(Arc<World>, Option<Partition>);
 
@@ -327,7 +327,7 @@ impl Set {
     }
 }
 
-/// Divides the keys anew: may die on the way, and is begun again then.
+/// Repartitions: may crash on the way, and is then run again.
 async fn divide(world: &Arc<World>, to: u16, owner: &str, dies_after: Option<Duration>) -> bool {
     let store = PartStore(Arc::clone(world));
     let work = async {
@@ -371,7 +371,7 @@ pub(crate) struct Run {
     pub(crate) saw: BTreeSet<&'static str>,
 }
 
-/// Plays one seed. Where it is calm nothing fails and nobody dies.
+/// Plays one seed. In a calm world nothing fails and no process crashes.
 pub(crate) fn play(seed: u64, calm: bool, wrong: Option<Wrong>) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -419,7 +419,7 @@ async fn play_on(seed: u64, calm: bool, wrong: Option<Wrong>) -> Run {
         if round >= divides_at && !divided {
             let dies = (!calm && script.chance(70)).then(|| script.ms(0..=4_000));
             let owner = format!("division-{round}");
-            // Others tick beside it, of the old number or already of the new one.
+            // Others tick meanwhile, with the old count or already with the new one.
             let early = Set::new(&world, to, &format!("early-{round}"));
             let (done, (), ()) = tokio::join!(
                 divide(&world, to, &owner, dies),
@@ -459,7 +459,7 @@ async fn end(world: &Arc<World>, from: u16, to: u16, calm: bool) {
         state.fault_percent = 0;
         state.table.end_all(&mut Coverage::default());
     });
-    // Parts that have not begun would have no position.
+    // Partitions that have not started would have no position.
     Set::new(world, from, "last").tick(world, None).await;
     sleep(10 * TTL).await;
     let is_divided = divide(world, to, "last", None).await;
@@ -593,7 +593,7 @@ fn killed_at(from: u16, to: u16, died_at: Duration) -> Option<String> {
             wrong: None,
             state: Mutex::new(state),
         });
-        // Some have delivered more than others when it begins.
+        // Some have delivered more than others when it starts.
         let set = Set::new(&world, from, "a");
         set.pollers[0].tick(&TickRequest::default()).await;
         divide(&world, to, "first", Some(died_at)).await;

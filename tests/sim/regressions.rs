@@ -2,7 +2,7 @@
 //!
 //! What chance does depends on how everything before it was drawn, so a script is not tied to the one
 //! seed that found it: it runs in the worlds of many, and must meet in some of them what it is about. What
-//! a regression is about is also a test of its own beside the code.
+//! a regression is about is also a test of its own next to the code.
 
 use std::time::Duration;
 
@@ -83,13 +83,13 @@ struct Scenario {
     bad: &'static [(u64, Bad)],
     attempts_max: u32,
     crashes_max: u32,
-    /// The handler says while it runs what it has taken for good.
+    /// The handler reports accepted rows while it runs.
     accepts: bool,
     rows: u64,
     /// Calls of both instances, in turn, each a good while after the one before.
     ticks: usize,
     met: &'static [&'static str],
-    /// Exactly these rows are set aside in each world, for these reasons.
+    /// Exactly these rows are quarantined in each world, for these reasons.
     aside: &'static [(u64, &'static str)],
 }
 

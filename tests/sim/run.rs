@@ -19,7 +19,7 @@ pub(crate) struct Run {
     pub(crate) hash: u64,
     pub(crate) coverage: Coverage,
     pub(crate) violation: Option<String>,
-    /// Versions of the rows that were set aside, with the reason.
+    /// Versions of the quarantined rows, with the reason.
     pub(crate) aside: BTreeMap<u64, String>,
     /// What happened, if it was to be readable.
     pub(crate) lines: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) fn play(seed: u64, plan: &Plan, ops: &[Op], readable: bool) -> Run {
     })
 }
 
-/// Runs one seed as it stands.
+/// Runs one seed unchanged.
 pub(crate) fn run_seed(seed: u64, property: Property, broken: Option<Break>) -> Run {
     let plan = Plan::of(seed, property, broken);
     play(seed, &plan, &script(seed, &plan), false)

@@ -1,4 +1,4 @@
-//! What a seed stands for: the plan of a world, and the script of what happens in it.
+//! What a seed generates: the plan of a world, and the script of what happens in it.
 
 use std::time::Duration;
 
@@ -37,11 +37,11 @@ pub(crate) enum Break {
     AnswersBeforeItWrote,
     /// The source shows rows while an older transaction is open.
     NoHoldBack,
-    /// The target is told the token only, so that all generations look alike to it.
+    /// The target gets the token only, so that all generations look alike to it.
     NoGeneration,
-    /// The store says that it has kept a row that was set aside, and has not.
+    /// The store claims to have kept a quarantined row, and has not.
     ForgetsEntries,
-    /// The target refuses single rows for good that it would take another time.
+    /// The target rejects single rows that it would accept another time.
     RefusesGoodRows,
     /// The source reads on though another table has taken the place of the one before.
     MissesNewTable,
@@ -66,7 +66,7 @@ pub(crate) struct Plan {
     /// The source asks to have kept how far it has read, at times at once.
     pub(crate) remembers: bool,
     pub(crate) bad: BadRows,
-    /// The handler says while it runs what it has taken for good.
+    /// The handler reports accepted rows while it runs.
     pub(crate) accepts: bool,
     /// Granularity of the store's clock.
     pub(crate) grain: Duration,
@@ -95,7 +95,7 @@ const JOURNALS: [JournalMode; 5] =
     [JournalMode::Off, JournalMode::Off, JournalMode::Off, JournalMode::Commits, JournalMode::Full];
 
 impl Plan {
-    /// Whether a commit may go on beside the next handler: elsewhere the engine is to leave that alone,
+    /// Whether a commit may overlap the next handler call: elsewhere the engine is to leave that alone,
     /// whatever it is told.
     pub(crate) fn overlaps(&self) -> bool {
         self.flow.overlap_commit && !self.chain && self.policy.crashes_max >= OVERLAP_CRASHES_MIN
@@ -131,7 +131,7 @@ impl Plan {
         let (instances, margin) = (random.index(2) + 2, random.ms(0..=ttl_ms / 5));
         let retry_delay_min = random.ms(100..=2_000);
         let retry_delay_max = random.ms(2_000..=30_000);
-        // The draw of a setting that was removed: without it, seeds would stand for other worlds.
+        // The draw of a removed setting: without it, seeds would generate other worlds.
         random.chance(25);
         Self {
             journal: of_journal.pick(&JOURNALS),
@@ -231,7 +231,7 @@ pub(crate) enum Op {
     Freeze(usize, Duration),
     /// An instance dies at its n-th poll from now, and another takes its place.
     Crash(usize, u64),
-    /// A running tick is asked to stop after the batch in hand.
+    /// A running tick is asked to stop after the batch in flight.
     Stop(usize),
     FaultPercent(u64),
     /// The target takes nothing for so long.
@@ -269,7 +269,7 @@ pub(crate) enum Op {
     LoseMarker,
     /// The copy is put in the place of the document as it is, while no instance runs.
     PutBack,
-    /// Tracking of changes is switched on or off; turned on again, it begins anew.
+    /// Tracking of changes is switched on or off; turned on again, it starts over.
     Track(bool),
     /// Two rows with one key and one version are committed.
     Duplicate,
@@ -399,7 +399,7 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
             }
         }
         67..70 => ops.push(Op::Resume),
-        // A stale owner in the making: frozen past its lease with work in hand, while another ticks.
+        // A stale owner in the making: frozen past its lease with work in flight, while another ticks.
         70..80 => {
             let taken = random.ms(ttl_ms + 2_500..=ttl_ms + 8_000);
             let ticks = [Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)];

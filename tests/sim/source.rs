@@ -23,7 +23,7 @@ use crate::script::Break;
 use crate::world::{POLLER, State, World};
 
 /// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it. Versions of a server
-/// are unique, so no two rows tie; two rows with one key are told apart by a negative key.
+/// are unique, so no two rows tie; two rows with one key are distinguished by a negative key.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// The last version given.
@@ -40,7 +40,7 @@ pub(crate) struct Table {
     untracked: BTreeSet<u64>,
     /// Versions under which two rows with one key were committed.
     pub(crate) twins: BTreeSet<u64>,
-    /// Whether it has a column beside those of the key and the state.
+    /// Whether it has a column besides those of the key and the state.
     pub(crate) has_extra: bool,
 }
 
@@ -159,12 +159,12 @@ impl Table {
         self.committed.values().max().copied().unwrap_or(0)
     }
 
-    /// Whether everything committed lies at or before `checkpoint`.
+    /// Whether everything committed is at or before `checkpoint`.
     pub(crate) fn all_delivered(&self, checkpoint: u64) -> bool {
         self.newest() <= checkpoint
     }
 
-    /// Returns the versions behind `checkpoint`, oldest first.
+    /// Returns the versions after `checkpoint`, oldest first.
     pub(crate) fn behind(&self, checkpoint: u64) -> Vec<u64> {
         self.read(checkpoint, u64::MAX, u64::MAX).into_iter().map(|(_, version)| version).collect()
     }
@@ -186,7 +186,7 @@ impl Table {
     }
 }
 
-/// Returns the version that a cursor stands for.
+/// Returns the version of a cursor.
 pub(crate) fn version_of(cursor: &Cursor) -> u64 {
     cursor.value.parse::<RowVersion>().expect("a cursor of this source is a rowversion").0
 }
@@ -337,7 +337,7 @@ impl SimSource {
     }
 
     /// Asks to have kept of which table it has read, and below which bound; at once by every other bound, where
-    /// the poller has begun.
+    /// the poller has started.
     fn remember(
         &self,
         window: &FetchWindow<'_>,

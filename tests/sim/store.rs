@@ -1,4 +1,4 @@
-//! The memory store behind a network: latency, a coarse and skewed clock, and requests that fail
+//! The memory store across a network: latency, a coarse and skewed clock, and requests that fail
 //! before the write, lose their answer, or land long after they were given up.
 //!
 //! A request on its way is a task of its own: the death or the freeze of its sender does not stop it.
@@ -120,7 +120,7 @@ enum ReadFate {
     Garbled,
     /// A version that the store does not know.
     EtagMoved,
-    /// The service's clock an hour ahead, or behind.
+    /// The service's clock an hour fast, or slow.
     DateOff(time::Duration),
 }
 

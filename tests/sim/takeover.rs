@@ -2,7 +2,7 @@
 //!
 //! Instances tick by timers of one interval, each from a moment of its own, while rows come in. At a
 //! random moment the one that holds the lease is killed, or asked to stop as SIGTERM asks it. Nothing
-//! else fails, and nobody takes its place. The bound that must hold:
+//! else fails, and no instance replaces it. The bound that must hold:
 //!
 //! | gone by | counted from | at most |
 //! |---|---|---|

@@ -2,7 +2,7 @@
 //! everything.
 //!
 //! A handler writes its batch in several steps, and fails before, between or after them: by chance,
-//! since the target is down, or since it has come to a row that is bad for good. In half of the worlds
+//! since the target is down, or since it has come to a permanently bad row. In half of the worlds
 //! it accepts as it goes. In most
 //! worlds a write on its way is a task of its own, so that it may land after its handler was dropped;
 //! in the others the handler's own task writes, so that a thawed one can be refused.
@@ -29,7 +29,7 @@ pub(crate) struct Target {
     pub(crate) rows: BTreeMap<i64, u64>,
     /// It takes nothing before this.
     pub(crate) down_until: Option<Instant>,
-    /// Whether somebody has made it take the bad rows.
+    /// Whether it was fixed, and accepts the bad rows.
     pub(crate) is_mended: bool,
 }
 
@@ -200,7 +200,7 @@ impl SimHandler {
 }
 
 /// The first step of a chain, which takes everything at once: one that needed time would take it from the
-/// last try of a row that is to be set aside, which the judge wants to see at the target.
+/// last try of a row before it is quarantined, which the judge wants to see at the target.
 #[derive(Debug)]
 pub(crate) struct SimStep {
     pub(crate) world: Arc<World>,

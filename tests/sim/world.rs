@@ -48,7 +48,7 @@ pub(crate) struct Slot {
     pub(crate) began_at: Option<Instant>,
     /// Whether its handler runs.
     pub(crate) handles: bool,
-    /// Whether it has begun to read on while its handler ran.
+    /// Whether it has started a prefetch while its handler ran.
     pub(crate) reads_ahead: bool,
     /// The source that its process reads.
     pub(crate) fingerprint: String,
@@ -266,7 +266,7 @@ impl World {
         });
     }
 
-    /// Lets the operator change the document, in one step that nobody can come between.
+    /// Lets the operator change the document, atomically.
     async fn operate(
         &self,
         event: EventKind,
@@ -503,7 +503,7 @@ impl Player {
         });
     }
 
-    /// Asks the running tick of an instance to stop after the batch in hand.
+    /// Asks the running tick of an instance to stop after the batch in flight.
     pub(crate) fn stop(&mut self, slot: usize) {
         self.seats[slot].stop.set();
         self.world.with(|state| state.coverage.saw("instance: told to stop"));

@@ -1,4 +1,4 @@
-//! Another poller that goes on where this one is.
+//! Another poller that continues where this one is.
 
 use thiserror::Error;
 
@@ -82,7 +82,7 @@ impl Admin<'_> {
         }
         let mut document = own.cloned_as(&other.name);
         document.partition = other.partition;
-        // Under the same name a fenced target may have seen this generation: the new one lies above it.
+        // Under the same name a fenced target may have seen this generation: the new one is above it.
         document.generation = own.generation;
         Ok(other.admin().restore(&document, &there, (EventKind::Cloned, operator)).await?)
     }

@@ -1,4 +1,4 @@
-//! A poller's history: read, compared with what is stored, and begun anew.
+//! A poller's history: read, compared with the stored document, and restarted.
 
 use time::Date;
 use tracing::{info, warn};
@@ -12,7 +12,7 @@ use crate::journal::{EventKind, Finding, Folded, History, JournalMode, Part, Ver
 use crate::poller::TickError;
 use crate::store::StoreError;
 
-/// A history beside what is stored.
+/// A history and the stored document.
 #[derive(Debug)]
 pub struct HistoryCheck {
     /// What was read of the history.
@@ -23,12 +23,12 @@ pub struct HistoryCheck {
     pub verdict: Verdict,
 }
 
-/// What became of a request to begin the history anew.
+/// Result of restarting the history.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Compacting {
-    /// The history begins with the document.
+    /// The history starts with the document.
     Compacted {
-        /// Number of the entry that it begins with.
+        /// Number of its first entry.
         seq: u64,
         /// What was dropped.
         dropped: Vec<Part>,
@@ -60,7 +60,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Reads the journal of the last day that it tells of: what is looked at often needs no more.
+    /// Reads the journal of its last day: a page that is refreshed often needs no more.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Admin<'_> {
     pub async fn examine(self) -> Result<HistoryCheck, StoreError> {
         let mut looks = 1;
         loop {
-            // In this order a tick in between only makes the history look behind.
+            // In this order a tick in between only makes the history look older.
             let folded = self.history(None).await?.fold();
             let present = self.present().await?;
             let verdict = self.verdict(&folded, present.usable());
@@ -106,7 +106,7 @@ impl Admin<'_> {
 
     /// Compares the journal's last day with the document as it is now, for the recovery controller.
     ///
-    /// A day begins with a snapshot, so it folds by itself. `None` where no journal is kept, where the
+    /// A day starts with a snapshot, so it folds by itself. `None` where no journal is kept, where the
     /// document cannot be used, and where the day cannot be read or is too long to be read each time.
     pub(crate) async fn verify_latest(self) -> Option<Verdict> {
         let mut looks = 1;
@@ -157,12 +157,12 @@ impl Admin<'_> {
             None => History::default(),
         };
         let folded = history.fold();
-        // In this order a tick in between only makes the history look behind.
+        // In this order a tick in between only makes the history look older.
         let present = self.present().await?;
         Ok(present.usable().map(|document| self.verdict(&folded, Some(document))))
     }
 
-    /// Lets the history begin anew with the document as it is, and drops what came before: like an
+    /// Restarts the history with the current document, and drops earlier entries: like an
     /// orchestration that continues as new. Safe while ticks run.
     ///
     /// The document is written, numbered and appended to a part of its own; only when it can be read

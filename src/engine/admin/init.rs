@@ -14,7 +14,7 @@ use crate::poller::memory::never_ran;
 pub enum Init {
     /// The state was made.
     Started {
-        /// Rows behind it will be delivered; `None` for all.
+        /// Rows after it will be delivered; `None` for all.
         after: Option<Cursor>,
     },
     /// The poller has a state, which stays as it is.

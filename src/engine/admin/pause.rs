@@ -16,21 +16,21 @@ use crate::poller::{Operator, TickError};
 /// How long a change by hand is tried, where other writers or a broken store thwart it.
 pub(super) const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What became of a request to pause.
+/// Result of pausing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PauseOutcome {
-    /// No tick begins from now on.
+    /// No tick starts from now on.
     Paused {
         /// What was written.
         paused: Paused,
-        /// The instance that has a tick running, which ends after the batch in hand.
+        /// The instance with a tick in progress, which ends after the batch in flight.
         running: Option<String>,
     },
-    /// It was paused already; that stays as it is.
+    /// It was paused already; nothing changes.
     AlreadyPaused(Paused),
 }
 
-/// What became of a request to resume.
+/// Result of resuming.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResumeOutcome {
     /// The next tick runs.
@@ -83,7 +83,7 @@ impl Admin<'_> {
         .await
     }
 
-    /// Lets ticks run again, whoever paused the poller: an operator, its failure policy, or a handler
+    /// Lets ticks run again, whatever paused the poller: an operator, its failure policy, or a handler
     /// whose target said that it is gone.
     ///
     /// A failed batch that waits to be tried again is tried by the next tick, paused or not: whoever asks

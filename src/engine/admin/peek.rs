@@ -17,7 +17,7 @@ const ROWS_MAX: u64 = 100_000;
 pub struct Peek {
     /// How a tick would end before it read anything; `None` where it would deliver.
     pub hindrance: Option<TickOutcome>,
-    /// Where the poller stands; `None` for the beginning.
+    /// The poller's position; `None` for the beginning.
     pub after: Option<Cursor>,
     /// Rows that wait, as far as they were read.
     pub rows: u64,
@@ -73,7 +73,7 @@ impl Admin<'_> {
         Ok(HeldBack { rows, more, settling: self.poller.source.shape().mode.goes_by_time() })
     }
 
-    /// Reads what waits behind the checkpoint, and keeps the first `events_max` events. Writes nothing, also
+    /// Reads the rows after the checkpoint, and keeps the first `events_max` events. Writes nothing, also
     /// where the poller has no state yet.
     ///
     /// In the modes that wait for late commits a tick may deliver less: what it has seen of the source is

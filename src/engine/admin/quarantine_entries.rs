@@ -1,4 +1,4 @@
-//! The rows that a poller has set aside, as operators see them.
+//! The quarantined rows of a poller, as operators see them.
 
 use crate::admin::Admin;
 use crate::event::EventId;
@@ -17,7 +17,7 @@ pub struct StoredEntry {
 }
 
 impl Admin<'_> {
-    /// Returns the ids of the events that are set aside, sorted.
+    /// Returns the ids of the quarantined events, sorted.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl Admin<'_> {
         Ok(of_ours.collect())
     }
 
-    /// Reads what is stored of an event that is set aside; `None` where nothing is.
+    /// Reads the stored entry of a quarantined event, if any.
     ///
     /// # Errors
     ///

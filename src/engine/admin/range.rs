@@ -1,4 +1,4 @@
-//! Delivering a part of a poller's past again, beside the poller.
+//! Redelivering a range of a poller's past, alongside the poller.
 //!
 //! It is a poller like any other, with a document, a lease and a fence of its own; what differs is that
 //! its document says where it ends, and that the rows keep the ids they have as rows of the poller. The
@@ -21,7 +21,7 @@ use crate::store::StoreError;
 use crate::tick::{TickReport, TickRequest};
 
 /// So many ticks in a row that fail and deliver nothing end a range, beyond those that a failure policy
-/// counts: whoever asked for it can ask again.
+/// counts: the operator can run the command again.
 const FAILURES_MAX: u32 = 5;
 /// Longest pause before a document that backs off is looked at again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// Delays after failed ticks.
 const DELAYS: Backoff = Backoff { first: PAUSE_MIN, max: PAUSE_MAX };
 
-/// What became of a request to begin a range.
+/// Result of starting a range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RangeStart {
     /// Its document was made.
@@ -72,7 +72,7 @@ impl Admin<'_> {
         Ok(self.poller.read().await?.into_document().checkpoint.cursor)
     }
 
-    /// Returns what is stored of the range; `None` where it was not begun.
+    /// Returns the stored record of the range; `None` if it was not started.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Marks the range as delivered; of one with windows whoever has seen that all of them are.
+    /// Marks the range as delivered; with windows, after all of them are.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Admin<'_> {
         self.change_range(|base, age| base.document.end_range(base.now(), age)).await
     }
 
-    /// Gives the range up: whoever delivers it stops after the batch in hand.
+    /// Cancels the range: its delivery stops after the batch in flight.
     ///
     /// # Errors
     ///
@@ -129,9 +129,9 @@ impl Admin<'_> {
         self.change_range(|base, age| base.document.cancel_range(base.now(), age)).await
     }
 
-    /// Delivers the range until nothing is left of it, and marks it so; `on_report` is told of each tick.
+    /// Delivers the whole range and marks it as done; calls `on_report` after each tick.
     ///
-    /// It goes on where it stopped, in whatever process that was.
+    /// It continues where it stopped, in whichever process that was.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl Admin<'_> {
     }
 }
 
-/// Whether no further tick would do better before somebody has mended something.
+/// Whether every further tick fails until an operator fixes something.
 fn is_in_vain(error: &TickError) -> bool {
     match error {
         TickError::Fingerprint { .. }

@@ -1,4 +1,4 @@
-//! What one part does while the keys of its poller are divided anew: see [`crate::repartition`].
+//! What one partition does during a repartition of its poller: see [`crate::repartition`].
 
 use thiserror::Error;
 
@@ -10,10 +10,10 @@ use crate::journal::EventKind;
 use crate::poller::TickError;
 use crate::source::FetchError;
 
-/// Why a part was not begun.
+/// Why a partition was not started.
 #[derive(Debug, Error)]
 pub enum SeedError {
-    /// Its source cannot be read, or is not told apart.
+    /// Its source cannot be read, or cannot be identified.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// The source chooses another mode than the position is of.
@@ -92,7 +92,7 @@ impl Admin<'_> {
         .await
     }
 
-    /// Begins this part behind `after`, unless it has begun. Returns whether it was begun now.
+    /// Starts this partition after `after`, unless it has started. Returns whether it was started now.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Admin<'_> {
             {
                 return Ok(false);
             }
-            // Nobody can tell what it would take the place of.
+            // It is unknown what it would replace.
             Err(_) => return Err(RestoreError::Moved.into()),
             Ok(_) => {}
         }
@@ -133,7 +133,7 @@ impl Admin<'_> {
         Ok(true)
     }
 
-    /// Leaves the rows to `count` other parts, for good.
+    /// Leaves the rows to `count` other partitions permanently.
     ///
     /// # Errors
     ///

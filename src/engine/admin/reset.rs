@@ -3,7 +3,7 @@
 //!
 //! A tick that began before the write had read at the old position can write nothing on the strength of it:
 //! its tag is gone, and generation and token have grown. So a race ends in one of two ways. The write comes
-//! first, and the tick begins anew at the new position; or the tick does, and nothing is reset.
+//! first, and the tick starts over at the new position; or the tick does, and nothing is reset.
 
 use thiserror::Error;
 
@@ -32,18 +32,18 @@ pub enum ResetTo<'a> {
     Now,
     /// A position, as [`position`] reads it.
     Cursor(&'a str),
-    /// Where a copy of the poller's document stands.
+    /// Where the copy of the poller's document is stored.
     Document(&'a StateDocument),
     /// Where it is, in the source that the settings name now.
     Keep,
 }
 
-/// How many rows there are, as far as that can be told.
+/// The number of rows, if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowCount {
     /// So many.
     Rows(RangeSize),
-    /// It cannot be told, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
@@ -179,7 +179,7 @@ impl Admin<'_> {
     ///
     /// # Errors
     ///
-    /// [`ResetError`]; also while somebody holds the lease.
+    /// [`ResetError`]; also while the lease is held.
     pub async fn plan_reset(
         self,
         to: ResetTo<'_>,
@@ -456,7 +456,7 @@ impl Admin<'_> {
 #[derive(Debug, Default)]
 struct NewPosition {
     cursor: Option<Cursor>,
-    /// What the source wanted kept beside it.
+    /// The source state stored with it.
     state: Option<SourceState>,
 }
 
@@ -466,7 +466,7 @@ struct PositionMove<'a> {
     from: Option<&'a Cursor>,
     to: Option<&'a Cursor>,
     direction: Direction,
-    /// What the source wanted kept beside `from`.
+    /// The source state stored with `from`.
     state: &'a SourceState,
 }
 

@@ -23,7 +23,7 @@ pub struct Present {
     pub bytes: Option<Vec<u8>>,
     /// What it says; `Ok(None)` where nothing is stored.
     pub document: Result<Option<StateDocument>, FormatError>,
-    /// Who holds the lease; `None` where nobody does, or it cannot be told.
+    /// The holder of the lease; `None` if it is free, or unknown.
     pub held_by: Option<String>,
     etag: Option<ETag>,
     /// How old it was then; `None` where nothing can be read.
@@ -47,7 +47,7 @@ impl Present {
         Ok(self.document?.filter(|document| !never_ran(document)))
     }
 
-    /// Returns the highest grant that can be told of what is stored, also of what is damaged. The generation
+    /// Returns the highest grant found in the stored text, even if it is damaged. The generation
     /// is that of the target's fence, where one is kept that is higher.
     fn newest(&self) -> (Generation, FencingToken) {
         let json: Json = self
@@ -293,7 +293,7 @@ impl Admin<'_> {
         Ok(Some(Restored { document, saved }))
     }
 
-    /// Writes `next` in the place of what `present` has, and tells of it.
+    /// Replaces the stored document with `next`, and records that.
     async fn put(
         self,
         mut next: StateDocument,
@@ -313,7 +313,7 @@ impl Admin<'_> {
         Ok(written.into_document())
     }
 
-    /// Returns a generation above all that are known of: the marker's, `known`, and those that were begun
+    /// Returns a generation above all known ones: the marker's, `known`, and those that were created
     /// before now.
     async fn generation_above(
         self,
@@ -351,7 +351,7 @@ impl Admin<'_> {
     async fn created(self) -> Result<ETag, RestoreError> {
         self.poller.documents(CHANGE_TIME_MAX).create(&self.poller.blank()).await?;
         let now = self.present().await?;
-        // Whoever was faster has begun it.
+        // Another instance was faster and started it.
         let is_blank = matches!(&now.document, Ok(Some(found)) if found.is_blank());
         now.etag.filter(|_| is_blank).ok_or(RestoreError::Moved)
     }

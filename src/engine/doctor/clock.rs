@@ -1,6 +1,6 @@
 //! Clocks against each other. Pure.
 //!
-//! No decision of a poller rests on this machine's clock; a difference still matters to whoever
+//! No decision of a poller rests on this machine's clock; a difference still matters to an operator who
 //! compares logs, to signatures that storage checks, and to writers that stamp rows themselves.
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::Finding;
 /// Above this, logs of different places cannot be compared any more.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(60);
 
-/// A time that another clock told, and this machine's times around the question.
+/// The time of another clock, and this machine's times around the question.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockReading {
-    /// What it told.
+    /// The other clock's time.
     pub reported: OffsetDateTime,
     /// Before it was asked.
     pub asked_at: OffsetDateTime,

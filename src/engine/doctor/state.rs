@@ -151,7 +151,7 @@ fn judge(
 
 /// Looks for the same poller under another application, from where a first start would have to continue.
 ///
-/// As a tick does, it compares the sources. `None` as `source` stands for one that is not known.
+/// As a tick does, it compares the sources. `None` as `source` means an unknown one.
 pub async fn elsewhere(
     store: &dyn StateStore,
     poller: &str,
@@ -236,7 +236,7 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
         ),
         Some(_) => Finding::warning(
             DOCUMENT,
-            "gone, and made anew by the next tick: everything is delivered again",
+            "gone; the next tick recreates it and redelivers everything",
             format!(
                 "before the next tick, if that is not wanted: {}",
                 restore_state(expected.poller, None)
@@ -274,7 +274,7 @@ fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {
     }
 }
 
-/// The marker, which tells a loss of the document from a first start.
+/// The marker, which distinguishes a lost document from a first start.
 fn marked(
     document: &StateDocument,
     expected: Expected<'_>,
@@ -300,7 +300,7 @@ fn marked(
             "write it again with `highwater recover --yes`",
         ),
         Ok(None) => {
-            Finding::ok(check, "not written yet: the next tick that takes the lease does so")
+            Finding::ok(check, "not written yet: the next tick that acquires the lease does so")
         }
     }
 }
@@ -319,7 +319,7 @@ fn read_marker(
     decoded.transpose().map_err(|error| chain(&error))
 }
 
-/// What keeps the poller from going on, beside the lease.
+/// What blocks the poller, besides the lease.
 fn trouble(document: &StateDocument) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(paused) = &document.paused {
@@ -344,7 +344,7 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
                 counted(batch.attempt.into(), "time"),
                 counted(batch.crashes.into(), "crash")
             ),
-            "mend the handler or its target; the rows are tried again, and none behind them before",
+            "fix the handler or its target; the rows are retried, and block the rows after them",
         ));
     }
     if let Some(refused) = document.fence_ahead() {

@@ -4,7 +4,7 @@
 //! # Why so
 //!
 //! In a mode that goes by time, a row whose transaction commits later than the settle window allows
-//! appears behind the checkpoint, where nobody looks. So each commit in such a mode leaves its window
+//! appears before the checkpoint, where no read looks. So each commit in such a mode leaves its window
 //! here with the number and the sum of its event ids. A sum does not depend on the order, takes the
 //! same room for any number of rows, and that of two windows next to each other is the sum of theirs.
 //! A sum can only say that something differs; which rows are late is known while their ids are.
@@ -111,7 +111,7 @@ impl IdSum {
 }
 
 impl ClosedWindow {
-    /// Returns the position behind which late rows are still looked for.
+    /// Returns the position after which late rows are still searched for.
     pub fn begin(&self) -> Option<&Cursor> {
         self.again_upto.as_ref().or(self.after.as_ref())
     }
@@ -203,7 +203,7 @@ impl Audit {
         }
     }
 
-    /// Keeps what is known of late rows that are not in hand any more.
+    /// Keeps the record of late rows that are no longer in flight.
     pub(super) fn put_back(&mut self, late: InFlight) {
         if let Some(window) = self.windows.first_mut() {
             window.not_taken = Some(Box::new(late));
@@ -215,7 +215,7 @@ impl Audit {
         self.windows.first()?.not_taken.as_deref()
     }
 
-    /// Counts attempts at late rows anew.
+    /// Restarts the count of attempts at late rows.
     pub(super) fn forgive(&mut self) {
         for window in &mut self.windows {
             window.not_taken = None;

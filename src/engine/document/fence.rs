@@ -12,7 +12,7 @@ use super::transitions::{EndOfTick, Refusal};
 use crate::grant::{FencingToken, Generation, Holder};
 
 /// Named in the `requires` of a document that keeps a target's fence: a build that does not know the field
-/// would go on granting leases.
+/// would keep granting leases.
 pub(super) const REQUIREMENT: &str = "target_fence";
 
 /// The highest grant a target has accepted a write of.
@@ -117,7 +117,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Forgets the fence of a target, where the newest grant lies above it now.
+    /// Forgets the fence of a target, if the newest grant is above it now.
     pub(super) fn forget_passed_fence(&mut self) {
         if self.fence_ahead().is_none() {
             self.lease.target_fence = None;

@@ -99,7 +99,7 @@ pub enum FormatError {
     NoToken {
         /// The poller.
         poller: String,
-        /// What stands in its place, as JSON; `null` where nothing does.
+        /// The value found instead, as JSON; `null` if it is missing.
         found: String,
     },
     /// There is no position, though a batch was delivered.
@@ -337,7 +337,7 @@ fn without_bom(bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// The document of seed 000 §4, as it stands there.
+    /// The document of seed 000 §4, verbatim.
     const SEED: &str = r#"{
   "version": 1,
   "poller_name": "orders",
@@ -511,7 +511,7 @@ mod tests {
         json["checkpoint"]["metadata"]["row_count"] = (-1).into();
         let read = decode("orders", json.to_string().as_bytes()).unwrap();
         assert_eq!(read.checkpoint.cursor, seed.checkpoint.cursor);
-        // What decides delivery is as strict as ever, with and beside a bad statistic.
+        // What decides delivery is as strict as ever, with and without a bad statistic.
         for (pointer, value) in [
             ("/generation", serde_json::json!(-1)),
             ("/paused", serde_json::json!({ "by": 1 })),

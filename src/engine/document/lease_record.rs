@@ -31,7 +31,7 @@ pub struct LeaseRecord {
     /// How long the lease lives without a write of its holder.
     #[serde(default = "default_ttl_seconds")]
     pub ttl_seconds: u64,
-    /// How old the holder's last write already was when somebody else wrote: whole seconds.
+    /// Age of the holder's last write when another writer wrote: whole seconds.
     #[serde(default)]
     pub idle_before_seconds: u64,
     /// The rest of a second of that. A field of its own: builds that know it not read seconds only.

@@ -3,7 +3,7 @@
 //!
 //! # Why so
 //!
-//! The parts stop, each is run up to one position, and new ones begin behind it. So whatever is delivered before
+//! The partitions stop, each is run up to one position, and new ones start after it. So whatever is delivered before
 //! is of the old parts and whatever is delivered after is of the new ones, and no state of a row comes twice or
 //! not at all. How far this has come is kept in the document of the first of the old parts, which is the last to
 //! give way: whoever finds it there goes on.
@@ -19,14 +19,14 @@ use crate::cursor::{
 use crate::document::Generation;
 use crate::partition::Partition;
 
-/// How far it has come that keys are divided anew.
+/// Progress of a repartition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RepartitionRecord {
     /// How many parts there were.
     pub from: u16,
     /// How many there will be.
     pub to: u16,
-    /// When it was begun; storage time.
+    /// When it was started; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub begun_at: OffsetDateTime,
     /// Up to where all old parts are run, once that is known; `None` also where nothing was delivered yet.
@@ -113,7 +113,7 @@ impl StateDocument {
             || (self.taken_over_by.is_none() && self.divided_into() == count)
     }
 
-    /// Returns the document with which a part begins behind `after`.
+    /// Returns the document with which a partition starts after `after`.
     #[must_use]
     pub fn of_partition(
         name: &str,
@@ -127,7 +127,7 @@ impl StateDocument {
         seed
     }
 
-    /// Keeps ticks from running while keys are divided anew; the first part has the record of it.
+    /// Keeps ticks from running during a repartition; the first partition has the record of it.
     #[must_use]
     pub fn held_for_repartition(
         &self,
@@ -143,7 +143,7 @@ impl StateDocument {
         next
     }
 
-    /// Leaves the rows to `count` other parts, for good.
+    /// Leaves the rows to `count` other partitions permanently.
     #[must_use]
     pub fn taken_over(&self, count: u16, paused: Paused, age: LeaseAge) -> Self {
         let mut next = self.held_for_repartition(None, paused, age);

@@ -7,7 +7,7 @@ use super::transitions::LeaseAge;
 use crate::cursor::SourceState;
 use crate::grant::Generation;
 
-/// Name under which a loss is kept beside what the source remembers.
+/// Key under which a loss is stored with the source state.
 const LOST: &str = "position_lost";
 
 impl StateDocument {

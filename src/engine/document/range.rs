@@ -34,13 +34,13 @@ pub struct RangeRecord {
     /// Rows that were committed so far.
     #[serde(default)]
     pub rows: u64,
-    /// When it was begun; storage time.
+    /// When it was started; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub begun_at: OffsetDateTime,
     /// When nothing was left of it; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub done_at: Option<OffsetDateTime>,
-    /// When somebody gave it up; storage time.
+    /// When it was cancelled; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub cancelled_at: Option<OffsetDateTime>,
     /// Fields of other versions.
@@ -56,9 +56,9 @@ impl RangeRecord {
 }
 
 impl StateDocument {
-    /// Returns this document, which nobody has used yet, as that of a range.
+    /// Returns this unused document as that of a range.
     ///
-    /// It needs no marker: a range whose document is lost is not begun again by itself.
+    /// It needs no marker: a range with a lost document is not restarted by itself.
     #[must_use]
     pub fn of_range(&self, range: RangeRecord, replay_id: &str) -> Self {
         let mut next = self.clone();
@@ -82,7 +82,7 @@ impl StateDocument {
         next
     }
 
-    /// Marks the range as given up; whoever delivers it stops.
+    /// Marks the range as cancelled; its delivery stops.
     #[must_use]
     pub fn cancel_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);

@@ -9,7 +9,7 @@ use super::state_document::StateDocument;
 use super::transitions::LeaseAge;
 use crate::store::{ETag, StateKey, Stored, Written};
 
-/// A document as it was read or written, with what is needed to change it and to tell the time.
+/// A document as it was read or written, with what is needed to change it and to know the time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The document. Copies of a snapshot share it: an idle tick makes two, and changes neither.
@@ -27,7 +27,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns what stands for a document that is not stored.
+    /// Returns the snapshot of a document that is not stored.
     pub fn absent(blank: StateDocument, date: OffsetDateTime) -> Self {
         let (document, read_at) = (Arc::new(blank), Instant::now());
         Self { document, etag: None, last_modified: date, date, read_at, bytes: 0 }

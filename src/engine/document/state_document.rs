@@ -32,10 +32,10 @@ pub struct StateDocument {
     /// The source definition in plain text, for messages; absent in documents made before the field existed.
     #[serde(default, skip_serializing_if = "SourceDefinition::is_empty")]
     pub source_definition: SourceDefinition,
-    /// When the document was begun; 0 in blank ones, and in those made before the field existed.
+    /// When the document was created; 0 in blank ones, and in those made before the field existed.
     #[serde(default)]
     pub generation: Generation,
-    /// Unique per logical write: tells, after a lost answer, whether the write landed.
+    /// Unique per logical write: shows, after a lost response, whether the write landed.
     #[serde(default)]
     pub write_id: String,
     /// Names of features that a reader must know.
@@ -103,7 +103,7 @@ pub struct StateDocument {
     /// How many parts deliver its rows now, where those are others than it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over_by: Option<u16>,
-    /// How far it has come that the keys are divided anew; in the document of the first part only.
+    /// Progress of a repartition; in the document of the first partition only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repartition: Option<RepartitionRecord>,
     /// Fields of other versions.
@@ -270,7 +270,7 @@ pub struct InFlight {
     /// Times a holder died at this position.
     #[serde(default)]
     pub crashes: u32,
-    /// So many of them came before a holder that lived to tell of a failure.
+    /// Crashes before the last cleanly reported failure.
     #[serde(default)]
     pub crashes_survived: u32,
     /// When the first attempt at this position failed.
@@ -356,19 +356,19 @@ impl Paused {
     }
 }
 
-/// How far behind its source a poller was, as the last tick saw it that wrote.
+/// The backlog of a poller, as the last tick that wrote saw it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observed {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How far behind the source was, in seconds; `None` in modes that know no times.
+    /// Lag behind the source in seconds; `None` in modes that know no times.
     #[serde(default)]
     pub lag: Option<f64>,
     /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<u64>,
-    /// Rows behind the checkpoint, as they were counted last: up to a limit, and after an earlier tick; 0 where no
+    /// Rows after the checkpoint, as they were counted last: up to a limit, and after an earlier tick; 0 where no
     /// row waits, `None` where they are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
@@ -458,7 +458,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the upper bound in milliseconds below which `percent` of the durations lie.
+    /// Returns the upper bound in milliseconds of `percent` of the durations.
     pub fn percentile_ms(&self, percent: u64) -> Option<u64> {
         let total: u64 = self.counts.iter().sum();
         let wanted = (total * percent).div_ceil(100).max(1);

@@ -1,4 +1,4 @@
-//! What the steps of a handler chain have done with the batch in hand, and since when it is in hand.
+//! Results of the steps of a handler chain for the batch in flight, and since when it is in flight.
 //!
 //! A result belongs to exactly one batch: the same rows after the same position, byte for byte. It is
 //! written after its step has taken the batch and before the next one is called, by the holder of the
@@ -17,7 +17,7 @@ use crate::grant::Holder;
 /// The outcome of a step that has taken the batch; any other means that it is called again.
 pub const STEP_TAKEN: &str = "taken";
 
-/// What one step of a handler chain said of the batch in hand.
+/// Result of one step of a handler chain for the batch in flight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepResult {
     /// Name of the step.
@@ -48,7 +48,7 @@ impl StepResult {
 }
 
 impl StateDocument {
-    /// Keeps the result of a step of the batch in hand, or of a part of it, which then takes its place.
+    /// Keeps the result of a step for the batch in flight, or for a part of it, which then replaces it.
     ///
     /// `steps_before` is how many steps have taken the same bytes before it; what else was kept, of a chain
     /// that has other steps now, is dropped.

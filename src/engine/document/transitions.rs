@@ -26,7 +26,7 @@ use crate::grant::{FencingToken, Holder};
 /// The highest token: the largest integer that every JSON reader keeps exact (2^53 − 1).
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
-/// Added to a lease's ttl, beside two grains of the store's clock, before anyone takes it over: room
+/// Added to a lease's ttl, besides two grains of the store's clock, before a takeover: room
 /// for the time a renewal spends on its way.
 const LAPSE_MARGIN: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ pub struct LeaseAge {
 /// What an instance may do with a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeaseState {
-    /// Nobody holds it.
+    /// It is free.
     Free,
     /// This very instance holds it.
     Own,
@@ -157,7 +157,7 @@ pub struct Commit {
 pub enum AfterCommit {
     /// The lease is given up.
     Release(Option<EndOfTick>),
-    /// The next batch is announced, and the lease goes on.
+    /// The next batch is announced, and the lease stays held.
     Handle(Box<InFlight>),
     /// The lease is given up, and what is known of the rows that come next is kept.
     Leave(Box<InFlight>, Option<EndOfTick>),
@@ -170,12 +170,12 @@ pub struct EndOfTick {
     pub recent: RecentTick,
     /// How long each step took.
     pub timings: Vec<(&'static str, Duration)>,
-    /// How far behind its source it left the poller.
+    /// The backlog it left.
     pub observed: Observed,
 }
 
 impl StateDocument {
-    /// Tells how the lease stands for `owner_id`.
+    /// Returns the state of the lease for `owner_id`.
     ///
     /// A lease has lapsed when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`: both readings are
     /// the service's, so no instance's clock takes part.
@@ -200,7 +200,7 @@ impl StateDocument {
         (ttl + age.grain * 2 + LAPSE_MARGIN).saturating_sub(self.idle(age))
     }
 
-    /// Returns why no tick may run now, leaving the lease aside.
+    /// Returns why no tick may run now, apart from the lease.
     ///
     /// A store's clock is cut to whole grains, so `now` may be up to one grain too early. A back-off that may be over
     /// is over: a tick that was refused for that would cost a whole interval of its timer.
@@ -406,7 +406,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Takes the lease from whoever holds it, and raises the token.
+    /// Takes the lease from its holder, and raises the token.
     ///
     /// # Errors
     ///
@@ -443,7 +443,7 @@ impl StateDocument {
         self.last_failure = Some(LastFailure { since, count, ..failure });
     }
 
-    /// Notes what idle ticks saw. Owner and token stay, so a holder goes on as before.
+    /// Notes what idle ticks saw. Owner and token stay, so a holder continues as before.
     #[must_use]
     pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -459,7 +459,7 @@ impl StateDocument {
             && self.generation == holder.generation
     }
 
-    /// Whether `holder` released its grant, whoever has been granted the lease since.
+    /// Whether `holder` released its grant, even if another holder has been granted the lease since.
     pub fn was_released_by(&self, holder: &Holder) -> bool {
         self.generation == holder.generation && self.lease.released.contains(holder.token)
     }
@@ -532,7 +532,7 @@ impl StateDocument {
         self.recent.drain(..surplus);
     }
 
-    /// A write of somebody else must not make the holder look alive.
+    /// A write of another writer must not make the holder look alive.
     pub(super) fn written_by_other(&self, age: LeaseAge) -> Self {
         let mut next = self.clone();
         next.lease.set_idle_before(self.idle(age));

@@ -33,7 +33,7 @@ impl RateLimit {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Returns how long `rows` have to wait now; whoever comes next waits for them, too.
+    /// Returns how long `rows` have to wait now; later callers wait for them, too.
     fn wait_for(&self, rows: usize) -> Duration {
         let Some(rate) = self.rows_per_second else { return Duration::ZERO };
         let now = Instant::now();
@@ -62,7 +62,7 @@ pub struct RateLimited {
     pace: Arc<RateLimit>,
     /// Whether rows wait here: once for all steps of a chain.
     waits: bool,
-    /// Whether what is taken here is taken for good.
+    /// Whether rows accepted here are accepted permanently.
     counts: bool,
     steps: Vec<Step>,
 }

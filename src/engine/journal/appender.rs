@@ -24,7 +24,7 @@ pub struct Appender {
     poller: String,
     retention: Option<Duration>,
     end: Option<(Part, u64)>,
-    /// Whether the next append begins a part.
+    /// Whether the next append starts a part.
     starts_part: bool,
 }
 
@@ -110,7 +110,7 @@ impl Appender {
             }
             let Ok(written_after) = self.store.read(&part, position).await else { continue };
             if written_after.is_empty() && matches!(error, StoreError::Conflict { .. }) {
-                // Shorter than it was: the part was dropped, and the history goes on in another.
+                // Shorter than it was: the part was dropped, and the history continues in another.
                 let Ok(end) = self.find_end(append.day).await else { continue };
                 (part, position) = end;
                 continue;
@@ -132,7 +132,7 @@ impl Appender {
         if self.starts_part && position > 0 { Ok((part.next(), 0)) } else { Ok((part, position)) }
     }
 
-    /// Drops what is older than it must be kept; every day begins with a snapshot, so the rest can be
+    /// Drops what is older than it must be kept; every day starts with a snapshot, so the rest can be
     /// folded without it.
     async fn drop_old(&self, today: Date) {
         let Some(kept) = self.retention else { return };

@@ -47,7 +47,7 @@ impl JournalMode {
     }
 }
 
-/// What happened, by the name of its log event.
+/// Kind of an event, by the name of its log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -59,15 +59,15 @@ pub enum EventKind {
     ExecutionStarted,
     /// A batch, or the front of one, was committed.
     BatchComplete,
-    /// A batch was not taken, and that was written down.
+    /// A batch was rejected or failed, and that was recorded.
     HandlerFailed,
-    /// A row was set aside.
+    /// A row was quarantined.
     RowQuarantined,
     /// The target refused a write of a stale owner.
     StaleWriteBlocked,
     /// The lease was found lost.
     LeaseLost,
-    /// The lease was given up, and the checkpoint stayed.
+    /// The lease was released, and the checkpoint stayed.
     LeaseReleased,
     /// A result of a step of a handler chain was kept.
     StepComplete,
@@ -75,17 +75,17 @@ pub enum EventKind {
     Noted,
     /// Rows after the checkpoint were found to be lost, which only a reset ends.
     PositionLost,
-    /// Somebody, or the handler, paused the poller.
+    /// An operator, or the handler, paused the poller.
     Paused,
-    /// Somebody let it run again.
+    /// An operator resumed the poller.
     Resumed,
-    /// Somebody moved the checkpoint.
+    /// An operator moved the checkpoint.
     Reset,
-    /// Somebody took the lease from its holder.
+    /// An operator broke the lease of its holder.
     LeaseBroken,
-    /// Somebody put a document in place of the one that was there.
+    /// An operator replaced the document.
     Imported,
-    /// Somebody made the document, at the position of another poller.
+    /// An operator created the document, at the position of another poller.
     Cloned,
     /// The document was made again from the journal.
     Rebuilt,
@@ -93,9 +93,9 @@ pub enum EventKind {
     Compacted,
     /// The recovery controller acted.
     Recovered,
-    /// Somebody divides the keys among other parts.
+    /// An operator changes the number of partitions.
     Repartitioned,
-    /// Something that a newer version tells of.
+    /// An event kind of a newer version.
     #[serde(other)]
     Unknown,
 }
@@ -143,12 +143,12 @@ impl EventKind {
         event.or_else(|| rode.then_some(Self::Noted))
     }
 
-    /// Whether an entry of this kind tells of a write that moved the checkpoint forward.
+    /// Whether an entry of this kind records a write that moved the checkpoint forward.
     pub fn moves_checkpoint(self) -> bool {
         matches!(self, Self::BatchComplete)
     }
 
-    /// Whether an entry of this kind tells of a write of the document.
+    /// Whether an entry of this kind records a write of the document.
     pub fn writes(self) -> bool {
         !matches!(
             self,
@@ -165,7 +165,7 @@ impl EventKind {
         matches!(self, Self::Noted | Self::PositionLost)
     }
 
-    /// Whether somebody asked for it, beside the ticks.
+    /// Whether an operator asked for it, outside of ticks.
     pub fn is_of_operator(self) -> bool {
         matches!(
             self,
@@ -182,7 +182,7 @@ impl EventKind {
         )
     }
 
-    /// Whether the checkpoint may lie before the one of the entry before it.
+    /// Whether the checkpoint may be before that of the previous entry.
     pub(super) fn may_move_back(self) -> bool {
         matches!(
             self,
@@ -196,7 +196,7 @@ impl EventKind {
     }
 }
 
-/// What an entry says beside who, when and which write; what does not apply is left out.
+/// The fields of an entry besides who, when and which write; those that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Details {
     /// The batch.
@@ -289,7 +289,7 @@ fn outcome(tick: &RecentTick) -> String {
 pub struct Entry {
     /// Version of the form; see [`VERSION`].
     pub version: u32,
-    /// Number of the write it tells of, or of the last one before it.
+    /// Number of the write it records, or of the last one before it.
     pub seq: u64,
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
@@ -349,7 +349,7 @@ impl Entry {
         }
     }
 
-    /// Whether it tells of a write of the document.
+    /// Whether it records a write of the document.
     pub fn wrote(&self) -> bool {
         self.changes.is_some() || self.document.is_some()
     }

@@ -6,19 +6,19 @@ use super::history::read_part;
 use super::{Entry, EventKind, History};
 use crate::document::{Generation, StateDocument};
 
-/// What is wrong with a history; folding goes on behind it.
+/// What is wrong with a history; folding continues after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// A line that cannot be read, most often the last one of a file that a crash cut.
     Unreadable {
-        /// Where it stands.
+        /// Its location.
         part: String,
         /// Number of the line, from 1.
         line: usize,
         /// What is wrong.
         reason: String,
     },
-    /// Writes that no entry tells of: an append that failed, or a crash before it.
+    /// Writes without an entry: an append failed, or the process crashed before it.
     Missing {
         /// Generation of the document.
         generation: Generation,
@@ -95,7 +95,7 @@ pub struct Folded {
     pub findings: Vec<Finding>,
 }
 
-/// Reads the lines of `part`; what cannot be read is told and left out.
+/// Reads the lines of `part`; unreadable lines are reported and skipped.
 pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
     let history = History { lines: read_part(part, bytes), parts: Vec::new() };
     let findings = history.unreadable().collect();
@@ -139,7 +139,7 @@ impl Folded {
             && !follows
         {
             let (from, to) = (last_seq + 1, seq.saturating_sub(1));
-            // An entry that could not be reached was told of already.
+            // An entry that could not be reached was reported already.
             if !matches!(self.findings.last(), Some(Finding::Unreachable { seq: told, .. }) if *told == to)
             {
                 self.findings.push(Finding::Missing { generation, from, to });
@@ -174,7 +174,7 @@ impl Folded {
     }
 }
 
-/// Whether the checkpoint of `next` lies before that of `last`.
+/// Whether the checkpoint of `next` is before that of `last`.
 fn is_back(last: &StateDocument, next: &StateDocument) -> bool {
     match (&last.checkpoint.cursor, &next.checkpoint.cursor) {
         (Some(last), Some(next)) => next.compare_leading(last) == Some(std::cmp::Ordering::Less),

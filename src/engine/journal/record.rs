@@ -97,7 +97,7 @@ impl Recorder {
         }
         let HolderEvent { event, at, holder, document, details } = seen;
         let day = self.pending(at).day;
-        // A lost answer may have been found landed under a newer grant: that document is not ours to tell.
+        // A lost answer may have been found landed under a newer grant: that document is not ours to record.
         // A note is told of by who wrote it, who holds nothing where the tick was idle.
         let is_ours = event.needs_no_lease() || document.is_held_by(holder);
         let wrote = event.writes() && is_ours;

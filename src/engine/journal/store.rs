@@ -13,7 +13,7 @@ use crate::store::StoreError;
 pub struct Part {
     /// The poller.
     pub poller: String,
-    /// The day it tells of; storage time, UTC.
+    /// The day it covers; storage time, UTC.
     pub day: Date,
     /// Which of the day's, from 0: a service may limit how often one is appended to.
     pub number: u32,
@@ -38,7 +38,7 @@ impl Part {
         format!("{}.{:04}.ndjson", day.unwrap_or_default(), self.number)
     }
 
-    /// Reads a name that [`Self::file_name`] gave; `None` for a name of somebody else's.
+    /// Reads a name that [`Self::file_name`] gave; `None` for a foreign name.
     pub fn parse(poller: &str, file_name: &str) -> Option<Self> {
         let (day, number) = file_name.strip_suffix(".ndjson")?.split_once('.')?;
         let day = Date::parse(day, format_description!("[year]-[month]-[day]")).ok()?;
@@ -71,7 +71,7 @@ pub enum Appended {
 /// method retries. The suite in `journal::conformance` is this contract as tests.
 #[async_trait]
 pub trait JournalStore: fmt::Debug + Send + Sync {
-    /// Appends `bytes`, whole lines, at `position`; a part begins to exist with its first append.
+    /// Appends `bytes`, whole lines, at `position`; the first append creates a part.
     ///
     /// # Errors
     ///

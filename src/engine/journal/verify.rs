@@ -1,4 +1,4 @@
-//! Whether a history and a document tell the same.
+//! Whether a history and a document agree.
 
 use std::fmt;
 
@@ -10,31 +10,31 @@ use crate::document::{Generation, StateDocument};
 /// What comparing a journal with a document says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// They tell the same.
+    /// They agree.
     Agrees,
-    /// The document has had writes that no entry tells of: an append failed, or a crash came before it.
+    /// The document has had writes without an entry: an append failed, or the process crashed before it.
     Behind {
         /// The first.
         from: u64,
         /// The last.
         to: u64,
     },
-    /// The document was begun anew, and no entry tells of that yet.
+    /// The document was recreated, and no entry records that yet.
     BegunAnew {
         /// Generation of the document.
         generation: Generation,
     },
-    /// The journal tells of writes that the document has not had: an old copy was put in its place.
+    /// The journal records writes that the document has not had: an old copy replaced it.
     DocumentIsOlder {
         /// Number of the document's last write.
         document: u64,
         /// Number of the journal's last write.
         journal: u64,
     },
-    /// Same history, other state: somebody else wrote, or something is broken.
+    /// Same history, other state: another writer wrote, or something is broken.
     Differs(Difference),
-    /// The journal tells of no write yet: the first append failed, a crash came before it, or nothing that
-    /// it tells of has happened.
+    /// The journal records no write yet: the first append failed, a crash came before it, or nothing that
+    /// it records has happened.
     NotBegun {
         /// Number of the document's last write; 0 where it has none.
         writes: u64,
@@ -80,7 +80,7 @@ impl Verdict {
 }
 
 /// Changed without an entry: by renewals and by the notes of idle ticks. What else rides on one of these
-/// gives it a number and an entry, or a healthy poller would look as if somebody else had written.
+/// gives it a number and an entry, or a healthy poller would look as if another writer had written.
 const UNRECORDED: &[&str] = &[
     "/write_id",
     "/source_definition",

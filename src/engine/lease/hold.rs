@@ -56,7 +56,7 @@ impl Lease<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Self::commit`], as far as the last written document tells.
+    /// As [`Self::commit`], judged by the last written document.
     pub fn commit_alongside(&mut self, commit: Commit) -> Result<bool, LeaseError> {
         if Instant::now() >= self.deadline() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Where a poller stands: its checkpoint, its document, and the rows that wait.
+//! The state of a poller: its checkpoint, its document, and its pending rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct DocumentStats {
     pub(crate) checkpoint_age: Option<Duration>,
 }
 
-/// Instruments that tell it.
+/// Its instruments.
 pub(super) struct DocumentMetrics {
     bytes: Gauge<u64>,
     position: Gauge<i64>,
@@ -39,7 +39,7 @@ impl DocumentMetrics {
 }
 
 impl Metrics {
-    /// Notes where a poller stands at the end of a tick.
+    /// Records the state of a poller at the end of a tick.
     pub(crate) fn stands(&self, poller: &str, standing: &DocumentStats) {
         let attributes = [named(poller)];
         self.standing.bytes.record(standing.bytes, &attributes);
@@ -51,7 +51,7 @@ impl Metrics {
         }
     }
 
-    /// Notes how many rows wait behind the checkpoint, as far as they were counted.
+    /// Records how many rows after the checkpoint were counted.
     pub(crate) fn rows_behind(&self, poller: &str, rows: u64) {
         self.standing.rows_behind.record(rows, &[named(poller)]);
     }
@@ -62,7 +62,7 @@ fn age_now((age, at): (Duration, Instant)) -> Duration {
     age + at.elapsed()
 }
 
-/// Makes the gauge that goes on growing while no tick moves the checkpoint.
+/// Creates the gauge that keeps growing while no tick moves the checkpoint.
 fn age_of_checkpoint(meter: &Meter, known: Arc<ProgressByPoller>) {
     let gauge = meter.f64_observable_gauge("highwater.checkpoint.age").with_unit("s");
     let gauge = gauge.with_callback(move |observer| {

@@ -14,7 +14,7 @@ use super::{SCOPE, SECONDS, named};
 pub enum Trigger {
     /// A request through the host.
     Http,
-    /// Something that wrong settings do not tell.
+    /// Unknown because of invalid settings.
     Other,
     /// The host's timer, or one of our own.
     Timer,
@@ -69,7 +69,7 @@ impl Invocations {
     pub fn begin(&self, trigger: Trigger, poller: Option<&str>, is_first: bool) -> Running {
         let mut attributes = vec![KeyValue::new("faas.trigger", trigger.as_str())];
         attributes.extend(poller.map(named));
-        // A counter that begins with its first count has no increase that an alert could see.
+        // A counter that starts with its first count has no increase that an alert could see.
         self.errors.add(0, &attributes);
         self.cold_starts.add(is_first.into(), &attributes);
         Running { of: self.clone(), attributes, began_at: Instant::now(), has_failed: true }

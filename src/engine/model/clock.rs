@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 /// Tells the current wall-clock time.
 ///
 /// Timers are not part of this trait: the engine sleeps with [`tokio::time`], which a paused test
-/// runtime makes virtual. Nor does the engine use it to judge anything: only what stands in for a
+/// runtime makes virtual. Nor does the engine use it to judge anything: only a stand-in for a
 /// storage service on one machine, and what signs requests, reads this clock. The blob store also
 /// compares the service's `Date` with it, as a veto: see `store/date_check.rs`.
 pub trait Clock: fmt::Debug + Send + Sync {
@@ -26,7 +26,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands at a given time and moves with [`tokio::time::Instant`], so that a paused
+/// A clock that starts at a given time and moves with [`tokio::time::Instant`], so that a paused
 /// runtime owns it.
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {

@@ -29,7 +29,7 @@ pub enum CursorMode {
     /// An integer column whose values are given in growing order, then the key; rows are only added.
     #[serde(rename = "integer+pk")]
     IntegerPk,
-    /// The table's rows by key, then the changes that SQL Server's change tracking tells.
+    /// The table's rows by key, then the changes that SQL Server's change tracking reports.
     #[serde(rename = "change_tracking")]
     ChangeTracking,
 }
@@ -61,13 +61,13 @@ impl fmt::Display for CursorMode {
     }
 }
 
-/// What a source keeps in the state document beside the cursor. To lose it may cost time or a stop
+/// What a source keeps in the state document besides the cursor. To lose it may cost time or a stop
 /// with advice, never a row.
 pub type SourceState = serde_json::Map<String, serde_json::Value>;
 
 /// A position in the source: every row at or before it has been seen.
 ///
-/// A position without a key lies behind every row that has its leading part. The JSON form is that of
+/// A position without a key is after every row that has its leading part. The JSON form is that of
 /// the state document: `kind`, `value`, `tiebreaker`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
@@ -300,7 +300,7 @@ fn matches_shape(text: &str, shape: &str) -> bool {
 
 /// Hash of what gives a checkpoint its meaning: server, database, object, cursor, key and filter.
 ///
-/// It has a version of its own in front, so that a better rule later can tell the old one apart.
+/// It has a version of its own in front, so that a later rule can recognise the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SourceFingerprint(String);

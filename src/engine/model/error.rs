@@ -12,7 +12,7 @@ pub enum ErrorKind {
     Transient,
     /// Mend a setting, a right, or an object that a setting names.
     Configuration,
-    /// Mend the data or the state: each tick fails until somebody does.
+    /// The data or the state is broken: each tick fails until it is fixed.
     Data,
     /// Report a bug.
     Internal,
@@ -124,7 +124,7 @@ pub fn restart_in_source(poller: &str) -> String {
 pub struct Loss {
     /// Whether the poller reads by change tracking.
     pub is_tracked: bool,
-    /// Whether the position cannot be kept: rows after it are gone, or lie in another order.
+    /// Whether the position cannot be kept: rows after it are gone, or in another order.
     pub is_final: bool,
     /// Whether the settings name another source than the checkpoint's.
     pub is_new_source: bool,
@@ -133,7 +133,7 @@ pub struct Loss {
 /// Returns the commands that end the loss of a poller's position.
 pub fn end_loss(poller: &str, loss: Loss) -> String {
     let source = if loss.is_new_source { " --new-source" } else { "" };
-    // No read of a tracked table tells which rows were deleted meanwhile, so that has to be agreed to.
+    // No read of a tracked table shows which rows were deleted meanwhile, so an operator has to accept that.
     let skip = if loss.is_tracked { " --skip-rows" } else { "" };
     let again = format!(
         "deliver everything again with `highwater reset {poller} to-beginning{source}{skip} --reason \"position \

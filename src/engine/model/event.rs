@@ -15,11 +15,11 @@ use crate::value::{Value, push_text};
 pub use self::encoder::EventEncoder;
 pub use self::json::EventJson;
 
-/// What happened to a row, as far as its source can tell.
+/// What happened to a row, as far as its source knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// The row was inserted or updated; a polling source cannot tell which.
+    /// The row was inserted or updated; a polling source does not know which.
     Upsert,
     /// The row was deleted.
     Delete,
@@ -30,7 +30,7 @@ pub enum Operation {
 /// A hash of poller, key and cursor, so it is the same each time the same state is delivered, also
 /// by another instance, after a reset, and by a replay.
 ///
-/// Its 32 hex digits lie in it: of a batch as large as may be, a string for each would be a tenth of the memory.
+/// The 32 hex digits are stored inline: a string for each would take a tenth of the memory of a full batch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventId([u8; 32]);
 
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for EventId {
 pub struct BatchId(String);
 
 impl BatchId {
-    /// Derives the id from all that a target could tell two batches apart by.
+    /// Derives the id from everything that distinguishes two batches for a target.
     pub fn of(identity: &BatchIdentity<'_>) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"batch-1");
@@ -198,14 +198,14 @@ pub struct ChangeEvent {
     pub id: EventId,
     /// What happened.
     pub op: Operation,
-    /// Where the row stands in the source's order.
+    /// Position of the row in the source's order.
     pub cursor: Cursor,
     /// The event as one JSON object:
     /// `{id, op, pk, cursor, before: null, after, source}`.
     pub json: EventJson,
 }
 
-/// Where an event came from, as told to handlers.
+/// Where an event came from, as handlers see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceLabel {
     /// Name of the poller.

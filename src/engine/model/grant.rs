@@ -20,7 +20,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// When a document was begun, in milliseconds of the storage service's clock, or one more than its
+/// When a document was created, in milliseconds of the storage service's clock, or one more than its
 /// predecessor's, whichever is greater; 0 as long as it is blank.
 ///
 /// Orders (generation, token) across a document that was lost and made again. The predecessor's is

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What stands between the name of a poller and the number of a part. No poller has two underscores in its
+/// The separator between the name of a poller and the number of a partition. No poller has two underscores in its
 /// name.
 const BETWEEN: &str = "__p";
 

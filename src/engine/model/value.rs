@@ -66,7 +66,7 @@ impl Value {
         matches!(self, Self::Null)
     }
 
-    /// Writes the JSON form of the value behind `json`.
+    /// Appends the JSON form of the value to `json`.
     pub fn push_json(&self, json: &mut String) {
         match self {
             Self::Null => push_null(json),

@@ -36,7 +36,7 @@ impl Default for Flow {
 /// storage calls of a tick that finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follow {
-    /// No look is begun later than this after the tick began.
+    /// No poll starts later than this after the start of the tick.
     pub time: Duration,
     /// Pause between two looks.
     pub interval: Duration,

@@ -28,7 +28,7 @@ impl Poller {
     /// divided into as many parts or not.
     ///
     /// A store that cannot list, or may not, leaves that open, and so does a document that cannot be read: the
-    /// tick goes on with a warning.
+    /// tick continues with a warning.
     pub(crate) async fn refuse_elsewhere(&self) -> Result<(), TickError> {
         let (mut newest, mut known): (Option<OtherAppDocument>, _) = (None, BTreeSet::new());
         for name in self.names_elsewhere() {
@@ -129,7 +129,7 @@ impl Poller {
         );
     }
 
-    /// Logs the first grant of a document to a tick. A command that made the document anew, such as `reset`, may
+    /// Logs the first grant of a document to a tick. A command that recreated the document, such as `reset`, may
     /// have raised its token; only a grant sets a time.
     pub(crate) fn log_first_run(&self, lease: &Lease<'_>, base: &Snapshot) {
         let StateDocument { lease: before, .. } = &*base.document;

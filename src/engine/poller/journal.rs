@@ -3,9 +3,9 @@
 //!
 //! A tick that is killed so leaves a journal that is behind by one heartbeat interval at most. Commits count
 //! as renewals, so a tick of many short batches may never renew: the appends have a timer of their own.
-//! They go on alongside the tick, in its task. The tick waits for none of them, and renewals and commits
+//! They run alongside the tick, in its task. The tick waits for none of them, and renewals and commits
 //! know nothing of them; only its end waits for the last ones. Entries are recorded after the write that
-//! they tell of, so a journal is never ahead of its document, whenever it is appended to.
+//! they record, so a journal is never ahead of its document, whenever it is appended to.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,7 +32,7 @@ pub struct Operator<'a> {
     pub reason: &'a str,
 }
 
-/// What a poller's ticks did, and where it is told.
+/// What a poller's ticks did, and where it is recorded.
 #[derive(Debug)]
 pub(crate) struct Journal {
     /// Written to by the lease, in the task of the tick.
@@ -83,7 +83,7 @@ impl Poller {
         self.append_to_journal().await;
     }
 
-    /// Tells of what a tick wrote under nobody's lease; appended when the tick ends.
+    /// Records what a tick wrote without a lease; appended when the tick ends.
     pub(crate) fn record_note(
         &self,
         event: EventKind,

@@ -1,4 +1,4 @@
-//! What a poller remembers of its state between ticks, and how it reads it anew.
+//! What a poller remembers of its state between ticks, and how it reloads it.
 
 use std::time::Duration;
 
@@ -76,13 +76,13 @@ impl Memory {
         self.snapshot.as_ref()
     }
 
-    /// Notes where a tick begins.
+    /// Notes where a tick starts.
     pub(crate) fn begin(&mut self, base: &Snapshot) {
         let document = &base.document;
         self.began = (document.checkpoint.cursor.clone(), document.source_state.clone());
     }
 
-    /// Returns the checkpoint behind which rows wait, as it is known last, and what goes with it.
+    /// Returns the last known checkpoint and the source state stored with it.
     pub(crate) fn behind(&self) -> (Option<Cursor>, SourceState) {
         let Some(snapshot) = &self.snapshot else { return self.began.clone() };
         let document = &snapshot.document;
@@ -109,7 +109,7 @@ impl Memory {
         self.rows_behind
     }
 
-    /// Takes back that a tick was idle: it goes on, or has delivered before.
+    /// Undoes the count of an idle tick, because the tick continues or has delivered before.
     pub(crate) fn uncount_idle_tick(&mut self) {
         self.idle_ticks = self.idle_ticks.saturating_sub(1);
     }
@@ -120,7 +120,7 @@ impl Memory {
     }
 }
 
-/// Returns what the state document says of how far behind a poller is.
+/// Returns the backlog that the state document records.
 pub(crate) fn observed(
     at: OffsetDateTime,
     lag: Lag,
@@ -160,7 +160,7 @@ impl Poller {
 
     /// Reads as a tick does that `begins` a poller without a state; one that does not writes nothing.
     pub(crate) async fn read_to(&self, begins: bool) -> Result<Snapshot, TickError> {
-        // Boxed: what is read is large, and lies within all other futures.
+        // Boxed: the result is large, and all other futures contain this one.
         let mut snapshot = Box::pin(self.look()).await?;
         if snapshot.document.is_blank() {
             snapshot = Box::pin(self.begin(snapshot, begins)).await?;
@@ -213,9 +213,9 @@ impl Poller {
     /// Returns `blank` as the document with which a poller begins, unless its marker says that it had
     /// one.
     ///
-    /// The generation lies above the one of the marker, which is read after the blank document was
+    /// The generation is above the one of the marker, which is read after the blank document was
     /// seen under whose tag the first grant will be written. So no two documents of a poller have the
-    /// same one, if the earlier was marked before it was lost; else the clock alone tells them apart.
+    /// same one, if the earlier was marked before it was lost; otherwise only the clock distinguishes them.
     async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
         self.reject_partition_count_of(&blank.document)?;
@@ -224,7 +224,7 @@ impl Poller {
         }
         let marked_at = marker.as_ref().map(|marker| marker.created_at);
         let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
-        // A first start, as far as marker and memory tell.
+        // A first start, as far as marker and memory show.
         if ran_since.is_none() && self.start_now && !has_position(&blank.document) {
             // `init` would start after what another app has not delivered yet. Ranges have an app's poller.
             if writes && self.range_of.is_none() {
@@ -233,7 +233,7 @@ impl Poller {
             return Err(self.not_started());
         }
         if let Some(ran_since) = ran_since {
-            // Another instance may have begun since, and marked its document.
+            // Another instance may have started since, and marked its document.
             let now = self.look().await?;
             if !now.document.is_blank() {
                 return Ok(now);
@@ -251,7 +251,7 @@ impl Poller {
         Ok(self.begun(blank, marker.as_ref()))
     }
 
-    /// Returns `blank` under a generation that lies above the one of the marker.
+    /// Returns `blank` under a generation above the one of the marker.
     pub(crate) fn begun(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
         let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
         let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
@@ -265,7 +265,7 @@ impl Poller {
         blank.with(begun)
     }
 
-    /// Refuses to go on without the document of `poller`, which is this one or another part.
+    /// Rejects a run without the document of `poller`, which is this one or another partition.
     pub(crate) async fn refuse_vanished(
         &self,
         poller: &str,
@@ -551,7 +551,7 @@ pub(crate) fn never_ran(document: &StateDocument) -> bool {
     document.is_blank() && !has_position(document)
 }
 
-/// Whether a poller or somebody else has given the document a position, or taken its lease.
+/// Whether a poller or an operator has given the document a position, or acquired its lease.
 pub(crate) fn has_position(document: &StateDocument) -> bool {
     document.checkpoint.cursor.is_some()
         || document.replay_id.is_some()

@@ -1,8 +1,8 @@
 //! What the documents of one poller's parts have to agree on: into how many its keys are divided.
 //!
-//! A part that ran beside parts of another division would deliver what those have delivered, or leave rows to
-//! nobody. Where a document is there, it says so itself. Where none is, two others are asked before one is
-//! begun: that of the poller as a whole, and that of its first part, which whoever is first makes: blank, but for
+//! A partition that ran alongside partitions of another count would redeliver their rows, or leave rows to
+//! none. An existing document names its count. If there is none, two others are read before one is
+//! created: that of the whole poller, and that of its first partition. The first instance creates it: blank, but for
 //! the number of parts. So that number is written down before the first row of any part is delivered.
 
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use crate::partition::{Partition, whole_of};
 use crate::store::StateKey;
 
 impl Poller {
-    /// Says which part this is, or that it is the whole; it begins nothing beside another division then.
+    /// Sets which partition this is, or that it is the whole; it then starts nothing alongside another count.
     #[must_use]
     pub fn dividing(self, partition: Option<Partition>) -> Self {
         Self { partition, checks_siblings: true, ..self }
@@ -38,7 +38,7 @@ impl Poller {
         Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
     }
 
-    /// Refuses what would run beside parts of another division.
+    /// Rejects a run alongside partitions of another count.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Poller {
         self.reject_other_partition_count(false).await
     }
 
-    /// Refuses to begin beside a document of another division. `writes` is for who is about to begin: the number
+    /// Rejects a start alongside another partition count. `writes` is for who is about to begin: the number
     /// of parts is written down first.
     pub(crate) async fn reject_other_partition_count(&self, writes: bool) -> Result<(), TickError> {
         if !self.checks_siblings {
@@ -109,7 +109,7 @@ impl Poller {
     async fn create_first(&self, name: &str) -> Result<(), LoadError> {
         let Some(own) = self.partition else { return Ok(()) };
         let (key, first) = (StateKey::Document(name.to_owned()), Partition { index: 0, ..own });
-        // Of what source it is says whoever begins it.
+        // The instance that starts it fills in its source.
         let fingerprint = self.source.shape().fingerprint.clone();
         let mut blank = StateDocument::blank(name, fingerprint);
         blank.partition = Some(first);

@@ -1,4 +1,4 @@
-//! Which way a checkpoint moves that somebody puts elsewhere. Pure.
+//! The direction in which an operator moves a checkpoint. Pure.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use crate::cursor::{CursorMode, TrackedPhase, TrackedPosition};
 /// Which way a checkpoint moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It stands there already.
+    /// It is there already.
     Stays,
     /// Rows come again.
     Back,
@@ -19,7 +19,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns which way it is from one position to another; `None` stands for the beginning.
+    /// Returns which way it is from one position to another; `None` is the beginning.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Direction {
             Ordering::Less => Self::Back,
             Ordering::Greater => Self::Forward,
             Ordering::Equal if to == from => Self::Stays,
-            // Without a key a position lies behind all rows of its leading part.
+            // Without a key a position is after all rows of its leading part.
             Ordering::Equal if from.key.is_empty() => Self::Back,
             Ordering::Equal if to.key.is_empty() => Self::Forward,
             Ordering::Equal => Self::ByKey,
@@ -134,7 +134,7 @@ mod tests {
             (Some(at.clone()), Some(at.clone()), Direction::Stays),
             (Some(at.clone()), Some(rv(8, Some(99))), Direction::Back),
             (Some(at.clone()), Some(rv(10, Some(1))), Direction::Forward),
-            // Rows behind the key have its leading part, too.
+            // Rows after the key have its leading part, too.
             (Some(at.clone()), Some(rv(9, None)), Direction::Forward),
             (Some(rv(9, None)), Some(at.clone()), Direction::Back),
             (Some(at.clone()), Some(rv(9, Some(1))), Direction::ByKey),

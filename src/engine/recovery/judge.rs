@@ -1,4 +1,4 @@
-//! Pure: a document, what is known beside it, and the conditions it is in.
+//! Pure: a document, what is known besides it, and its conditions.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const FOUND_CHARS_MAX: usize = 500;
 /// From when on something counts as stuck.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
-    /// How long a checkpoint may stand still while rows wait.
+    /// How long a checkpoint may stay in place while rows wait.
     pub stuck_after: Duration,
     /// How long a pause may last.
     pub paused_max: Duration,
@@ -36,15 +36,15 @@ pub(super) struct Configured {
     pub(super) retry_delay_max: Duration,
     /// Longest pause that a target may ask for.
     pub(super) retry_after_max: Duration,
-    /// Whether the document is of its source; `None` where that cannot be told.
+    /// Whether the document is of its source; `None` if that is unknown.
     pub(super) fingerprint_matches: Option<bool>,
-    /// Whether rows wait behind the checkpoint; `None` where that was not asked, or not answered.
+    /// Whether rows wait after the checkpoint; `None` if that was not asked, or not answered.
     pub(super) rows_wait: Option<bool>,
-    /// Since when every tick here was skipped, as somebody else held the lease.
+    /// Since when every tick here was skipped, because another instance held the lease.
     pub(super) skipped_since: Option<OffsetDateTime>,
 }
 
-/// A document, and what is known beside it.
+/// A document, and what is known besides it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) name: &'a str,
@@ -52,7 +52,7 @@ pub(super) struct Subject<'a> {
     pub(super) age: LeaseAge,
     /// The storage service's time.
     pub(super) now: OffsetDateTime,
-    /// Rows set aside.
+    /// Quarantined rows.
     pub(super) quarantined: u64,
     /// `None` for a poller that is in no setting.
     pub(super) configured: Option<Configured>,
@@ -83,7 +83,7 @@ pub(super) fn parent_of<'a>(name: &'a str, document: &'a StateDocument) -> Optio
     said.or_else(|| name.split_once("__").map(|(parent, _)| parent))
 }
 
-/// Returns until when nobody may try a batch whose back-off is no mistake.
+/// Returns the latest end of a plausible backoff.
 pub(super) fn latest_attempt(now: OffsetDateTime, configured: &Configured) -> OffsetDateTime {
     now + configured.retry_delay_max.max(configured.retry_after_max)
 }
@@ -129,7 +129,7 @@ fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
     let (ttl, token) = (lease.ttl_seconds, lease.fencing_token);
     let (action, batch) = match &document.in_flight {
         Some(InFlight { rows, .. }) => {
-            (Action::Requeue, format!("; a batch of {} is in hand", counted(*rows, "row")))
+            (Action::Requeue, format!("; a batch of {} is in flight", counted(*rows, "row")))
         }
         None => (Action::Release, String::new()),
     };
@@ -159,7 +159,7 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
         return None;
     }
     let found = format!(
-        "a batch of {rows} is due since {}, and no tick takes it: is the timer on?",
+        "a batch of {rows} is due since {}, and no tick delivers it: is the timer on?",
         rfc3339(due_at)
     );
     Some(Judged::new(Condition::InFlightOrphaned, Action::Alarm, found))
@@ -222,9 +222,9 @@ fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judg
     if subject.now - since < thresholds.stuck_after {
         return None;
     }
-    let owner = subject.document.lease.owner_id.as_deref().unwrap_or("nobody at this moment");
+    let owner = subject.document.lease.owner_id.as_deref().unwrap_or("no instance");
     let found = format!(
-        "each tick here was skipped since {}: somebody else held the lease, now `{owner}`; if a slot, an app or a \
+        "each tick here was skipped since {}: another instance held the lease, now `{owner}`; if a slot, an app or a \
          computer that was forgotten runs the same poller, stop it there",
         rfc3339(since)
     );
@@ -261,7 +261,7 @@ fn quarantine_growing(subject: &Subject<'_>) -> Option<Judged> {
     let counted = subject.before.map_or(0, |before| before.quarantined);
     let now = subject.quarantined;
     (now > counted).then(|| {
-        let found = format!("{now} rows are set aside, {counted} were at the last run");
+        let found = format!("{now} rows are quarantined, {counted} were at the last run");
         Judged::new(Condition::QuarantineGrowing, Action::Alarm, found)
     })
 }
@@ -303,7 +303,7 @@ pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<Judged>
         | Verdict::Behind { .. }
         | Verdict::BegunAnew { .. }
         | Verdict::NotBegun { .. }
-        // Conditions of their own tell of a document that is gone.
+        // A missing document has conditions of its own.
         | Verdict::NoDocument => return None,
         Verdict::Differs(difference) => {
             let difference: String = difference.to_string().chars().take(FOUND_CHARS_MAX).collect();

@@ -1,4 +1,4 @@
-//! What the controller remembers between runs, in its own document beside its lease.
+//! What the controller remembers between runs, in its own document with its lease.
 //!
 //! Times are the storage service's. What is lost costs nothing but time: a condition that is known by
 //! comparing two runs is then found one run later.
@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 use crate::document::StateDocument;
 
-/// Under which name it stands among what a source may remember.
+/// Its key in the source state.
 const FIELD: &str = "pollers";
 
 /// Most pollers that are remembered: at some 200 bytes each, half of the largest document.
@@ -29,7 +29,7 @@ pub(super) struct Remembered {
         with = "time::serde::rfc3339::option"
     )]
     pub(super) waiting_since: Option<OffsetDateTime>,
-    /// Rows set aside.
+    /// Quarantined rows.
     #[serde(default)]
     pub(super) quarantined: u64,
     /// Number of the last write when the checkpoint was first seen there.
@@ -55,13 +55,13 @@ impl Remembered {
         })
     }
 
-    /// Whether the checkpoint still stands where it did.
+    /// Whether the checkpoint has not moved.
     pub(super) fn is_at(&self, document: &StateDocument) -> bool {
         self.checkpoint == place(document)
     }
 }
 
-/// Says where a checkpoint stands: the same only as long as nothing was committed, nor reset.
+/// Identifies a checkpoint: the same until a commit or a reset.
 fn place(document: &StateDocument) -> String {
     let checkpoint = &document.checkpoint;
     let cursor = checkpoint.cursor.as_ref().map_or("", |cursor| cursor.value.as_str());
@@ -87,7 +87,7 @@ impl Memory {
         {
             tracing::warn!(
                 event = "recovery_memory_full",
-                "Of {} pollers with rows that wait or were set aside only {REMEMBERED_MAX} are remembered, the \
+                "Of {} pollers with rows that wait or are quarantined only {REMEMBERED_MAX} are remembered, the \
                  first by name: what is known by comparing two runs is not found of the other {forgotten}",
                 self.0.len()
             );

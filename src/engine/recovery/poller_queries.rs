@@ -1,4 +1,4 @@
-//! What the recovery controller asks a poller beside its document. Reads, and moves nothing.
+//! What the recovery controller asks a poller besides its document. Reads only.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::source::FetchWindow;
 const CONTROLLER: &str = "recovery controller";
 
 impl Poller {
-    /// Whether `document` is of the source in the settings; `None` where that cannot be told now.
+    /// Whether `document` is of the source in the settings; `None` if that is unknown now.
     pub(super) async fn is_of_its_source(&self, document: &StateDocument) -> Option<bool> {
         let stored = &document.source_fingerprint;
         if document.is_blank() && document.checkpoint.cursor.is_none() {
@@ -24,7 +24,7 @@ impl Poller {
         Some(self.source.shape().fingerprint == *stored)
     }
 
-    /// Whether a row lies behind the checkpoint; `None` where the source does not answer.
+    /// Whether a row follows the checkpoint; `None` if the source does not respond.
     pub(super) async fn has_rows_waiting(&self, document: &StateDocument) -> Option<bool> {
         let window = FetchWindow {
             after: document.checkpoint.cursor.as_ref(),

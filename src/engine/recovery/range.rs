@@ -12,11 +12,11 @@ use crate::document::LeaseState;
 /// What is known of a range after some of its documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenRange {
-    /// The command that goes on with it.
+    /// The command that continues it.
     command: String,
     /// Whether its own document was seen, and says that it has neither ended nor is paused.
     is_open: bool,
-    /// Whether nobody holds the lease of any of its documents.
+    /// Whether the lease of each of its documents is free.
     is_free: bool,
     /// Time since the latest write.
     idle: Duration,
@@ -56,13 +56,13 @@ impl SeenRange {
         }
     }
 
-    /// Returns that nobody goes on with it, where that is so.
+    /// Returns the condition that no instance continues it, if so.
     pub(super) fn judge(&self, thresholds: &Thresholds) -> Option<Judged> {
         let is_left = self.is_open && self.is_free && self.idle >= thresholds.stuck_after;
         is_left.then(|| {
             let Self { command, rows, rows_planned, idle, .. } = self;
             let found = format!(
-                "{rows} of {rows_planned} rows are delivered, and nobody has gone on for {} s: \
+                "{rows} of {rows_planned} rows are delivered, and no instance has continued for {} s: \
                  {command} does, with `--cancel` in place of `--resume` it is given up",
                 idle.as_secs()
             );

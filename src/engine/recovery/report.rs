@@ -13,7 +13,7 @@ use crate::event::counted;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was told; nothing is to be written.
+    /// It was reported; nothing is to be written.
     Told,
     /// A run that repairs would do it.
     Planned,
@@ -70,7 +70,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether somebody is needed: an alarm, or a repair that failed.
+    /// Whether an operator is needed: an alarm, or a failed repair.
     pub fn needs_somebody(&self) -> bool {
         let bad = |finding: &Finding| {
             finding.action == Action::Alarm || matches!(finding.outcome, Outcome::Failed(_))

@@ -19,7 +19,7 @@ const READS_AT_ONCE: usize = 8;
 pub struct StoredNames {
     /// Pollers that have a document, sorted; the controller's own is not among them.
     pub documents: Vec<String>,
-    /// How many rows each poller has set aside, where it has any.
+    /// Quarantined rows of each poller that has any.
     pub quarantined: BTreeMap<String, u64>,
     /// Pollers that have a marker.
     pub marked: BTreeSet<String>,
@@ -55,7 +55,7 @@ impl StoredNames {
     }
 }
 
-/// What stands under the name of a document.
+/// What is stored under the name of a document.
 #[derive(Debug)]
 pub enum StoredDocument {
     /// The document.

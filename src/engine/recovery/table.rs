@@ -12,7 +12,7 @@ use serde::Serialize;
 pub enum Condition {
     /// A holder died, or cannot write any more.
     LeaseExpired,
-    /// A batch is in flight, and nobody holds the lease or takes it.
+    /// A batch is in flight, and no instance holds or acquires the lease.
     InFlightOrphaned,
     /// A batch waits, since its target asked for a long pause.
     TargetAsksForPause,
@@ -22,13 +22,13 @@ pub enum Condition {
     StateWithoutConfiguration,
     /// A poller of the settings that has no document.
     ConfigurationWithoutState,
-    /// More rows are set aside than at the last run.
+    /// More rows are quarantined than at the last run.
     QuarantineGrowing,
-    /// A poller that somebody may have forgotten to resume.
+    /// A poller that an operator may have forgotten to resume.
     PausedTooLong,
     /// The document of a partition, a replay or a backfill whose poller is gone or paused.
     ParentGone,
-    /// A replay or backfill that has not ended, and that nobody goes on with.
+    /// A replay or backfill that has not ended, and that no instance continues.
     RangeLeft,
     /// Somebody else runs the poller all the time.
     LeaseHeldElsewhere,
@@ -56,7 +56,7 @@ pub enum Action {
     Requeue,
     /// The marker is written again.
     Rewrite,
-    /// Told at ERROR: somebody is needed.
+    /// Logged at ERROR: an operator is needed.
     Alarm,
 }
 
@@ -122,9 +122,9 @@ pub const ROWS: &[Row] = &[
         known_by: "an owner that has not released the lease, and has not written for ttl, two grains \
                    of the store's clock and 2 s, by that clock alone",
         actions: &[Action::Release, Action::Requeue],
-        done: "released under the tag it was judged by: owner cleared, token raised. A batch in hand \
+        done: "released under the tag it was judged by: owner cleared, token raised. A batch in flight \
                stays for the next tick, with one more crash counted: requeued",
-        never: "takes a live lease; moves a checkpoint; delivers a row",
+        never: "breaks a live lease; moves a checkpoint; delivers a row",
     },
     Row {
         condition: Condition::InFlightOrphaned,
@@ -166,15 +166,15 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::ConfigurationWithoutState,
         name: "configuration_without_state",
-        known_by: "a poller of the settings without a document; its marker tells whether it ever ran",
+        known_by: "a poller of the settings without a document; its marker shows whether it ever ran",
         actions: &[Action::Report, Action::Alarm],
         done: "reported; where it has run before, an alarm",
-        never: "creates a document; begins a poller anew",
+        never: "creates a document; restarts a poller",
     },
     Row {
         condition: Condition::QuarantineGrowing,
         name: "quarantine_growing",
-        known_by: "more rows set aside than the last run counted",
+        known_by: "more quarantined rows than the last run counted",
         actions: &[Action::Alarm],
         done: "an alarm",
         never: "delivers or drops an entry",
@@ -203,16 +203,16 @@ pub const ROWS: &[Row] = &[
         known_by: "a replay or backfill that has not ended and is not paused, whose lease is free, and \
                    of which neither its document nor that of a window was written for `STUCK_AFTER`",
         actions: &[Action::Report],
-        done: "reported, with the rows that are left and the command that goes on",
-        never: "goes on with it; gives it up; removes it",
+        done: "reported, with the rows that are left and the command that continues it",
+        never: "continues it; cancels it; removes it",
     },
     Row {
         condition: Condition::LeaseHeldElsewhere,
         name: "lease_held_elsewhere",
         known_by: "a poller of this process whose ticks were all skipped for `STUCK_AFTER`, since \
-                   somebody else held the lease each time",
+                   another instance held the lease each time",
         actions: &[Action::Report],
-        done: "told, with the holder: a slot, an app or a computer that was forgotten runs the same \
+        done: "reported, with the holder: a slot, an app or a computer that was forgotten runs the same \
                poller",
         never: "takes the lease",
     },

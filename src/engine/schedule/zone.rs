@@ -82,7 +82,7 @@ impl Zone {
     /// Returns when a local time occurs. One that clocks skip moves on by what they skip, as in
     /// .NET.
     pub(super) fn occurrences(&self, local: PrimitiveDateTime) -> Occurrences {
-        // Between changes of the clock lie weeks, so one day on either side has the offsets that can count.
+        // Changes of the clock are weeks apart, so one day on either side has the offsets that can count.
         let near =
             |days: i64| self.offset_at(local.assume_utc().saturating_add(Duration::days(days)));
         let (before, after) = (near(-1), near(1));

@@ -12,7 +12,7 @@ use crate::value::{Value, push_text};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     names: Vec<String>,
-    /// How each begins in a JSON object: `{"a":`, and `,"b":` behind another.
+    /// The start of each in a JSON object: `{"a":`, and `,"b":` after another.
     heads: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Columns {
         &self.names
     }
 
-    /// Writes the columns of one row behind `json`: one object, whose values `write` writes.
+    /// Appends the columns of one row to `json`: one object, whose values `write` writes.
     pub fn encode<C>(
         &self,
         json: &mut String,
@@ -58,7 +58,7 @@ impl Columns {
     }
 }
 
-/// Where the columns of a row stand.
+/// Where the columns of a row are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedColumns {
     /// Their part of [`Rows::json`].
@@ -85,13 +85,13 @@ pub struct Row {
 pub struct Rows {
     /// The delivered columns.
     pub columns: Arc<Columns>,
-    /// The columns of each row as one JSON object, one behind another.
+    /// The columns of each row as one JSON object, one after another.
     pub json: String,
     /// Rows in the source's order, oldest first.
     pub rows: Vec<Row>,
     /// Whether the window holds more rows than these.
     pub more: bool,
-    /// How far behind the source these rows are, as far as the mode can tell.
+    /// Lag of these rows, if the mode knows it.
     pub lag: Lag,
     /// What to remember once all these rows have been delivered; `None` for no change.
     pub remember: Option<RetainedState>,

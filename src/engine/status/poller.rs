@@ -1,4 +1,4 @@
-//! How one poller stands, by its state document. Pure.
+//! The status of one poller, from its state document. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::poller::TickError;
 /// Over how long the rate of rows is told, as far back as the document remembers.
 pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 
-/// What is known beside the document.
+/// What is known besides the document.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInputs<'a> {
     /// How old it is.
     pub age: LeaseAge,
     /// The storage service's time.
     pub now: OffsetDateTime,
-    /// Rows set aside.
+    /// Quarantined rows.
     pub quarantined: u64,
     /// The ttl of the settings; `None` where the poller is in none.
     pub ttl: Option<Duration>,
@@ -37,7 +37,7 @@ pub struct StatusInputs<'a> {
     pub poller: &'a str,
 }
 
-/// How a poller stands.
+/// The status of a poller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
     /// Its name.
@@ -60,7 +60,7 @@ pub struct Status {
     pub checkpoint_age_seconds: Option<i64>,
     /// The batch that moved it.
     pub last_batch_id: Option<String>,
-    /// How old the oldest row of the last batch was when it was read; not all modes can tell.
+    /// How old the oldest row of the last batch was when it was read; not all modes know.
     pub lag_ms: Option<u64>,
     /// What the last tick saw that wrote; `None` where none has.
     pub observed: Option<BacklogStatus>,
@@ -83,7 +83,7 @@ pub struct Status {
     pub next_tick_at: Option<OffsetDateTime>,
     /// Why no tick may run.
     pub paused: Option<Pause>,
-    /// Rows set aside.
+    /// Quarantined rows.
     pub quarantined: u64,
     /// Failed attempts at the batch in flight.
     pub attempts: u32,
@@ -107,24 +107,24 @@ pub struct Status {
 pub struct Lease {
     /// How long it lives without a write of its holder.
     pub ttl_seconds: u64,
-    /// How much of that is left; 0 also in the margin before somebody may take it over.
+    /// How much of that is left; 0 also in the margin before a takeover is allowed.
     pub left_seconds: u64,
     /// When it was granted; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub acquired_at: Option<OffsetDateTime>,
 }
 
-/// How far behind its source a tick saw the poller.
+/// The backlog of the poller, as a tick saw it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BacklogStatus {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How far behind the source was, in seconds; `None` in modes that know no times.
+    /// Lag behind the source in seconds; `None` in modes that know no times.
     pub lag_seconds: Option<f64>,
     /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
     pub positions: Option<u64>,
-    /// Rows behind the checkpoint as they were counted last, up to a limit; 0 where no row waits.
+    /// Rows after the checkpoint as they were counted last, up to a limit; 0 where no row waits.
     pub rows: Option<u64>,
     /// Positions that may not be read yet.
     pub held_back: Option<u64>,
@@ -180,7 +180,7 @@ pub struct Batch {
     pub steps_done: Vec<String>,
 }
 
-/// What the outcome of a tick means to whoever watches.
+/// What the outcome of a tick means to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
@@ -224,7 +224,7 @@ pub struct Event {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// Number of the write it tells of.
+    /// Number of the write it records.
     pub seq: u64,
     /// What, by the name of its log event.
     pub event: &'static str,
@@ -287,7 +287,7 @@ impl Status {
         matches!(self.health.state, PollerState::Done | PollerState::Cancelled)
     }
 
-    /// Whether an operator should look at it.
+    /// Whether it needs attention.
     pub fn needs_attention(&self) -> bool {
         self.health.severity > Severity::Ok
     }
@@ -385,7 +385,7 @@ fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
     let minutes = (now - from).as_seconds_f64() / 60.0;
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = rows as f64 / minutes.max(1.0 / 60.0);
-    // Two digits are more than the ring can tell.
+    // Two digits are more than the ring supports.
     (rate * 100.0).round() / 100.0
 }
 

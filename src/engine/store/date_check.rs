@@ -85,7 +85,7 @@ impl DateCheckedStore {
         loaded.date = expected.unwrap_or(loaded.date);
         if let Some(stored) = &mut loaded.stored {
             let unchanged_since = loaded.date - seen_for;
-            // With a `Date` that counted, `Last-Modified` tells the age; it is too old only by a wrong `Date`.
+            // With a `Date` that counted, `Last-Modified` gives the age; it is too old only by a wrong `Date`.
             stored.last_modified = match expected {
                 Some(_) => stored.last_modified.min(unchanged_since),
                 None => unchanged_since,
@@ -352,7 +352,7 @@ mod tests {
             sleep(20).await;
             world.renew(1).await;
             sleep(10).await;
-            // Not seen before, so only the dates can tell how old it is.
+            // Not seen before, so only the dates show how old it is.
             assert!(!world.is_taken_for_lapsed_with(off).await, "{off}");
             sleep(51).await;
             assert!(!world.is_taken_for_lapsed_with(off).await, "{off}: 61 s old");

@@ -1,4 +1,4 @@
-//! A store that tells the log of each call it was asked for.
+//! A store that logs each of its calls.
 //!
 //! Reads and writes of documents also are spans, where those are exported.
 //!

@@ -1,4 +1,4 @@
-//! What breaks, and how that is told.
+//! Test doubles that fail.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum Fault {
     LostRequest,
     /// The request is carried out, and the answer is lost.
     LostAnswer,
-    /// The request is carried out this much later, when the caller has long been told "unknown".
+    /// The request is carried out this much later, long after the caller got "unknown".
     Late(Duration),
     /// The answer takes this long.
     Slow(Duration),

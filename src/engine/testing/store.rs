@@ -1,4 +1,4 @@
-//! A store that counts what it is asked, and breaks as it is told.
+//! A store that counts its calls, and fails as scripted.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ pub enum Call {
     Remove,
 }
 
-/// Counts the calls of a store, and breaks them as told.
+/// Counts the calls of a store, and breaks them as scripted.
 #[derive(Debug)]
 pub struct FaultyStore {
     inner: Arc<dyn StateStore>,

@@ -222,7 +222,7 @@ impl World {
         Self { store: Arc::new(store), ..self.clone() }
     }
 
-    /// Returns the same world behind a store that works: faults that were planned do not occur.
+    /// Returns the same world with a working store: planned faults do not occur.
     #[must_use]
     pub fn with_working_store(&self) -> Self {
         self.behind(FaultyStore::new(self.memory.clone()))

@@ -23,7 +23,7 @@ use crate::source::FetchWindow;
 /// Time limit of one count; the tick waits for it.
 const COUNT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Whether rows wait, as far as the outcome of a tick tells.
+/// Whether rows wait, judged by the outcome of a tick.
 fn has_backlog(result: &Result<TickOutcome, TickError>) -> Option<bool> {
     match result {
         Ok(TickOutcome::Idle) => Some(false),

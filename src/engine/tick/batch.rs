@@ -47,7 +47,7 @@ pub(super) enum Origin {
     Late,
 }
 
-/// Where a fetch begins, and what else identifies a batch.
+/// Where a fetch starts, and what else identifies a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) generation: u64,

@@ -138,7 +138,7 @@ impl LeasedTick<'_, '_> {
         Paused {
             by: Paused::by_policy_of(&self.poller.name),
             reason: format!(
-                "{rows} rows from `{}` on were not taken: {}",
+                "{rows} rows from `{}` on failed: {}",
                 batch.events.first().map_or("", |event| event.cursor.value.as_str()),
                 chain(error)
             ),

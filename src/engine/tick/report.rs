@@ -52,7 +52,7 @@ pub(super) struct Report<'a> {
     poller: &'a Poller,
     request: &'a TickRequest,
     started_at: Instant,
-    /// Name of the event with which the tick will end, as far as its last commit can tell.
+    /// Name of the event with which the tick will end, as far as its last commit knows.
     end: &'static str,
     rows: u64,
     batches: u64,
@@ -314,9 +314,9 @@ impl<'a> Report<'a> {
         }
         // Every full batch is too large until a setting changes.
         if self.poller.log_throttle.are_due("batch_halved", "") {
-            line!(warn)
+            line!(warn);
         } else {
-            line!(debug)
+            line!(debug);
         }
     }
 
@@ -331,7 +331,7 @@ impl<'a> Report<'a> {
             token = self.fencing_token,
             rows,
             error = chain(error),
-            "Halving a batch of {rows} rows of poller `{}` to find the one that is not taken",
+            "Halving a batch of {rows} rows of poller `{}` to find the failing one",
             self.poller.name
         );
     }

@@ -70,7 +70,7 @@ impl Tick<'_> {
             info,
             event = "tick_begun_anew",
             error = chain(error),
-            "Poller `{}` has committed what it had in hand, and reads on",
+            "Poller `{}` committed its work, and retries the fetch that failed",
             self.poller.name
         );
         true

@@ -41,7 +41,7 @@ pub struct FinishedSpan {
     pub context: TraceContext,
     /// What other systems add to these.
     pub state: Option<Arc<str>>,
-    /// Id of the span it lies in.
+    /// Id of the enclosing span.
     pub parent: Option<[u8; 8]>,
     /// Its name.
     pub name: String,
@@ -126,7 +126,7 @@ pub(super) struct OpenSpan {
     fields: Fields,
 }
 
-/// Collects spans of [`TARGET`], and log events, whatever filter lies before it.
+/// Collects spans of [`TARGET`], and log events, whatever filter comes before it.
 pub struct SpanLayer {
     /// Where finished spans go; `None` for ids alone.
     pub spans: Option<Arc<Collected>>,
@@ -134,7 +134,7 @@ pub struct SpanLayer {
     pub logs: Option<Arc<Collected>>,
     /// Which traces are recorded.
     pub sampler: Sampler,
-    /// What times are told by.
+    /// The clock for times.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -153,7 +153,7 @@ impl SpanLayer {
             Some(parent) if !is_remote => parent.sampled,
             parent => self.sampler.records(trace_id, parent),
         };
-        // The two bits of a UUID that are not random lie in different places of its halves.
+        // The two bits of a UUID that are not random are at different places of its halves.
         TraceContext {
             trace_id,
             span_id: (high ^ low.rotate_left(17)).max(1).to_be_bytes(),

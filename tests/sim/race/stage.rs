@@ -88,7 +88,7 @@ pub(super) async fn play(chance: Arc<Chance>) {
     }
 }
 
-/// Stops a future from being polled, so that its timers stand still too.
+/// Stops a future from being polled, which stops its timers too.
 #[derive(Debug, Default)]
 struct Freezer {
     is_frozen: AtomicBool,

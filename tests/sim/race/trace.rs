@@ -15,7 +15,7 @@ pub(super) struct JobId(pub(super) &'static str);
 
 /// While there is but one dispatcher, `tracing` judges a log line that is new to it by whatever thread
 /// comes by first, and keeps the verdict: a thread without a subscriber would turn it off for all. A
-/// second one, kept for good, prevents that.
+/// second one, kept permanently, prevents that.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// Collects the events of a race from the log.

@@ -1,4 +1,4 @@
-//! What a range will cost, before anything of it is begun.
+//! What a range will cost, before it is started.
 
 use crate::admin::Admin;
 use crate::cursor::{Cursor, SourceState};

@@ -87,7 +87,7 @@ async fn a_document_that_is_missing_is_a_first_start_unless_its_marker_says_othe
         (None, expected(), Level::Ok, "starts at the beginning"),
         (None, now, Level::Warning, "run `highwater init orders` once"),
         (Some(7), expected(), Level::Error, "the poller has run since 2026-01-01T10:00:00Z"),
-        (Some(7), anew, Level::Warning, "everything is delivered again"),
+        (Some(7), anew, Level::Warning, "redelivers everything"),
     ] {
         let store = store_of(None, marker).await;
         let (found, text) = found(&store, expected, DOCUMENT).await;

@@ -24,12 +24,12 @@ pub struct Failure {
     pub tick: Option<EndOfTick>,
     /// The part that is known to be at fault; the next attempt is at these rows only.
     pub narrowed: Option<Box<InFlight>>,
-    /// Keeps the poller from trying again until somebody resumes it.
+    /// Keeps the poller from retrying until an operator resumes it.
     pub pause: Option<Paused>,
 }
 
 impl StateDocument {
-    /// Records that the batch in hand was not taken, and gives the lease up.
+    /// Records that the batch in flight failed, and releases the lease.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl StateDocument {
                 in_flight.attempt = in_flight.attempt.saturating_add(1);
                 in_flight.first_failed_at = in_flight.first_failed_at.or(Some(failure.now));
             }
-            // Whoever lives to tell of a failure was not killed by the rows.
+            // A holder that reports a failure was not crashed by the rows.
             in_flight.crashes_survived = in_flight.crashes;
             in_flight.next_attempt_at = failure.next_attempt_at;
             in_flight.first_error.get_or_insert_with(|| failure.error.clone());
@@ -67,7 +67,7 @@ impl StateDocument {
         })
     }
 
-    /// Puts a part of the batch in hand in its place, with the counts that it brings.
+    /// Replaces the batch in flight with a part of it, with the counts of that part.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the recovery controller may change of a document that nobody works on.
+//! What the recovery controller may change in a document that no instance works on.
 //!
 //! Both functions leave the checkpoint, the settings of others and a lease that is held alone; a
 //! successor reads the same rows that it would have read without them.
@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use super::{LeaseAge, LeaseState, Refusal};
 use crate::document::{LeaseRecord, RecentTick, StateDocument};
 
-/// The owner id of whoever judges a lease without ever holding one.
+/// Owner id for judging a lease without ever holding one.
 const NOBODY: &str = "";
 
 /// How the notes of the controller are named among the recent ticks.
@@ -22,7 +22,7 @@ impl StateDocument {
         self.lease.idle_before().saturating_add(age.since_write)
     }
 
-    /// Tells how the lease stands for whoever does not ask for it.
+    /// Returns the state of the lease for an observer that does not acquire it.
     pub fn lease_state_for_others(&self, age: LeaseAge) -> LeaseState {
         match self.lease_state(NOBODY, age) {
             LeaseState::Own => LeaseState::Held { owner_id: NOBODY.to_owned() },
@@ -83,7 +83,7 @@ impl StateDocument {
 }
 
 impl LeaseRecord {
-    /// Returns how old the holder's last write already was when somebody else wrote.
+    /// Returns the age of the holder's last write when another writer wrote.
     pub fn idle_before(&self) -> Duration {
         let rest = Duration::from_nanos(self.idle_before_nanos.into());
         Duration::from_secs(self.idle_before_seconds).saturating_add(rest)
@@ -97,7 +97,7 @@ impl LeaseRecord {
 }
 
 impl RecentTick {
-    /// Returns an entry that is of no tick: what somebody, or the recovery controller, did.
+    /// Returns an entry without a tick: what an operator or the recovery controller did.
     pub(crate) fn note<'a>(
         outcome: &str,
         at: OffsetDateTime,

@@ -25,12 +25,12 @@ impl StateDocument {
         next.forget_passed_fence();
         // The marker is of a generation before this one.
         next.marked = false;
-        // Nor need the journal be the one that it was told in.
+        // Nor need the journal be the one that recorded it.
         next.journal_told = false;
         Ok(next)
     }
 
-    /// Takes the lease from its holder, as an operator asked; `None` where nobody holds it.
+    /// Takes the lease from its holder for an operator; `None` if it is free.
     ///
     /// The batch in hand stays, under its id. It is counted as one that a holder died with only where the
     /// lease had lapsed: one who lives shows nothing against the batch.
@@ -101,7 +101,7 @@ impl StateDocument {
     }
 
     /// Returns this document for a write that changes nothing of it. Owner and token stay, so a holder
-    /// goes on as before.
+    /// continues as before.
     #[must_use]
     pub fn rewritten(&self, age: LeaseAge) -> Self {
         self.written_by_other(age)

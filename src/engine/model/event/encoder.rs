@@ -1,11 +1,11 @@
-//! Rows to events: the JSON of a batch is written once, each event behind the one before.
+//! Rows to events: the JSON of a batch is written once, each event after the one before.
 
 use super::json::Buffer;
 use super::{ChangeEvent, EventId, EventJson, Operation, SourceLabel};
 use crate::cursor::{Cursor, update_sized};
 use crate::value::{push_int, push_text};
 
-/// About how many bytes an event has beside its columns, key and source.
+/// About how many bytes an event has besides its columns, key and source.
 const OTHER_BYTES: usize = 200;
 
 /// Encodes the events of one batch.
@@ -18,7 +18,7 @@ pub struct EventEncoder {
     /// What follows the columns of each event.
     tail: String,
     buffer: Buffer,
-    /// The key of the event in hand, as JSON.
+    /// The key of the current event, as JSON.
     key: String,
     events: Vec<ChangeEvent>,
 }

@@ -92,7 +92,7 @@ impl fmt::Display for EventJson {
     }
 }
 
-/// Puts events one behind another into one buffer.
+/// Writes events one after another into one buffer.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     json: String,
@@ -114,7 +114,7 @@ impl Buffer {
         &mut self.json
     }
 
-    /// Returns the event that was begun last; it has its text once the buffer is shared.
+    /// Returns the event that was started last; it has its text once the buffer is shared.
     pub(super) fn end(&self) -> EventJson {
         EventJson { batch: Arc::clone(&self.shared), part: self.begin..self.json.len() }
     }

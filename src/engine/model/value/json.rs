@@ -1,4 +1,4 @@
-//! Values as JSON text, written behind what a buffer holds. What each writes is what `serde_json` would.
+//! Values as JSON text, appended to a buffer. What each writes is what `serde_json` would.
 
 use std::fmt::Write as _;
 
@@ -69,7 +69,7 @@ pub fn push_utf16(json: &mut String, bytes: &[u8]) {
     let (units, _) = bytes.as_chunks::<2>();
     json.reserve(units.len() + 2);
     json.push('"');
-    // Most text begins with what is one byte either way, and much is nothing else.
+    // Most text starts with ASCII, and much is nothing else.
     let is_plain =
         |unit: &[u8; 2]| matches!(unit, [byte, 0] if byte.is_ascii() && !is_escaped(*byte));
     let plain = units.iter().take_while(|unit| is_plain(unit)).count();
@@ -95,7 +95,7 @@ fn push_char(json: &mut String, character: char) {
     }
 }
 
-/// Writes UTF-16 text in which each half pair stands as its escape, and each control character, too.
+/// Writes UTF-16 text with each half pair and each control character escaped.
 pub(super) fn push_half_pairs(json: &mut String, units: impl Iterator<Item = u16>) {
     json.push('"');
     for unit in char::decode_utf16(units) {
@@ -109,7 +109,7 @@ pub(super) fn push_half_pairs(json: &mut String, units: impl Iterator<Item = u16
     json.push('"');
 }
 
-/// Returns the text before the first byte that is escaped, that byte, and the text behind it.
+/// Returns the text before the first byte that is escaped, that byte, and the text after it.
 fn next_escaped(text: &str) -> Option<(&str, u8, &str)> {
     let at = text.bytes().position(is_escaped)?;
     let byte = *text.as_bytes().get(at)?;

@@ -38,7 +38,7 @@ impl Report<'_> {
             step,
             token = self.fencing_token,
             rows,
-            "Step `{step}` of poller `{}` has taken {rows} events",
+            "Step `{step}` of poller `{}` accepted {rows} events",
             self.poller.name
         );
     }
@@ -59,7 +59,7 @@ impl Report<'_> {
             token = self.fencing_token,
             rows,
             error = chain(error),
-            "A step of poller `{}` took {taken} of {rows} events, so all steps get these first",
+            "A step of poller `{}` accepted {taken} of {rows} events, so all steps get these first",
             self.poller.name
         );
     }
