@@ -258,12 +258,17 @@ impl Judge {
         });
         self.saw.push(kind);
         if reason == "refused" {
-            self.rejected(tick, bytes);
+            self.rejected(tick, version, bytes);
         }
     }
 
-    /// Counts a row that is quarantined because it was rejected: no more in a row than the breaker allows.
-    fn rejected(&mut self, tick: TickId, bytes: &[u8]) {
+    /// Counts a row that is quarantined because it was rejected: no more in a row than the breaker allows. One that
+    /// was rejected again after the target accepted another row counts as none: that row may be next to it, in one commit.
+    fn rejected(&mut self, tick: TickId, version: u64, bytes: &[u8]) {
+        if self.failures.failed_beside_another(tick, version) {
+            self.failures.rejected_in_a_row.clear();
+            return;
+        }
         let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
         let rejected = &mut self.failures.rejected_in_a_row;
         rejected.insert(entry["events"][0]["pk"].to_string());
