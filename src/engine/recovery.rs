@@ -15,7 +15,7 @@
 //!
 //! # Why it is safe
 //!
-//! - A holder is judged dead by the rule of the lease alone ([`StateDocument::standing`]): the storage
+//! - A holder is judged dead by the rule of the lease alone ([`StateDocument::lease_state`]): the storage
 //!   service's clock, the ttl that the holder wrote, the margin. No clock of this machine takes part.
 //! - A write is conditional on the very document that was judged, and a lost answer is judged like that
 //!   of any other write. If another writer was first, nothing is done.
@@ -26,7 +26,7 @@
 //!
 //! [`table`] is the table of conditions; the rules are pure (`recovery/judge.rs`).
 //!
-//! [`StateDocument::standing`]: crate::document::StateDocument::standing
+//! [`StateDocument::lease_state`]: crate::document::StateDocument::lease_state
 
 mod counted;
 mod judge;

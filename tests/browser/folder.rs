@@ -128,7 +128,7 @@ impl Folder {
         let dead =
             json!({ "owner_id": "shop/fedcba987654-dead", "fencing_token": 9, "ttl_seconds": 120 });
         let mut left = batch(0, None);
-        left["next_attempt_at"] = Json::Null;
+        left.as_object_mut().unwrap().remove("next_attempt_at");
         self.store("shipments", 900, &json!({ "lease": dead, "in_flight": left }));
         self.store(
             "old_returns",

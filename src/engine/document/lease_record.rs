@@ -10,7 +10,7 @@ use crate::grant::FencingToken;
 /// Who holds the lease, and how long.
 ///
 /// The three timestamps are for people. Expiry is judged by the age of the document and
-/// `ttl_seconds`: see [`standing`](super::StateDocument::standing).
+/// `ttl_seconds`: see [`lease_state`](super::StateDocument::lease_state).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// The last holder; `None` before the first grant and after a lease was broken.

@@ -41,7 +41,7 @@ impl StateDocument {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] while the lease has not lapsed by the rule of [`Self::standing`], or
+    /// [`Refusal::Held`] while the lease has not lapsed by the rule of [`Self::lease_state`], or
     /// [`Refusal::TokensExhausted`].
     pub fn release_lapsed(
         &self,
