@@ -44,6 +44,8 @@ pub struct Delivery<'a> {
     /// 1 for the first delivery at this position, as far as the state document knows; rows may have
     /// changed since.
     pub attempt: u32,
+    /// How often the handler may try the batch in this call.
+    pub tries: CallTries,
     /// Set while a range is delivered again on purpose.
     pub replay_id: Option<&'a str>,
     /// Set while a poller delivers newer states of the same rows meanwhile.
@@ -56,6 +58,25 @@ pub struct Delivery<'a> {
     pub tracestate: Option<&'a str>,
     /// Where the handler says that it gets on; see [`Progress`].
     pub progress: &'a Progress,
+}
+
+impl Delivery<'_> {
+    /// Returns how often a handler tries the batch in this call that may try one `configured` times.
+    pub fn tries_max(&self, configured: u32) -> u32 {
+        match self.tries {
+            CallTries::One => 1,
+            CallTries::Several => configured,
+        }
+    }
+}
+
+/// How often a handler may try a batch within one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallTries {
+    /// Once: the engine retries a failed batch itself, with fewer rows.
+    One,
+    /// As often as the handler's settings say.
+    Several,
 }
 
 /// The poller alongside which a range is redelivered.

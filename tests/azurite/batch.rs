@@ -5,7 +5,7 @@ use highwater_engine::document::{FencingToken, Generation};
 use highwater_engine::event::{
     BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel,
 };
-use highwater_engine::handler::{Delivery, Handler, HandlerError, Progress};
+use highwater_engine::handler::{CallTries, Delivery, Handler, HandlerError, Progress};
 use highwater_engine::value::Value;
 
 /// Owns what a [`Delivery`] borrows.
@@ -63,6 +63,7 @@ impl Batch {
             step: None,
             started_at: time::OffsetDateTime::UNIX_EPOCH,
             attempt: 1,
+            tries: CallTries::Several,
             replay_id: None,
             replay_guard: None,
             events: &self.events,

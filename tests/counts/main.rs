@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, SourceLabel};
-use highwater::handler::{Delivery, Progress, http};
+use highwater::handler::{CallTries, Delivery, Progress, http};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
 use highwater::normalize::normalize;
@@ -98,6 +98,7 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
         generation: Generation(1),
         fencing_token: FencingToken(1),
         attempt: 1,
+        tries: CallTries::Several,
         replay_id: None,
         replay_guard: None,
         events,

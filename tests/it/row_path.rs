@@ -6,7 +6,7 @@ use std::time::Duration;
 use highwater::config::{OnSchemaChange, Relation, SourceClock, SqlConnection};
 use highwater::cursor::{CursorMode, SourceFingerprint};
 use highwater::event::{BatchId, BatchIdentity, Digested, SourceLabel};
-use highwater::handler::{Delivery, Progress, http};
+use highwater::handler::{CallTries, Delivery, Progress, http};
 use highwater::normalize::normalize;
 use highwater::source::SourceShape;
 use highwater::source::mssql::{Sampled, SizeLimits, SourceSettings};
@@ -162,6 +162,7 @@ fn told() -> String {
         generation: Generation(1),
         fencing_token: FencingToken(1),
         attempt: 1,
+        tries: CallTries::Several,
         replay_id: None,
         replay_guard: None,
         events: &events,

@@ -6,7 +6,7 @@ use highwater::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use highwater::handler::sql::{Sql, create_fence, create_ledger, table_name};
-use highwater::handler::{Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread};
+use highwater::handler::{CallTries, Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread};
 use highwater::state::{FencingToken, Generation};
 use highwater::value::Value;
 
@@ -108,6 +108,7 @@ pub(crate) async fn deliver_as(
         step: None,
         started_at: time::OffsetDateTime::UNIX_EPOCH,
         attempt: 1,
+        tries: CallTries::Several,
         replay_id,
         replay_guard: rows.map(|rows| ReplayGuard { poller: &source.poller, rows }),
         events,

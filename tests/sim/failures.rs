@@ -169,6 +169,20 @@ impl Failures {
         another && last.is_of(version) && last.taken == 0
     }
 
+    /// Whether the row failed together with others, then the target accepted another row, then the row failed alone,
+    /// and then the target accepted another row again, all in this tick.
+    fn failed_between_others(&self, tick: TickId, version: u64) -> bool {
+        let Some(calls) = self.calls.get(&tick) else { return false };
+        let accepts_another = |call: &Call| call.taken > 0 && !call.rows.contains(&version);
+        let fails = |call: &Call| call.taken == 0 && call.rows.contains(&version);
+        let mut calls = calls.iter();
+        calls.any(fails)
+            && calls.any(accepts_another)
+            && calls.any(|call| fails(call) && call.is_of(version))
+            && calls.any(accepts_another)
+            && calls.all(|call| !call.rows.contains(&version))
+    }
+
     fn died_often(&self) -> bool {
         self.deaths.len() >= usize::try_from(self.policy.crashes_max).expect("few")
     }
@@ -247,7 +261,8 @@ impl Judge {
                 ("policy: row set aside once refused", failures.was_refused(tick, version))
             }
             "attempts" => {
-                let proven = failures.failed_beside_another(tick, version);
+                let proven = failures.failed_beside_another(tick, version)
+                    || failures.failed_between_others(tick, version);
                 ("policy: row set aside after attempts", proven)
             }
             _ => ("policy: row set aside after crashes", failures.died_with(version)),

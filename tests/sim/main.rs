@@ -50,7 +50,8 @@
 //!
 //! - The checkpoint passes a committed row that was neither written to the target nor quarantined.
 //! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
-//!   alone, while the target took another row, and failed alone again; or that was not in hand alone
+//!   alone, while the target took another row, and failed alone again; or failed with others, and then alone, while
+//!   the target took other rows between and after those two; or that was not in hand alone
 //!   when the last of several holders died (`failures.rs`). So nothing is while the target takes nothing.
 //! - More rows in a row are quarantined, with none accepted in between, than the breaker allows.
 //! - A row is quarantined, or a poller stopped, and its policy does not say so.

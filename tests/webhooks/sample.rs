@@ -9,7 +9,7 @@ use highwater::config::HttpConfig;
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use highwater::handler::http::{Client, Http};
-use highwater::handler::{Delivery, Handler as _, HandlerError, Progress};
+use highwater::handler::{CallTries, Delivery, Handler as _, HandlerError, Progress};
 use highwater::state::{FencingToken, Generation};
 use highwater::value::Value;
 
@@ -69,6 +69,7 @@ impl Batch {
             step: None,
             started_at: time::macros::datetime!(2026-11-21 09:30:02 UTC),
             attempt: 1,
+            tries: CallTries::Several,
             replay_id: None,
             replay_guard: None,
             events: &self.events,

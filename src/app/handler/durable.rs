@@ -164,7 +164,7 @@ impl Handler for Durable {
             envelope::encode(&delivery, delivery.batch_id.as_str(), &events).map_err(|error| {
                 HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
             })?;
-        let mut tries = Tries::up_to(self.config.tries_max);
+        let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
         // Each round that goes on counts a try.
         loop {
             let Err(error) = self.start_once(&input, &delivery).await else { return Ok(()) };

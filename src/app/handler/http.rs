@@ -241,12 +241,13 @@ impl Http {
     async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
         let prepared = self.prepare(part).await?;
         let seed = seed_of((part.batch.poller, part.id.as_str()));
+        let tries_max = part.batch.tries_max(self.tries_max);
         let mut tries = 1;
         loop {
             let Err(error) = self.send(&prepared, part, tries).await else { return Ok(()) };
-            let pause = self.pause(tries, seed, &error).filter(|_| tries < self.tries_max);
+            let pause = self.pause(tries, seed, &error).filter(|_| tries < tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
-            log_retry(part.batch.poller, &part.id, tries, self.tries_max, &error);
+            log_retry(part.batch.poller, &part.id, tries, tries_max, &error);
             tokio::time::sleep(pause).await;
             tries += 1;
         }

@@ -140,7 +140,7 @@ impl Blob {
     /// Writes the blob of a batch, with as many tries as it may take.
     async fn create_or_retry(&self, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let name = name(delivery);
-        let mut tries = Tries::up_to(self.tries_max);
+        let mut tries = Tries::up_to(delivery.tries_max(self.tries_max));
         // Each round that goes on counts a try.
         loop {
             let create = self.create(&name, lines(delivery.events));

@@ -109,7 +109,7 @@ impl Queue {
 
     /// Sends one message, with as many tries as it may take.
     async fn send(&self, text: &str, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
-        let mut tries = Tries::up_to(self.config.tries_max);
+        let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
         // Each round that goes on counts a try.
         loop {
             let sent = timeout(self.config.timeout + GRACE, self.send_once(text)).await;

@@ -15,7 +15,7 @@ use crate::admin::{Admin, StoredEntry};
 use crate::document::Refusal;
 use crate::error::chain;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, EventId, Operation};
-use crate::handler::{Delivery, HandlerError, Progress};
+use crate::handler::{CallTries, Delivery, HandlerError, Progress};
 use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
 use crate::normalize::normalize;
 use crate::policy::Blame;
@@ -325,6 +325,7 @@ impl<'p> Admin<'p> {
             generation: lease.generation(),
             fencing_token: lease.token(),
             attempt: entry.attempts.saturating_add(1),
+            tries: CallTries::Several,
             replay_id: Some(redrive.id),
             replay_guard: None,
             events,

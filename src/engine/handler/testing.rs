@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{Delivery, Progress};
+use super::{CallTries, Delivery, Progress};
 use crate::cursor::{Cursor, KeyValues, RowVersion};
 use crate::document::{FencingToken, Generation};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
@@ -60,6 +60,7 @@ impl Sample {
             generation: Generation(7),
             fencing_token: FencingToken(42),
             attempt: 2,
+            tries: CallTries::Several,
             replay_id: None,
             replay_guard: None,
             events: &self.events,

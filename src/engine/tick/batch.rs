@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event_range::Events;
-use super::isolate::{Isolation, PriorAttempts, Rows, Settlement};
+use super::isolate::{Halving, Isolation, PriorAttempts, Rows, RowsAfter, Settlement};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{InFlight, StateDocument};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
@@ -201,8 +201,16 @@ pub(super) struct Work {
 impl Work {
     /// Starts with what was fetched.
     pub(super) fn of(read: Box<Batch>, poller: &Poller, lease: &Lease<'_>) -> Self {
-        let (rows, is_closed) = (read.events.len(), read.is_late());
-        let isolation = Isolation::of(poller.policy, rows, is_closed, lease.token().0);
+        let rows = read.events.len();
+        let rows_after =
+            if read.is_late() { RowsAfter::Delivered } else { RowsAfter::Readable };
+        let halving = if poller.policy.bisect_on_error && poller.handler.steps().is_empty() {
+            Halving::FirstRetry
+        } else {
+            Halving::Exhausted
+        };
+        let seed = lease.token().0;
+        let isolation = Isolation::of(poller.policy, halving, rows, rows_after, seed);
         let read = Arc::new(*read);
         Self {
             batch: Arc::clone(&read),

@@ -19,7 +19,7 @@ use crate::document::{Commit, StateDocument};
 use crate::error::chain;
 use crate::event::Digested;
 use crate::handler::{
-    ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step, is_of_step,
+    CallTries, ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step, is_of_step,
 };
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
@@ -53,16 +53,22 @@ struct Call<'a> {
     /// Whether no step follows it.
     is_last: bool,
     limit: Option<Duration>,
+    tries: CallTries,
 }
 
 impl LeasedTick<'_, '_> {
     /// Delivers these rows, and prefetches the next ones meanwhile if [`Self::start_prefetch`] set that up.
-    pub(super) async fn call(&mut self, batch: &Batch, rows: &Rows) -> Result<(), CallFailure> {
+    pub(super) async fn call(
+        &mut self,
+        batch: &Batch,
+        rows: &Rows,
+        tries: CallTries,
+    ) -> Result<(), CallFailure> {
         let handler = &*self.poller.handler;
         let steps = handler.steps();
         if steps.is_empty() {
             let limit = self.time_for(rows);
-            let whole = Call { handler, step: None, is_first: true, is_last: true, limit };
+            let whole = Call { handler, step: None, is_first: true, is_last: true, limit, tries };
             return self.call_one(batch, whole).await;
         }
         let done = steps_done(self.lease.expected(), batch, steps);
@@ -74,6 +80,7 @@ impl LeasedTick<'_, '_> {
                 is_first: index == done,
                 is_last,
                 limit: self.time_for_step(rows, steps.get(index + 1..).unwrap_or_default()),
+                tries,
             };
             self.call_one(batch, call).await?;
             if !is_last {
@@ -129,6 +136,7 @@ impl LeasedTick<'_, '_> {
             generation: self.lease.generation(),
             fencing_token: self.lease.token(),
             attempt: earlier.saturating_add(1),
+            tries: call.tries,
             replay_id: replay_id.as_deref(),
             replay_guard: poller
                 .range_of

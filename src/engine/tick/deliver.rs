@@ -6,10 +6,15 @@ use super::batch::Batch;
 use super::call::CallFailure;
 use super::failure::{blame, reject_if_single_row};
 use super::fetch::Fetched;
-use super::isolate::{CallContext, Decision, End, Outcome, PriorAttempts, Step};
+use super::isolate::{
+    Announced, Announcement, CallContext, CrashedWith, Decision, End, NextCall, Outcome,
+    PriorAttempts, Step, TimeGiven,
+};
+use crate::backoff::seed_of;
 use crate::document::InFlight;
 use crate::error::chain;
-use crate::handler::HandlerError;
+use crate::handler::tries::DELAYS;
+use crate::handler::{CallTries, HandlerError};
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
 use crate::poller::TickError;
@@ -31,16 +36,21 @@ impl LeasedTick<'_, '_> {
     /// [`TickError`] if the tick ends with them. Their failure is recorded then, and the lease released.
     pub(super) async fn deliver(&mut self) -> Result<(), TickError> {
         let mut failure = self.judge_crashes();
-        self.hold_back();
+        self.begin();
         loop {
             match self.work.isolation.next() {
-                Step::Deliver { rows, announce } => {
+                Step::Wait(retry) => {
+                    self.wait_before(retry).await?;
+                    self.work.isolation.proceed();
+                }
+                Step::Announce(announcement) => {
+                    self.announce(announcement).await?;
+                    self.work.isolation.proceed();
+                }
+                Step::Deliver { rows, tries } => {
                     let tried = self.work.part(self.poller, &rows);
-                    if announce {
-                        self.announce_rows(&tried).await?;
-                    }
                     self.start_prefetch();
-                    let handled = self.call(&tried, &rows).await;
+                    let handled = self.call(&tried, &rows, tries).await;
                     self.note_commit_alongside();
                     let Err(not_taken) = handled else {
                         self.record(Outcome::Accepted, None, &tried);
@@ -53,13 +63,9 @@ impl LeasedTick<'_, '_> {
                     self.record(outcome, Some(&failed), &tried);
                     failure = Some(failed);
                 }
-                Step::Probe { rows, announce } => {
-                    if let Some(whole) = announce {
-                        let whole = self.work.part(self.poller, &whole);
-                        self.announce_probe(&whole).await?;
-                    }
+                Step::Probe(rows) => {
                     let tried = self.work.part(self.poller, &rows);
-                    let outcome = match self.call(&tried, &rows).await {
+                    let outcome = match self.call(&tried, &rows, CallTries::One).await {
                         Ok(()) => Outcome::Accepted,
                         Err(not_taken) => self.outcome_of(not_taken, &tried)?.0,
                     };
@@ -109,10 +115,17 @@ impl LeasedTick<'_, '_> {
         let in_flight = self.lease.expected().in_flight.as_ref();
         CallContext {
             tried: PriorAttempts::of(in_flight),
-            first_failed_alone: in_flight.is_some_and(|in_flight| in_flight.probing),
+            announced: match in_flight {
+                Some(in_flight) if in_flight.probing => Announced::Probe,
+                Some(_) | None => Announced::Batch,
+            },
             now: self.lease.now(),
             error: error.map(|error| chain(error)).unwrap_or_default(),
-            may_call_again: self.has_time() && self.lease.expected().paused.is_none(),
+            next_call: if self.has_time() && self.lease.expected().paused.is_none() {
+                NextCall::Allowed
+            } else {
+                NextCall::NotNow
+            },
             quarantined_in_a_row: self.lease.expected().quarantined_in_a_row,
         }
     }
@@ -127,11 +140,12 @@ impl LeasedTick<'_, '_> {
             CallFailure::Lost(error) => return Err(error),
             CallFailure::OutOfTime { progressed } => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
-                let had_all = !progressed && self.report.batches() == 0;
-                return Ok((
-                    Outcome::OutOfTime { had_all },
-                    Failure { error, is_out_of_time: true },
-                ));
+                let given = if progressed || self.report.batches() > 0 {
+                    TimeGiven::RestOfTick
+                } else {
+                    TimeGiven::WholeTick
+                };
+                return Ok((Outcome::OutOfTime(given), Failure { error, is_out_of_time: true }));
             }
             CallFailure::AcceptedFrontByStep(rows, error) => {
                 (Outcome::AcceptedFrontByStep(rows), error)
@@ -160,8 +174,13 @@ impl LeasedTick<'_, '_> {
         if crashes == 0 {
             return None;
         }
-        let (when, alone) = (self.call_context(None), self.work.batch.crashed_alone);
-        let decision = self.work.isolation.crashed(crashes, alone, &when);
+        let last = if self.work.batch.crashed_alone {
+            CrashedWith::OneRow
+        } else {
+            CrashedWith::SeveralRows
+        };
+        let when = self.call_context(None);
+        let decision = self.work.isolation.crashed(crashes, last, &when);
         let error = HandlerError::Retryable(format!(
             "{crashes} processes have ended with these rows in hand, without a word"
         ));
@@ -171,12 +190,23 @@ impl LeasedTick<'_, '_> {
         Some(Failure { error, is_out_of_time: false })
     }
 
-    /// Starts with the first row alone if the breaker is open.
-    fn hold_back(&mut self) {
+    /// Lets the state machine decide how to start with the current rows.
+    fn begin(&mut self) {
         let (when, before) = (self.call_context(None), self.work.isolation.rows());
         self.report.breaker(when.quarantined_in_a_row);
-        self.work.isolation.hold_back(&when);
+        self.work.isolation.begin(&when);
         self.work.follow(self.poller, &before);
+    }
+
+    /// Waits before a retry in this tick.
+    async fn wait_before(&mut self, retry: u32) -> Result<(), TickError> {
+        let seed = seed_of((&self.poller.name, self.work.batch.id.as_str()));
+        let pause = tokio::time::sleep(DELAYS.delay(retry, seed));
+        match self.lease.hold_while(self.report.request().stop.unless_aborted(pause)).await {
+            // If the tick's time is up, or the process stops, the next call finds that out.
+            Ok(_) | Err(LeaseError::OutOfTime) => Ok(()),
+            Err(error) => Err(TickError::LeaseLost(error)),
+        }
     }
 
     /// Reads rows after the last one. Whether the target accepts them shows whether it is down. Returns how many
@@ -193,18 +223,20 @@ impl LeasedTick<'_, '_> {
         }
     }
 
-    /// Records which rows are about to be delivered, because they may crash the process.
-    async fn announce_rows(&mut self, tried: &Batch) -> Result<(), TickError> {
-        let known = self.work.isolation.prior_attempts().cloned().unwrap_or_default();
-        self.lease.narrow(tried.in_flight_after(known)).await.map_err(TickError::LeaseLost)
-    }
-
-    /// Records that more rows than the failing one are about to be delivered: a process that crashes now did not
-    /// crash with that row alone.
-    async fn announce_probe(&mut self, whole: &Batch) -> Result<(), TickError> {
-        let tried = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
-        let whole = InFlight { probing: true, ..whole.in_flight_after(tried) };
-        self.lease.narrow(whole).await.map_err(TickError::LeaseLost)
+    /// Writes to the document which rows are delivered next.
+    async fn announce(&mut self, announcement: Announcement) -> Result<(), TickError> {
+        let in_flight = match announcement {
+            Announcement::Suspects(rows) => {
+                let known = self.work.isolation.prior_attempts().cloned().unwrap_or_default();
+                self.work.part(self.poller, &rows).in_flight_after(known)
+            }
+            Announcement::Probe(rows) => {
+                let tried = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
+                let probed = self.work.part(self.poller, &rows).in_flight_after(tried);
+                InFlight { probing: true, ..probed }
+            }
+        };
+        self.lease.narrow(in_flight).await.map_err(TickError::LeaseLost)
     }
 
     /// Writes the current row to quarantine, so that the checkpoint may move past it.

@@ -7,7 +7,8 @@
 //! Deliver ── accepted ──────────────────────────────▶ Settle
 //!    ▲ │
 //!    │ └─ failed ─┬─ too large ──── the front half ──▶ Deliver
-//!    │            ├─ bisect ─────── the front half ──▶ Deliver
+//!    │            ├─ search ─────── the front half ──▶ Deliver
+//!    │            ├─ retry ──────── the front half ──▶ Wait ──▶ Deliver
 //!    │            ├─ rejected alone, permanently ────▶ Quarantine ──▶ Settle
 //!    │            │  (an open breaker: Probe, too)
 //!    │            ├─ failed alone too often ─ Probe ─┬ nothing is accepted ▶ GiveUp
@@ -19,6 +20,16 @@
 //! exception is a probe: before a row is quarantined, rows after it are delivered. Whether the target accepts
 //! another row tells a bad row from a target that is down.
 //!
+//! # How the row is found
+//!
+//! A batch that fails is retried with its front half, so that each retry also narrows the search. What a failure
+//! proves depends on what happened since; see [`Evidence`]. A few retries follow in the same tick, the next ones in
+//! later ticks, after a backoff. Once the target accepted other rows while these failed, one of these rows is at
+//! fault, and the search continues without waiting: if a front half is accepted, the row must be in the other half,
+//! which needs no call of its own. A reply that names the first row that was not accepted ends the search.
+//!
+//! # The breaker
+//!
 //! A target that rejects everything permanently looks like a table of bad rows. So a breaker opens once
 //! [`FailurePolicy::breaker_rows`] rows were quarantined in a row: then a tick tries one row, and one other row if that
 //! is rejected, and quarantines nothing unless the other row is accepted.
@@ -29,11 +40,15 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use crate::document::InFlight;
+use crate::handler::CallTries;
 use crate::policy::{Attempt, Blame, FailurePolicy, Verdict};
 use crate::quarantine::Reason;
 
 /// How many rows after a failing one are probed alone, to tell a bad row from a target that is down.
 const PROBE_ROWS_MAX: usize = 8;
+
+/// How often a failed batch is retried within a tick, each time with the front half.
+pub(super) const RETRIES_MAX: u32 = 2;
 
 /// Rows, by their index in the fetch.
 pub(super) type Rows = Range<usize>;
@@ -41,29 +56,36 @@ pub(super) type Rows = Range<usize>;
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// Wait before that retry of the tick, counted from 1, then [`Isolation::proceed`].
+    Wait(u32),
+    /// Write to the document what is delivered next, then [`Isolation::proceed`].
+    Announce(Announcement),
     /// Deliver these rows to the handler, then [`Isolation::record`] the outcome.
     Deliver {
         /// The rows.
         rows: Rows,
-        /// Whether to record that first: these rows may crash the process, which could not record it afterwards.
-        announce: bool,
+        /// How often the handler may try them.
+        tries: CallTries,
     },
     /// Read the rows after the last one, then call [`Isolation::has_read_more`].
     ReadMore,
-    /// Deliver these rows out of turn, then [`Isolation::record`] the outcome.
-    Probe {
-        /// The rows.
-        rows: Rows,
-        /// Set before the first probe: record these rows first, because a process that crashes then did not crash
-        /// with the failing row alone.
-        announce: Option<Rows>,
-    },
+    /// Deliver these rows out of turn, with a single try, then [`Isolation::record`] the outcome.
+    Probe(Rows),
     /// Quarantine the current row, then call [`Isolation::quarantined`].
     Quarantine(Reason),
     /// The current rows are settled: commit them, then [`Isolation::advance`].
     Settle(Settlement),
     /// Record that the current rows were not accepted, and end the tick.
     GiveUp(End),
+}
+
+/// Rows that are written to the document before they are delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Announcement {
+    /// These rows may crash the process, which could not record it afterwards.
+    Suspects(Rows),
+    /// The failing row and the rows that are probed: a process that crashes now did not crash with that row alone.
+    Probe(Rows),
 }
 
 /// What became of settled rows.
@@ -98,10 +120,16 @@ pub(super) enum Outcome {
     /// The rows failed.
     Failed(Blame),
     /// The tick's time is up.
-    OutOfTime {
-        /// Whether these rows had all the time of a tick, and it was not enough.
-        had_all: bool,
-    },
+    OutOfTime(TimeGiven),
+}
+
+/// How much time rows had that were not accepted in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimeGiven {
+    /// All the time of a tick: with as many rows it would never be enough.
+    WholeTick,
+    /// What other rows had left of it.
+    RestOfTick,
 }
 
 impl Outcome {
@@ -109,12 +137,19 @@ impl Outcome {
         match self {
             // The handler made progress: the accepted rows are committed, and attempts are counted from the start.
             Self::AcceptedFront(_) | Self::Accepted => Blame::Target,
-            Self::AcceptedFrontByStep(_) | Self::TooLarge | Self::OutOfTime { .. } => {
-                Blame::Unknown
-            }
+            Self::AcceptedFrontByStep(_) | Self::TooLarge | Self::OutOfTime(_) => Blame::Unknown,
             Self::Failed(blame) => blame,
         }
     }
+}
+
+/// Whether another call may follow in this tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextCall {
+    /// Yes.
+    Allowed,
+    /// No: the tick has no time left, or the poller was paused.
+    NotNow,
 }
 
 /// The context in which a call ended.
@@ -122,16 +157,40 @@ impl Outcome {
 pub(super) struct CallContext {
     /// What the state document says of the current rows.
     pub(super) tried: PriorAttempts,
-    /// Whether the first of them failed alone before, and a process crashed while others were probed.
-    pub(super) first_failed_alone: bool,
+    /// What the document announces.
+    pub(super) announced: Announced,
     /// The storage service's time.
     pub(super) now: OffsetDateTime,
     /// What went wrong.
     pub(super) error: String,
     /// Whether another call may follow in this tick.
-    pub(super) may_call_again: bool,
+    pub(super) next_call: NextCall,
     /// Rows that were quarantined since a row was last accepted.
     pub(super) quarantined_in_a_row: u32,
+}
+
+impl CallContext {
+    fn may_call_again(&self) -> bool {
+        self.next_call == NextCall::Allowed
+    }
+}
+
+/// What the in-flight record of the document describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Announced {
+    /// A batch.
+    Batch,
+    /// A row that failed alone, and the rows that were probed after it.
+    Probe,
+}
+
+/// With what the last of several processes crashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CrashedWith {
+    /// With a single row.
+    OneRow,
+    /// With several rows, or it is unknown.
+    SeveralRows,
 }
 
 /// A decision to log.
@@ -184,21 +243,74 @@ struct Segment {
     suspicion: Option<Box<Suspicion>>,
 }
 
+impl Segment {
+    fn plain(rows: Rows) -> Self {
+        Self { rows, suspicion: None }
+    }
+
+    /// Keeps the first `rows`; the others wait until the failing row is found.
+    fn narrow(&mut self, rows: usize) {
+        let Rows { start, end } = self.rows;
+        let middle = end.min(start + rows);
+        self.rows = start..middle;
+        if middle < end
+            && let Some(suspicion) = &mut self.suspicion
+        {
+            let rest_end = suspicion.rest.as_ref().map_or(end, |rest| rest.end);
+            suspicion.rest = Some(middle..rest_end);
+        }
+    }
+}
+
 /// What is known about rows of which one fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Suspicion {
     tried: PriorAttempts,
     /// The rows after them in the same batch, which are delivered in one call once the failing row is found.
     rest: Option<Rows>,
-    /// Whether processes crashed with them.
-    is_from_crashes: bool,
+    evidence: Evidence,
+}
+
+/// What shows that one of the rows fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evidence {
+    /// They failed together, maybe because the target was down. The front half is delivered next.
+    Failed,
+    /// Rows in front of them were accepted since they failed, so that may be over: all of them are delivered next.
+    FrontAccepted,
+    /// They failed while the target accepted other rows, or were rejected permanently: one of them is at fault. The
+    /// front half is delivered next, and if it is accepted the row is in the other half.
+    Proven,
+    /// As [`Self::Proven`], and the target accepted rows in front of them since.
+    ProvenTwice,
+    /// Processes crashed with them. As [`Self::Proven`], and they are announced before each call.
+    Crashes,
+}
+
+impl Evidence {
+    /// Whether one of the rows is at fault, and not the target.
+    fn is_proof(self) -> bool {
+        matches!(self, Self::Proven | Self::ProvenTwice | Self::Crashes)
+    }
+
+    /// Returns the evidence against the rest once the front half is accepted.
+    fn after_accepted_front(self) -> Self {
+        match self {
+            Self::Failed | Self::FrontAccepted => Self::FrontAccepted,
+            Self::Proven | Self::ProvenTwice => Self::ProvenTwice,
+            Self::Crashes => Self::Crashes,
+        }
+    }
 }
 
 /// What the machine waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
+    Wait,
+    Announce,
     Deliver,
     ReadMore(ProbeWidth),
+    AnnounceProbe(Probe),
     Probe(Probe),
     /// Other rows were accepted, so the current row is retried: an outage may have ended in between.
     RetryRow {
@@ -239,16 +351,54 @@ enum ProbeAt {
     Row(usize),
 }
 
+impl Probe {
+    /// Returns the rows to deliver.
+    fn rows(&self) -> Rows {
+        match self.at {
+            ProbeAt::All => self.rest.rows.clone(),
+            ProbeAt::Only(index) | ProbeAt::Row(index) => {
+                let at = self.rest.rows.start + index;
+                at..(at + 1).min(self.rest.rows.end)
+            }
+        }
+    }
+}
+
+/// When a batch that fails for an unknown reason is halved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Halving {
+    /// With its first retry.
+    FirstRetry,
+    /// Once its attempts are exhausted, or never: see [`FailurePolicy::bisect_on_error`]. So it is for a chain, whose
+    /// steps have accepted these rows as one batch.
+    Exhausted,
+}
+
+/// Whether a fetch can continue after its last row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowsAfter {
+    /// It can.
+    Readable,
+    /// The rows after it were delivered before.
+    Delivered,
+}
+
 /// The rows of one fetch on their way to a handler.
 #[derive(Clone, Debug)]
 pub(super) struct Isolation {
     policy: FailurePolicy,
+    halving: Halving,
     /// How many rows were read.
     read: usize,
-    /// Whether no rows may be read after them.
-    is_closed: bool,
+    rows_after: RowsAfter,
     /// Chooses the row to probe if only one may be.
     seed: u64,
+    /// Retries in this tick.
+    retries: u32,
+    /// How often a handler may try rows that are not suspected.
+    tries: CallTries,
+    /// Most rows that the target has accepted at once.
+    accepted_max: usize,
     current: Segment,
     /// The segments that follow, the next one last.
     waiting: Vec<Segment>,
@@ -256,15 +406,24 @@ pub(super) struct Isolation {
 }
 
 impl Isolation {
-    /// Starts with that many rows; `is_closed` if the rows after them were delivered before. `seed` should differ
-    /// for each grant.
-    pub(super) fn of(policy: FailurePolicy, rows: usize, is_closed: bool, seed: u64) -> Self {
+    /// Starts with that many rows. `seed` should differ for each grant.
+    pub(super) fn of(
+        policy: FailurePolicy,
+        halving: Halving,
+        rows: usize,
+        rows_after: RowsAfter,
+        seed: u64,
+    ) -> Self {
         Self {
             policy,
+            halving,
             read: rows,
-            is_closed,
+            rows_after,
             seed,
-            current: Segment { rows: 0..rows, suspicion: None },
+            retries: 0,
+            tries: CallTries::Several,
+            accepted_max: 0,
+            current: Segment::plain(0..rows),
             waiting: Vec::new(),
             state: State::Deliver,
         }
@@ -278,11 +437,6 @@ impl Isolation {
     /// Whether one of the current rows is known to fail.
     pub(super) fn is_suspected(&self) -> bool {
         self.current.suspicion.is_some()
-    }
-
-    /// Whether processes crashed with the current rows.
-    pub(super) fn is_from_crashes(&self) -> bool {
-        self.current.suspicion.as_ref().is_some_and(|suspicion| suspicion.is_from_crashes)
     }
 
     /// Returns what is known about the current rows if one of them fails; otherwise the document has it.
@@ -299,67 +453,88 @@ impl Isolation {
     pub(super) fn advance(&mut self) -> bool {
         let Some(next) = self.waiting.pop() else { return false };
         self.current = next;
-        self.state = State::Deliver;
+        self.state = self.delivery();
         true
     }
 
     /// Returns what to do next.
     pub(super) fn next(&self) -> Step {
         match &self.state {
+            State::Wait => Step::Wait(self.retries),
+            State::Announce => Step::Announce(Announcement::Suspects(self.next_rows())),
             State::Deliver => {
-                Step::Deliver { rows: self.next_rows(), announce: self.is_from_crashes() }
+                let tries = if self.is_suspected() { CallTries::One } else { self.tries };
+                Step::Deliver { rows: self.next_rows(), tries }
             }
             // The record still describes the probed rows.
-            State::RetryRow { .. } => Step::Deliver { rows: self.rows(), announce: false },
+            State::RetryRow { .. } => Step::Deliver { rows: self.rows(), tries: CallTries::One },
             State::ReadMore(_) => Step::ReadMore,
-            State::Probe(Probe { rest, at }) => {
-                let row = |index: usize| {
-                    let at = rest.rows.start + index;
-                    at..(at + 1).min(rest.rows.end)
-                };
-                let whole = self.current.rows.start..rest.rows.end;
-                match *at {
-                    ProbeAt::All => Step::Probe { rows: rest.rows.clone(), announce: Some(whole) },
-                    ProbeAt::Only(index) => Step::Probe { rows: row(index), announce: Some(whole) },
-                    ProbeAt::Row(index) => Step::Probe { rows: row(index), announce: None },
-                }
+            State::AnnounceProbe(probe) => {
+                let whole = self.current.rows.start..probe.rest.rows.end;
+                Step::Announce(Announcement::Probe(whole))
             }
+            State::Probe(probe) => Step::Probe(probe.rows()),
             State::Quarantine { reason, .. } => Step::Quarantine(*reason),
             State::Settled(settlement) => Step::Settle(*settlement),
             State::GivenUp(end) => Step::GiveUp(*end),
         }
     }
 
-    /// Starts with the first row alone if the breaker is open: halving would only ask a failing target more often.
-    pub(super) fn hold_back(&mut self, when: &CallContext) {
-        if self.policy.breaker_is_open(when.quarantined_in_a_row)
-            && !self.is_suspected()
-            && self.current.rows.len() > 1
-        {
-            let tried = when.tried.clone();
-            self.suspect(Suspicion { tried, rest: None, is_from_crashes: false });
+    /// Reports that [`Step::Wait`] or [`Step::Announce`] is done.
+    pub(super) fn proceed(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Deliver) {
+            State::Wait | State::Announce => State::Deliver,
+            State::AnnounceProbe(probe) => State::Probe(probe),
+            state @ (State::Deliver
+            | State::ReadMore(_)
+            | State::Probe(_)
+            | State::RetryRow { .. }
+            | State::Quarantine { .. }
+            | State::Settled(_)
+            | State::GivenUp(_)) => state,
+        };
+    }
+
+    /// Decides how to start with the current rows, given what the document says of them.
+    pub(super) fn begin(&mut self, when: &CallContext) {
+        let rows = self.current.rows.len();
+        let has_failed = when.tried.attempt > 0;
+        self.tries = match self.halving {
+            // It is retried with fewer rows, or was already.
+            Halving::FirstRetry if rows > 1 || has_failed => CallTries::One,
+            Halving::FirstRetry | Halving::Exhausted => CallTries::Several,
+        };
+        if self.is_suspected() || rows == 1 {
+            return;
+        }
+        // Halving would only ask a failing target more often.
+        let breaker_is_open = self.policy.breaker_is_open(when.quarantined_in_a_row);
+        if breaker_is_open || (has_failed && self.halving == Halving::FirstRetry) {
+            self.suspect(when.tried.clone(), Evidence::Failed);
+        }
+        if breaker_is_open {
             self.narrow(1);
         }
     }
 
-    /// Reports that `crashes` processes in a row have crashed with the current rows; `alone` if the last one had a
-    /// single row.
+    /// Reports that `crashes` processes in a row have crashed with the current rows.
     pub(super) fn crashed(
         &mut self,
         crashes: u32,
-        alone: bool,
+        last: CrashedWith,
         when: &CallContext,
     ) -> Option<Decision> {
         if self.is_suspected() {
             return None;
         }
-        let tried = when.tried.clone();
+        let alone = last == CrashedWith::OneRow;
         match self.policy.judge_crashes(self.current.rows.len(), crashes, alone)? {
             Verdict::Bisect => {
                 // One more crash is enough to narrow the search further.
                 let crashes = self.policy.crashes_max.saturating_sub(1);
-                let tried = PriorAttempts { crashes, crashes_survived: 0, ..tried };
-                self.suspect(Suspicion { tried, rest: None, is_from_crashes: true });
+                let tried = PriorAttempts { crashes, crashes_survived: 0, ..when.tried.clone() };
+                self.suspect(tried, Evidence::Crashes);
+                self.state = self.delivery();
                 Some(Decision::Bisect)
             }
             Verdict::Quarantine => {
@@ -382,8 +557,11 @@ impl Isolation {
                 None
             }
             State::RetryRow { accepted } => self.row_retried(accepted, outcome, when),
-            State::Deliver
+            State::Wait
+            | State::Announce
+            | State::Deliver
             | State::ReadMore(_)
+            | State::AnnounceProbe(_)
             | State::Quarantine { .. }
             | State::Settled(_)
             | State::GivenUp(_) => self.delivered(outcome, when),
@@ -398,23 +576,28 @@ impl Isolation {
         self.state = if rows == 0 {
             State::GivenUp(End::Retry)
         } else {
-            State::Probe(self.probe_of(Segment { rows: rest, suspicion: None }, width))
+            self.probe(Segment::plain(rest), width)
         };
     }
 
     /// Reports that the current row was quarantined.
     pub(super) fn quarantined(&mut self) {
-        let accepted =
-            match std::mem::replace(&mut self.state, State::Settled(Settlement::Quarantined)) {
-                State::Quarantine { accepted, .. } => accepted,
-                State::Deliver
-                | State::ReadMore(_)
-                | State::Probe(_)
-                | State::RetryRow { .. }
-                | State::Settled(_)
-                | State::GivenUp(_) => None,
-            };
+        let settled = State::Settled(Settlement::Quarantined);
+        let accepted = match std::mem::replace(&mut self.state, settled) {
+            State::Quarantine { accepted, .. } => accepted,
+            State::Wait
+            | State::Announce
+            | State::Deliver
+            | State::ReadMore(_)
+            | State::AnnounceProbe(_)
+            | State::Probe(_)
+            | State::RetryRow { .. }
+            | State::Settled(_)
+            | State::GivenUp(_) => None,
+        };
         self.clear();
+        // The rows after it were split off while it was searched for.
+        self.join_waiting();
         // The rows that the target accepted go into the same commit, because they are next to the row.
         if let Some(rows) = accepted {
             self.current.rows = rows;
@@ -422,59 +605,118 @@ impl Isolation {
         }
     }
 
-    /// Returns the rows to deliver next: all current ones, or the front half of those with the failing row. The row
-    /// is found in at most ⌊log2 n⌋ + 1 failing calls: if the front is accepted, the row must be after it, without
-    /// another call.
+    /// Returns the state in which the current rows are delivered.
+    fn delivery(&self) -> State {
+        match self.evidence() {
+            Some(Evidence::Crashes) => State::Announce,
+            Some(_) | None => State::Deliver,
+        }
+    }
+
+    /// Returns the state in which the current rows are delivered, in this tick or a later one.
+    fn next_delivery(&self, when: &CallContext) -> State {
+        if when.may_call_again() { self.delivery() } else { State::GivenUp(End::Retry) }
+    }
+
+    fn evidence(&self) -> Option<Evidence> {
+        self.current.suspicion.as_ref().map(|suspicion| suspicion.evidence)
+    }
+
+    /// Returns the rows to deliver next: all current ones, or the front half of those with the failing row.
     fn next_rows(&self) -> Rows {
         let Rows { start, end } = self.current.rows;
         let half = (end - start) / 2;
-        if self.is_suspected() && half > 0 { start..start + half } else { start..end }
+        match self.evidence() {
+            None | Some(Evidence::FrontAccepted) => start..end,
+            Some(_) if half > 0 => start..start + half,
+            Some(_) => start..end,
+        }
     }
 
     fn delivered(&mut self, outcome: Outcome, when: &CallContext) -> Option<Decision> {
-        let tried = self.next_rows();
-        let is_part = tried != self.current.rows;
+        let delivered = self.next_rows();
+        let is_front = delivered != self.current.rows;
         if outcome == Outcome::Accepted {
-            if is_part {
-                self.split_front(tried.len());
+            self.accepted_max = self.accepted_max.max(delivered.len());
+            if is_front {
+                self.split_front(delivered.len());
             } else {
                 self.clear();
             }
             self.state = State::Settled(Settlement::Accepted);
             return None;
         }
-        if is_part {
-            self.narrow(tried.len());
+        if is_front {
+            self.narrow(delivered.len());
         }
         let rows = self.current.rows.len();
         match outcome {
-            Outcome::AcceptedFrontByStep(to) if when.may_call_again && self.can_split(to) => {
+            Outcome::AcceptedFrontByStep(to) if when.may_call_again() && self.can_split(to) => {
                 self.split_front(to);
-                return Some(Decision::FrontOfChain { to });
+                Some(Decision::FrontOfChain { to })
             }
-            Outcome::TooLarge if !self.is_suspected() && rows > 1 => {
-                let to = rows.div_ceil(2);
-                self.split_front(to);
-                return Some(Decision::Halved { to });
-            }
+            Outcome::TooLarge if rows > 1 => self.too_large(when),
             Outcome::AcceptedFront(to) if self.is_suspected() && self.can_split(to) => {
                 self.split_front(to);
+                self.suspect_next_row();
                 self.state = State::Settled(Settlement::Accepted);
-                return None;
+                None
             }
-            Outcome::OutOfTime { had_all } => return self.out_of_time(had_all, when),
+            Outcome::OutOfTime(given) => self.out_of_time(given, when),
             Outcome::Accepted
             | Outcome::AcceptedFront(_)
             | Outcome::AcceptedFrontByStep(_)
             | Outcome::TooLarge
-            | Outcome::Failed(_) => {}
+            | Outcome::Failed(_) => self.failed(outcome.blame(), when),
         }
-        self.answer(self.judge(outcome.blame(), when), when)
     }
 
-    fn answer(&mut self, verdict: Verdict, when: &CallContext) -> Option<Decision> {
+    /// Continues after several rows that are too large for the target.
+    fn too_large(&mut self, when: &CallContext) -> Option<Decision> {
+        let rows = self.current.rows.len();
+        if self.is_suspected() {
+            let decision = self.prove();
+            self.state = self.next_delivery(when);
+            return decision;
+        }
+        // The target accepted as many other rows, so one of these is too large.
+        if rows <= self.accepted_max && self.policy.bisect_on_error {
+            self.suspect_for(when, Evidence::Proven);
+            return Some(Decision::Bisect);
+        }
+        let to = rows.div_ceil(2);
+        self.split_front(to);
+        Some(Decision::Halved { to })
+    }
+
+    /// Decides what follows a failure of the current rows.
+    fn failed(&mut self, blame: Blame, when: &CallContext) -> Option<Decision> {
+        if blame != Blame::Target {
+            let decision = self.prove();
+            if self.evidence().is_some_and(Evidence::is_proof) && self.current.rows.len() > 1 {
+                if blame == Blame::FirstRow {
+                    self.narrow(1);
+                }
+                self.state = self.next_delivery(when);
+                return decision;
+            }
+        }
+        self.answer(self.judge(blame, when), blame, when)
+    }
+
+    /// Notes that the current rows failed, in case rows in front of them were accepted since they failed before.
+    fn prove(&mut self) -> Option<Decision> {
+        let suspicion = self.current.suspicion.as_mut()?;
+        if suspicion.evidence != Evidence::FrontAccepted {
+            return None;
+        }
+        suspicion.evidence = Evidence::Proven;
+        Some(Decision::Bisect)
+    }
+
+    fn answer(&mut self, verdict: Verdict, blame: Blame, when: &CallContext) -> Option<Decision> {
         let calls_again = !matches!(verdict, Verdict::Retry | Verdict::Stop);
-        if calls_again && !when.may_call_again {
+        if calls_again && !when.may_call_again() {
             if verdict == Verdict::Bisect {
                 self.shrink(when);
             }
@@ -482,25 +724,49 @@ impl Isolation {
             return None;
         }
         match verdict {
-            Verdict::Retry => self.state = State::GivenUp(End::Retry),
+            Verdict::Retry => self.state = self.retry(blame, when),
             Verdict::Stop => self.state = State::GivenUp(End::Stop),
             Verdict::Bisect => {
-                self.suspect_for(when);
-                return Some(Decision::Bisect);
+                let is_new = !self.is_suspected();
+                let evidence =
+                    if blame == Blame::Rows { Evidence::Proven } else { Evidence::Failed };
+                self.suspect_for(when, evidence);
+                self.state = self.delivery();
+                return is_new.then_some(Decision::Bisect);
             }
             Verdict::Isolate => {
-                self.suspect_for(when);
+                self.suspect_for(when, Evidence::Failed);
                 self.narrow(1);
             }
             Verdict::Quarantine => {
                 self.state = State::Quarantine { reason: Reason::Refused, accepted: None };
             }
             Verdict::Probe => {
-                self.suspect_for(when);
+                self.suspect_for(when, Evidence::Failed);
                 self.state = self.begin_probe(when);
             }
         }
         None
+    }
+
+    /// Returns the state before a retry of the current rows, now or in a later tick.
+    fn retry(&mut self, blame: Blame, when: &CallContext) -> State {
+        let halves = self.halving == Halving::FirstRetry && self.current.rows.len() > 1;
+        match blame {
+            Blame::Unknown if halves && self.retries < RETRIES_MAX && when.may_call_again() => {
+                self.suspect_for(when, Evidence::Failed);
+                self.retries += 1;
+                State::Wait
+            }
+            Blame::FirstRow if halves => {
+                self.suspect_for(when, Evidence::Failed);
+                self.narrow(1);
+                State::GivenUp(End::Retry)
+            }
+            Blame::Rows | Blame::FirstRow | Blame::Unknown | Blame::Target => {
+                State::GivenUp(End::Retry)
+            }
+        }
     }
 
     /// Judges a failure of the current rows.
@@ -520,7 +786,7 @@ impl Isolation {
         self.policy.judge(Attempt {
             blame,
             rows,
-            first_failed_alone: when.first_failed_alone,
+            first_failed_alone: when.announced == Announced::Probe,
             attempts: tried.attempt.saturating_add(1),
             failing_for: failing_for
                 .and_then(|since| Duration::try_from(since).ok())
@@ -537,13 +803,13 @@ impl Isolation {
     }
 
     /// Rows for which a whole tick was not enough would never succeed; fewer rows may.
-    fn out_of_time(&mut self, had_all: bool, when: &CallContext) -> Option<Decision> {
+    fn out_of_time(&mut self, given: TimeGiven, when: &CallContext) -> Option<Decision> {
         if self.judge(Blame::Unknown, when) == Verdict::Stop {
             self.state = State::GivenUp(End::Stop);
             return None;
         }
         self.state = State::GivenUp(End::Retry);
-        if had_all && self.shrink(when) {
+        if given == TimeGiven::WholeTick && self.shrink(when) {
             return Some(Decision::Halved { to: self.current.rows.len() });
         }
         None
@@ -551,24 +817,24 @@ impl Isolation {
 
     fn begin_probe(&mut self, when: &CallContext) -> State {
         let of_suspicion = self.current.suspicion.as_mut().and_then(|found| found.rest.take());
-        let rest = of_suspicion
-            .map(|rows| Segment { rows, suspicion: None })
-            .or_else(|| self.waiting.pop());
+        self.waiting.extend(of_suspicion.map(Segment::plain));
+        self.join_waiting();
+        let rest = self.waiting.pop();
         // The next row may be another one that crashes processes, and a target that seems to be failing gets few calls.
         let is_open = self.policy.breaker_is_open(when.quarantined_in_a_row);
-        let width = if is_open || self.is_from_crashes() {
+        let width = if is_open || self.evidence() == Some(Evidence::Crashes) {
             ProbeWidth::OneRow
         } else {
             ProbeWidth::AllRows
         };
-        match rest {
-            Some(rest) => State::Probe(self.probe_of(rest, width)),
-            None if self.is_closed => State::GivenUp(End::Retry),
-            None => State::ReadMore(width),
+        match (rest, self.rows_after) {
+            (Some(rest), _) => self.probe(rest, width),
+            (None, RowsAfter::Delivered) => State::GivenUp(End::Retry),
+            (None, RowsAfter::Readable) => State::ReadMore(width),
         }
     }
 
-    fn probe_of(&self, rest: Segment, width: ProbeWidth) -> Probe {
+    fn probe(&self, rest: Segment, width: ProbeWidth) -> State {
         let at = match width {
             ProbeWidth::AllRows => ProbeAt::All,
             ProbeWidth::OneRow => {
@@ -577,24 +843,21 @@ impl Isolation {
                 ProbeAt::Only(usize::try_from(index).unwrap_or(0))
             }
         };
-        Probe { rest, at }
+        State::AnnounceProbe(Probe { rest, at })
     }
 
     /// Returns the state after a probe.
     fn probed(&mut self, probe: Probe, outcome: Outcome, when: &CallContext) -> State {
         let Probe { rest, at } = probe;
         let rows = rest.rows.len();
-        let is_target =
-            matches!(outcome, Outcome::OutOfTime { .. } | Outcome::Failed(Blame::Target));
+        let is_target = matches!(outcome, Outcome::OutOfTime(_) | Outcome::Failed(Blame::Target));
         let next = match (at, outcome) {
-            (ProbeAt::All, Outcome::Accepted) => {
-                return State::RetryRow { accepted: Some(rest.rows) };
-            }
+            (ProbeAt::All, Outcome::Accepted) => return self.after_accepted(rest.rows),
             (ProbeAt::All, Outcome::AcceptedFront(front)) if front > 0 && front < rows => {
                 let middle = rest.rows.start + front;
-                let behind = middle..rest.rows.end;
-                self.waiting.push(Segment { rows: behind, suspicion: rest.suspicion });
-                return State::RetryRow { accepted: Some(rest.rows.start..middle) };
+                let after = middle..rest.rows.end;
+                self.waiting.push(Segment { rows: after, suspicion: rest.suspicion });
+                return self.after_accepted(rest.rows.start..middle);
             }
             // It is next to the failing row, so both go into one commit.
             (ProbeAt::Row(0) | ProbeAt::Only(0), Outcome::Accepted) => {
@@ -603,7 +866,7 @@ impl Isolation {
                     let after = Segment { rows: middle..rest.rows.end, suspicion: rest.suspicion };
                     self.waiting.push(after);
                 }
-                return State::RetryRow { accepted: Some(rest.rows.start..middle) };
+                return self.after_accepted(rest.rows.start..middle);
             }
             // The failing row is elsewhere; these rows are redelivered in their turn.
             (ProbeAt::Row(_) | ProbeAt::Only(_), Outcome::Accepted) => {
@@ -620,10 +883,22 @@ impl Isolation {
             (ProbeAt::All, _) => 0,
             (ProbeAt::Row(index), _) => index + 1,
         };
-        if next < PROBE_ROWS_MAX.min(rows) && when.may_call_again {
+        if next < PROBE_ROWS_MAX.min(rows) && when.may_call_again() {
             return State::Probe(Probe { rest, at: ProbeAt::Row(next) });
         }
         State::GivenUp(End::Retry)
+    }
+
+    /// Returns the state after the target accepted the rows that follow the failing one.
+    ///
+    /// The row failed alone before that. An outage may have ended in between, so it is retried, unless it failed
+    /// before together with others, and the target accepted rows between those two failures, too.
+    fn after_accepted(&self, rows: Rows) -> State {
+        let accepted = Some(rows);
+        if self.evidence() == Some(Evidence::ProvenTwice) {
+            return State::Quarantine { reason: Reason::Attempts, accepted };
+        }
+        State::RetryRow { accepted }
     }
 
     fn row_retried(
@@ -636,12 +911,11 @@ impl Isolation {
             Outcome::Accepted => {
                 self.current.suspicion = None;
                 // These rows were accepted before the current one; they are redelivered in their turn.
-                let behind = accepted.map(|rows| Segment { rows, suspicion: None });
-                self.waiting.extend(behind);
+                self.waiting.extend(accepted.map(Segment::plain));
                 self.state = State::Settled(Settlement::Accepted);
                 None
             }
-            Outcome::OutOfTime { had_all } => self.out_of_time(had_all, when),
+            Outcome::OutOfTime(given) => self.out_of_time(given, when),
             Outcome::AcceptedFrontByStep(_)
             | Outcome::AcceptedFront(_)
             | Outcome::Failed(Blame::Target) => {
@@ -666,18 +940,26 @@ impl Isolation {
     /// Keeps the first `rows` current; the rest waits, with the failing row known to be there.
     fn split_front(&mut self, rows: usize) {
         let Rows { start, end } = self.current.rows;
-        let behind = Segment { rows: start + rows..end, suspicion: self.current.suspicion.take() };
-        self.waiting.push(behind);
+        let mut suspicion = self.current.suspicion.take();
+        if let Some(suspicion) = &mut suspicion {
+            suspicion.evidence = suspicion.evidence.after_accepted_front();
+        }
+        self.waiting.push(Segment { rows: start + rows..end, suspicion });
         self.current.rows = start..start + rows;
     }
 
     /// Continues the search in the first `rows`; the rest can wait.
     fn narrow(&mut self, rows: usize) {
-        let Rows { start, end } = self.current.rows;
-        self.current.rows = start..start + rows;
-        if let Some(suspicion) = &mut self.current.suspicion {
-            let rest_end = suspicion.rest.as_ref().map_or(end, |rest| rest.end);
-            suspicion.rest = Some(start + rows..rest_end);
+        self.current.narrow(rows);
+    }
+
+    /// Continues the search with the first row that waits: the target accepted those in front of it.
+    fn suspect_next_row(&mut self) {
+        if let Some(next) = self.waiting.last_mut() {
+            next.narrow(1);
+            if let Some(suspicion) = &mut next.suspicion {
+                suspicion.evidence = Evidence::Proven;
+            }
         }
     }
 
@@ -688,26 +970,40 @@ impl Isolation {
         if half == 0 {
             return false;
         }
-        self.suspect_for(when);
+        self.suspect_for(when, Evidence::Failed);
         self.current.rows.end = self.current.rows.start + half;
         true
     }
 
-    fn suspect_for(&mut self, when: &CallContext) {
+    fn suspect_for(&mut self, when: &CallContext, evidence: Evidence) {
         let mut tried = when.tried.clone();
         tried.first_failed_at.get_or_insert(when.now);
         tried.first_error.get_or_insert_with(|| when.error.clone());
-        self.suspect(Suspicion { tried, rest: None, is_from_crashes: false });
+        self.suspect(tried, evidence);
     }
 
-    fn suspect(&mut self, suspicion: Suspicion) {
+    /// Suspects the current rows, unless they are suspected already.
+    fn suspect(&mut self, tried: PriorAttempts, evidence: Evidence) {
+        let suspicion = Suspicion { tried, rest: None, evidence };
         self.current.suspicion.get_or_insert_with(|| Box::new(suspicion));
     }
 
     /// Drops the suspicion with the current rows; the rows that waited for it come next.
     fn clear(&mut self) {
         let rest = self.current.suspicion.take().and_then(|suspicion| suspicion.rest);
-        self.waiting.extend(rest.map(|rows| Segment { rows, suspicion: None }));
+        self.waiting.extend(rest.map(Segment::plain));
+    }
+
+    /// Joins the next segments if nothing is known about them, so that they are delivered in one call.
+    fn join_waiting(&mut self) {
+        while let [.., after, next] = self.waiting.as_mut_slice()
+            && next.suspicion.is_none()
+            && after.suspicion.is_none()
+            && next.rows.end == after.rows.start
+        {
+            after.rows.start = next.rows.start;
+            self.waiting.pop();
+        }
     }
 }
 

@@ -18,6 +18,8 @@ struct Target {
     rows_max: usize,
     /// It is down for all calls before this one.
     up_from: usize,
+    /// Whether bad rows are too large for it.
+    says_too_large: bool,
 }
 
 impl Target {
@@ -30,6 +32,7 @@ impl Target {
         }
         match self.bad[rows.clone()].iter().position(|bad| *bad) {
             None => Outcome::Accepted,
+            Some(_) if self.says_too_large && rows.len() > 1 => Outcome::TooLarge,
             Some(0) if self.says_front => Outcome::Failed(Blame::FirstRow),
             Some(front) if self.says_front => Outcome::AcceptedFront(front),
             Some(_) => Outcome::Failed(self.blame),
@@ -78,7 +81,7 @@ impl Run {
                 Outcome::AcceptedFrontByStep(_)
                 | Outcome::TooLarge
                 | Outcome::Failed(_)
-                | Outcome::OutOfTime { .. } => rows.start,
+                | Outcome::OutOfTime(_) => rows.start,
             };
             (rows.start..end).contains(&row)
         };
@@ -90,10 +93,10 @@ impl Run {
 fn nothing_known() -> CallContext {
     CallContext {
         tried: PriorAttempts::default(),
-        first_failed_alone: false,
+        announced: Announced::Batch,
         now: OffsetDateTime::UNIX_EPOCH,
         error: "no".to_owned(),
-        may_call_again: true,
+        next_call: NextCall::Allowed,
         quarantined_in_a_row: 0,
     }
 }
@@ -106,14 +109,17 @@ fn run(
     target: &Target,
     calls_max: usize,
 ) -> Run {
-    let mut machine = Isolation::of(policy, rows, false, 3);
+    let halving = if policy.bisect_on_error { Halving::FirstRetry } else { Halving::Exhausted };
+    let mut machine = Isolation::of(policy, halving, rows, RowsAfter::Readable, 3);
     let mut run = Run::default();
+    machine.begin(&CallContext { tried: tried.clone(), ..nothing_known() });
     loop {
         assert!(run.calls.len() < 10_000, "it does not end");
         let step = machine.next();
         assert_eq!(step, machine.next(), "asking changes nothing");
         match step {
-            Step::Deliver { rows, .. } | Step::Probe { rows, .. } => {
+            Step::Wait(_) | Step::Announce(_) => machine.proceed(),
+            Step::Deliver { rows, .. } | Step::Probe(rows) => {
                 assert!(!rows.is_empty() && rows.end <= target.bad.len());
                 let outcome = target.answer(&rows, run.calls.len());
                 run.calls.push((rows, outcome));
@@ -124,7 +130,11 @@ fn run(
                     } else {
                         PriorAttempts::default()
                     },
-                    may_call_again: run.calls.len() < calls_max,
+                    next_call: if run.calls.len() < calls_max {
+                        NextCall::Allowed
+                    } else {
+                        NextCall::NotNow
+                    },
                     quarantined_in_a_row: run.quarantined_in_a_row(),
                     ..nothing_known()
                 };
@@ -153,7 +163,7 @@ fn run(
                     return run;
                 }
                 let quarantined_in_a_row = run.quarantined_in_a_row();
-                machine.hold_back(&CallContext { quarantined_in_a_row, ..nothing_known() });
+                machine.begin(&CallContext { quarantined_in_a_row, ..nothing_known() });
             }
             Step::GiveUp(end) => {
                 run.end = Some((machine.rows(), end));
@@ -211,7 +221,15 @@ fn all_small_cases_settle_in_order_and_lose_no_row() {
                     for (rows_max, up_from) in [(usize::MAX, 0), (2, 0), (usize::MAX, 2), (0, 0)] {
                         for says_front in [false, true] {
                             let bad = bad.clone();
-                            let target = Target { bad, blame, says_front, rows_max, up_from };
+                            let says_too_large = rows_max == 2 && says_front;
+                            let target = Target {
+                                bad,
+                                blame,
+                                says_front,
+                                rows_max,
+                                up_from,
+                                says_too_large,
+                            };
                             for policy in policies() {
                                 for attempt in [0, 9] {
                                     for calls_max in [usize::MAX, 1, 3] {
@@ -229,18 +247,117 @@ fn all_small_cases_settle_in_order_and_lose_no_row() {
     }
 }
 
+fn isolating(attempts_max: u32) -> FailurePolicy {
+    FailurePolicy {
+        on_failure: OnFailure::Quarantine,
+        bisect_on_error: true,
+        attempts_max,
+        ..FailurePolicy::default()
+    }
+}
+
 fn refused_alone(bad: Vec<bool>) -> Target {
-    Target { bad, blame: Blame::Rows, says_front: false, rows_max: usize::MAX, up_from: 0 }
+    Target {
+        bad,
+        blame: Blame::Rows,
+        says_front: false,
+        rows_max: usize::MAX,
+        up_from: 0,
+        says_too_large: false,
+    }
 }
 
 #[test]
-fn a_target_that_is_down_gets_one_call_and_no_row_is_quarantined() {
+fn a_target_that_is_down_gets_few_calls_with_ever_fewer_rows_and_no_row_is_quarantined() {
     for policy in policies() {
         let target = Target { up_from: usize::MAX, ..refused_alone(vec![false; 1_000]) };
         let run = run(policy, 1_000, &PriorAttempts::default(), &target, usize::MAX);
-        assert_eq!(run.calls.len(), 1);
-        assert_eq!(run.end, Some((0..1_000, End::Retry)));
+        let calls: Vec<usize> = run.calls.iter().map(|(rows, _)| rows.len()).collect();
+        let expected: &[usize] = if policy.bisect_on_error { &[1_000, 500, 250] } else { &[1_000] };
+        assert_eq!(calls, expected);
+        assert_eq!(run.end, Some((0..*calls.last().unwrap(), End::Retry)));
     }
+}
+
+/// Runs ticks until all rows are settled, each with the row that it starts at. A tick starts with the rows that the
+/// one before left in flight.
+fn run_to_the_end(policy: FailurePolicy, rows: usize, target: &Target) -> Vec<(usize, Run)> {
+    let (mut from, mut in_flight, mut tried) = (0, rows, PriorAttempts::default());
+    let mut runs = Vec::new();
+    while from < rows {
+        assert!(runs.len() < 100, "it does not end");
+        let later = Target { bad: target.bad[from..].to_vec(), ..target.clone() };
+        let run = run(policy, in_flight.min(rows - from), &tried, &later, usize::MAX);
+        let began_at = from;
+        match &run.end {
+            Some((kept, End::Retry)) => {
+                let front = match run.calls.last() {
+                    Some((_, Outcome::AcceptedFront(front))) => *front,
+                    Some(_) | None => 0,
+                };
+                let is_progress = kept.start + front > 0;
+                tried = failed_before(if is_progress { 0 } else { tried.attempt } + 1);
+                in_flight = kept.len() - front;
+                from += kept.start + front;
+            }
+            Some((_, End::Stop)) => panic!("{run:?}"),
+            None => {
+                tried = PriorAttempts::default();
+                (from, in_flight) = (from + run.done(), rows);
+            }
+        }
+        runs.push((began_at, run));
+    }
+    runs
+}
+
+#[test]
+fn a_failure_that_is_over_by_the_first_retry_costs_one_more_call() {
+    let policy = isolating(5);
+    let target = Target { up_from: 1, ..refused_alone(vec![false; 1_000]) };
+    let runs = run_to_the_end(policy, 1_000, &target);
+    let calls: Vec<usize> =
+        runs.iter().flat_map(|(_, run)| &run.calls).map(|(rows, _)| rows.len()).collect();
+    assert_eq!(calls, [1_000, 500, 500]);
+}
+
+/// What `docs/how-to/failures.md` says about the cost of a bad row.
+#[test]
+fn one_bad_row_in_a_thousand_costs_few_calls_wherever_it_is_and_whatever_the_reply() {
+    let replies = [
+        ("400", Blame::Rows, false, false),
+        ("413", Blame::Rows, false, true),
+        ("500", Blame::Unknown, false, false),
+        ("accepted", Blame::Unknown, true, false),
+    ];
+    let mut costs = Vec::new();
+    for attempts_max in [1, 5] {
+        for (reply, blame, says_front, says_too_large) in replies {
+            let mut most = 0;
+            for row in 0..1_000 {
+                let mut bad = vec![false; 1_001];
+                bad[row] = true;
+                let target =
+                    Target { blame, says_front, says_too_large, ..refused_alone(bad.clone()) };
+                let runs = run_to_the_end(isolating(attempts_max), 1_000, &target);
+                let aside: usize = runs.iter().map(|(_, run)| run.set_aside.len()).sum();
+                assert_eq!(aside, 1, "{reply} {row}: {runs:?}");
+                for innocent in (0..1_000).filter(|innocent| *innocent != row) {
+                    let accepted: usize = runs
+                        .iter()
+                        .filter(|(from, _)| *from <= innocent)
+                        .map(|(from, run)| run.accepted(innocent - from))
+                        .sum();
+                    assert_eq!(accepted, 1, "{reply} {row}: row {innocent} was accepted again");
+                }
+                most = most.max(runs.iter().map(|(_, run)| run.calls.len()).sum());
+            }
+            costs.push((attempts_max, reply, most));
+        }
+    }
+    let once = [(1, "400", 13), (1, "413", 14), (1, "500", 14), (1, "accepted", 5)];
+    let five_times = [(5, "400", 13), (5, "413", 14), (5, "500", 19), (5, "accepted", 7)];
+    assert_eq!(costs, [once, five_times].concat());
 }
 
 #[test]
@@ -271,15 +388,21 @@ fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
 #[test]
 fn deadly_rows_are_written_down_before_each_call_and_halved() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
-    let mut machine = Isolation::of(policy, 8, false, 3);
-    assert_eq!(machine.crashed(4, false, &nothing_known()), None);
-    assert_eq!(machine.next(), Step::Deliver { rows: 0..8, announce: false });
-    assert_eq!(machine.crashed(5, false, &nothing_known()), Some(Decision::Bisect));
-    assert_eq!(machine.next(), Step::Deliver { rows: 0..4, announce: true });
+    let of = |policy, rows| {
+        Isolation::of(policy, Halving::FirstRetry, rows, RowsAfter::Readable, 3)
+    };
+    let mut machine = of(policy, 8);
+    let (when, several) = (nothing_known(), CrashedWith::SeveralRows);
+    assert_eq!(machine.crashed(4, several, &when), None);
+    assert_eq!(machine.next(), Step::Deliver { rows: 0..8, tries: CallTries::Several });
+    assert_eq!(machine.crashed(5, several, &when), Some(Decision::Bisect));
+    assert_eq!(machine.next(), Step::Announce(Announcement::Suspects(0..4)));
+    machine.proceed();
+    assert_eq!(machine.next(), Step::Deliver { rows: 0..4, tries: CallTries::One });
     assert_eq!(machine.prior_attempts().map(|tried| tried.crashes), Some(4), "one more is enough");
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..policy };
-    let mut machine = Isolation::of(policy, 1, false, 3);
-    assert_eq!(machine.crashed(5, true, &nothing_known()), None);
+    let mut machine = of(policy, 1);
+    assert_eq!(machine.crashed(5, CrashedWith::OneRow, &when), None);
     assert_eq!(machine.next(), Step::Quarantine(Reason::Crashes));
 }
 
@@ -367,4 +490,91 @@ proptest! {
             prop_assert_eq!(run.accepted(row), 1, "an innocent row was taken twice");
         }
     }
+}
+
+/// A machine with eight rows in a state that it reaches by these outcomes.
+fn after(attempt: u32, outcomes: &[Outcome]) -> Isolation {
+    let mut machine =
+        Isolation::of(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let when = CallContext { tried: failed_before(attempt), ..nothing_known() };
+    machine.begin(&when);
+    settle(&mut machine, &when);
+    for outcome in outcomes {
+        machine.record(*outcome, &when);
+        settle(&mut machine, &when);
+    }
+    machine
+}
+
+/// Goes on until the next call, or the end.
+fn settle(machine: &mut Isolation, when: &CallContext) {
+    loop {
+        match machine.next() {
+            Step::Wait(_) | Step::Announce(_) => machine.proceed(),
+            Step::Settle(_) if machine.advance() => machine.begin(when),
+            Step::ReadMore
+            | Step::Deliver { .. }
+            | Step::Probe(_)
+            | Step::Quarantine(_)
+            | Step::Settle(_)
+            | Step::GiveUp(_) => return,
+        }
+    }
+}
+
+fn word(step: Step) -> String {
+    let range = |rows: &Rows| format!("{}..{}", rows.start, rows.end);
+    match step {
+        Step::Wait(retry) => format!("wait {retry}"),
+        Step::Announce(Announcement::Suspects(rows)) => format!("announce {}", range(&rows)),
+        Step::Announce(Announcement::Probe(rows)) => format!("announce probe {}", range(&rows)),
+        Step::Deliver { rows, .. } => format!("deliver {}", range(&rows)),
+        Step::ReadMore => "read more".to_owned(),
+        Step::Probe(rows) => format!("probe {}", range(&rows)),
+        Step::Quarantine(_) => "quarantine".to_owned(),
+        Step::Settle(_) => "settle".to_owned(),
+        Step::GiveUp(_) => "give up".to_owned(),
+    }
+}
+
+/// Each state against each outcome: what the machine does next, and with which rows.
+#[test]
+fn every_outcome_has_its_next_step_in_every_state() {
+    use Outcome::{Accepted, AcceptedFront, Failed, OutOfTime, TooLarge};
+    const UNKNOWN: Outcome = Failed(Blame::Unknown);
+    let alone = [UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN];
+    let states = [
+        ("a new batch", after(0, &[])),
+        ("failed before", after(1, &[])),
+        ("its front accepted", after(1, &[Accepted])),
+        ("the rest failed, too", after(1, &[Accepted, UNKNOWN])),
+        ("one row, last attempt", after(4, &alone[..2])),
+        ("probing all", after(4, &alone[..3])),
+        ("probing one by one", after(4, &alone)),
+        ("once more after the probe", after(4, &[&alone[..3], &[Accepted]].concat())),
+    ];
+    let outcomes = [
+        ("accepted", Accepted),
+        ("a front", AcceptedFront(1)),
+        ("413", TooLarge),
+        ("400", Failed(Blame::Rows)),
+        ("accepted: 0", Failed(Blame::FirstRow)),
+        ("500", UNKNOWN),
+        ("429", Failed(Blame::Target)),
+        ("no time", OutOfTime(TimeGiven::RestOfTick)),
+    ];
+    let mut table = String::new();
+    for (state, machine) in states {
+        table.push_str(&format!("{state}: {}\n", word(machine.next())));
+        for (name, outcome) in outcomes {
+            let mut machine = machine.clone();
+            machine.record(outcome, &nothing_known());
+            table.push_str(&format!("    {name:12} {}\n", word(machine.next())));
+        }
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tick/isolate/table.txt");
+        std::fs::write(path, &table).unwrap();
+    }
+    assert_eq!(table, include_str!("table.txt"));
 }
