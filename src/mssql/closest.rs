@@ -1,6 +1,6 @@
-//! The name that was most likely meant.
+//! Suggests the name that was most likely meant.
 
-/// Returns the candidate that differs least, if it differs little or has `text` as its last part.
+/// Returns the candidate with the smallest edit distance, if that is small or `text` is its last part.
 pub fn closest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let far = (text.len() / 3).clamp(1, 3);
     let ranked = candidates.filter_map(|candidate| {

@@ -1,29 +1,29 @@
-//! Writes rows to a table of SQL Server: each batch in one transaction with the check of the fence.
+//! Writes rows to a SQL Server table: each batch in one transaction, together with the fence check.
 //!
 //! # One batch
 //!
 //! ```text
-//! begin    ─► fence: lock the poller's row; (generation, token) lower than it ─► rollback, Fenced
-//!          ─► of a range that is delivered again: lock the row of the poller beside it, too, and look
-//!             whether the rows still are as they were read; if not ─► rollback, they are read anew
-//!          ─► ledger (if on): note the events; those noted before are left out
+//! begin    ─► fence: lock the poller's row; if its own (generation, token) is lower ─► rollback, Fenced
+//!          ─► for a range that is redelivered: also lock the row of the poller that runs alongside, and
+//!             check that the rows are still as they were read; if not ─► rollback, they are read again
+//!          ─► ledger (if on): record the events; skip those recorded before
 //!          ─► target: delete, then update or insert, in chunks below 2,100 parameters
 //! commit   ─► all of it, or none of it
 //! ```
 //!
-//! # Why so
+//! # Design
 //!
-//! - **Effectively once.** A batch that comes again after its answer was lost finds in the ledger what it
-//!   has done, since that was written in the same transaction as the rows. Without a ledger the same
-//!   rows are written again, to the same effect.
-//! - **Stale owners.** The fence's row stays locked until the transaction ends, so nobody raises it
-//!   between the check and the commit. What a stale owner writes before a newer one has reached the
-//!   target counts as written before; afterwards it is refused whole. See [`Fence`].
-//! - **Older states.** A poller and a range of its past write beside each other, each under a fence of its
-//!   own. Rows that are found unchanged while the poller's fence is locked have no newer state that the
-//!   poller could have written before, and it waits with a later one until the lock is gone.
-//! - **Dropped.** A transaction that is not committed is undone with its connection.
-//! - Several states of one row in a batch: the last one is written.
+//! - **Effectively once.** A batch that is redelivered because its answer was lost finds its events in the
+//!   ledger: they were recorded in the same transaction as the rows. Without a ledger the same rows are
+//!   written again, to the same effect.
+//! - **Stale owners.** The fence row stays locked until the transaction ends, so it cannot be raised between
+//!   the check and the commit. What a stale owner writes before its successor has reached the target counts
+//!   as written earlier. After that, its batches are rejected as a whole. See [`Fence`].
+//! - **Older states.** A poller and a replayed range of its past write concurrently, each under its own
+//!   fence. Rows found unchanged while the poller's fence is locked have no newer state that the poller could
+//!   have written already, and a later one has to wait until the lock is released.
+//! - **Aborts.** A transaction that is dropped before its commit is rolled back with its connection.
+//! - If a batch holds several states of one row, the last one is written.
 
 mod describe;
 mod failure;
@@ -64,17 +64,17 @@ pub use statement::{create_fence, create_ledger, grant};
 
 /// First pause before a batch is tried again; a tenth of it after a deadlock.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// How often old events are taken out of the ledger.
+/// How often old events are deleted from the ledger.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
-/// Rights on the table of fences.
+/// Permissions needed on the fence table.
 pub const FENCE_RIGHTS: [&str; 3] = ["SELECT", "INSERT", "UPDATE"];
-/// Rights on the ledger.
+/// Permissions needed on the ledger.
 pub const LEDGER_RIGHTS: [&str; 3] = ["SELECT", "INSERT", "DELETE"];
 
-/// A name that a table of the handler cannot have.
+/// An invalid name for one of the handler's tables.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// It is no name of a table.
+    /// Not a table name.
     #[error("`{setting}`")]
     Name {
         /// The setting, or the argument.
@@ -83,7 +83,7 @@ pub enum TableError {
         #[source]
         source: NameError,
     },
-    /// It names a database; the connection string is the place for that.
+    /// The name includes a database, which belongs in the connection string.
     #[error("`{setting}`: table `{table}` names a database: name it in the connection string")]
     Database {
         /// The setting, or the argument.
@@ -93,11 +93,11 @@ pub enum TableError {
     },
 }
 
-/// Reads the name of a table, which `setting` has.
+/// Parses the table name in `setting`.
 ///
 /// # Errors
 ///
-/// [`TableError`] if the text is none, or names a database.
+/// [`TableError`] if the text is not a table name, or names a database.
 pub fn table_name(setting: &'static str, text: &str) -> Result<QualifiedName, TableError> {
     let table =
         QualifiedName::parse(text).map_err(|source| TableError::Name { setting, source })?;
@@ -128,10 +128,11 @@ struct Tables {
 #[derive(Debug)]
 struct State {
     connection: Connection,
-    /// What the target looks like; asked for again after an error that may come from a change.
+    /// Columns of the target; read again after an error that a schema change may have caused.
     described: Option<Arc<[Column]>>,
     forget_at: Instant,
-    /// The poller of a call that has not ended: once it is dropped, its transaction may be open on the server.
+    /// The poller of a call that has not finished. If the call is dropped, its transaction may still be open
+    /// on the server.
     unfinished: Option<String>,
 }
 
@@ -154,12 +155,12 @@ impl From<StaleWrite> for Failed {
 }
 
 impl Sql {
-    /// Returns a handler that has not connected yet; `app` tells the pollers of several applications
-    /// apart that write to one database.
+    /// Returns a handler that is not connected yet. `app` separates the pollers of several applications that
+    /// write to one database.
     ///
     /// # Errors
     ///
-    /// [`TableError`] if a table has a name that cannot be.
+    /// [`TableError`] if a table name is invalid.
     pub fn new(app: &str, config: &SqlHandlerConfig) -> Result<Self, TableError> {
         let mut config = config.clone();
         let limit = config.timeout;
@@ -189,7 +190,7 @@ impl Sql {
         Ok(Self { app: app.to_owned(), config, tables, names, state: Mutex::new(state), calls })
     }
 
-    /// Logs in with tokens of `credential` where the connection string asks for tokens.
+    /// Logs in with tokens from `credential` if the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
         self.state.get_mut().connection =
@@ -197,8 +198,8 @@ impl Sql {
         self
     }
 
-    /// Tries a batch until it is written, or another try is not worth it. A second one does no harm
-    /// whatever became of the first: see the module.
+    /// Retries a batch until it is written or a retry is pointless. A retry is harmless whatever became of
+    /// the previous attempt: see the module documentation.
     async fn deliver(
         &self,
         state: &mut State,
@@ -206,7 +207,7 @@ impl Sql {
     ) -> Result<(), HandlerError> {
         let rows = delivery.events.iter().map(|event| {
             EventRow::read(event).map_err(|error| {
-                HandlerError::Rejected(format!("event `{}` is no event: {error}", event.id))
+                HandlerError::Rejected(format!("malformed event `{}`: {error}", event.id))
             })
         });
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
@@ -230,7 +231,7 @@ impl Sql {
             if matches!(error, HandlerError::Rejected(_) | HandlerError::Misconfigured(_)) {
                 state.described = None;
                 if knew_target {
-                    // The target may have been changed since it was described.
+                    // The target may have changed since its columns were read.
                     continue;
                 }
             }
@@ -284,14 +285,14 @@ impl Sql {
     }
 }
 
-/// What is done in a transaction.
+/// The work of one transaction.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     sql: &'a Sql,
     delivery: &'a Delivery<'a>,
     rows: &'a [EventRow<'a>],
     described: &'a [Column],
-    /// Set where it is time to take old events out of the ledger.
+    /// Set if it is time to delete old events from the ledger.
     forget: Option<&'a LedgerConfig>,
 }
 
@@ -306,7 +307,7 @@ impl Work<'_> {
             Some(ledger) => self.note(transaction, ledger).await?,
         };
         self.write_target(transaction, &new).await?;
-        // Not while events come again: what is forgotten then might be one of them.
+        // Not during a redelivery: a deleted event might be one of those that are redelivered.
         if let (Some(ledger), Some(table)) = (self.forget, &self.sql.tables.ledger)
             && new.len() == self.rows.len()
         {
@@ -319,7 +320,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Locks the fence and raises it, or finds that the writer is stale.
+    /// Locks the fence and raises it, or fails because the writer is stale.
     async fn pass_fence(self, transaction: &mut Transaction<'_>) -> Result<(), Failed> {
         let at_fence = |error| Failed::Sql(Step::Fence, error);
         let table = &self.sql.tables.fence;
@@ -333,8 +334,8 @@ impl Work<'_> {
             several => {
                 let (table, command) = &self.sql.names.fence;
                 return Err(HandlerError::Misconfigured(format!(
-                    "the table `{table}` has {} rows for one poller: it is not as `{command}` \
-                     prints it",
+                    "the table `{table}` has {} rows for one poller: it does not match the \
+                     output of `{command}`",
                     several.len()
                 ))
                 .into());
@@ -346,8 +347,8 @@ impl Work<'_> {
         raised.map(drop).map_err(at_fence)
     }
 
-    /// Locks the fence of the poller beside which rows are delivered again, and makes sure that they have
-    /// no newer state which it may have written.
+    /// Locks the fence of the poller that runs alongside this replay, and checks that the rows have no newer
+    /// state that the poller may have written.
     async fn keep_newer_out(
         self,
         transaction: &mut Transaction<'_>,
@@ -358,7 +359,7 @@ impl Work<'_> {
         let mut name = self.of_app(replay_guard.poller);
         let found = transaction.query(&statement::fence(table), &name, read_fence).await;
         if found.map_err(at_fence)?.is_empty() {
-            // The lowest there is: any grant of the poller passes it.
+            // The lowest possible fence, so every grant of the poller passes it.
             name.extend([Param::BigInt(0), Param::BigInt(0)]);
             let first = statement::fence_first(table);
             let made = transaction.query(&first, &name, |_row| Ok(())).await;
@@ -367,11 +368,11 @@ impl Work<'_> {
         if replay_guard.rows.are_unchanged().await? {
             return Ok(());
         }
-        let reason = "rows have changed since they were read, so the batch is read anew".to_owned();
+        let reason = "rows have changed since they were read; the batch is read again".to_owned();
         Err(HandlerError::Throttled { reason, retry_after: Some(Duration::ZERO) }.into())
     }
 
-    /// Notes the events as applied; returns the rows of those that were not before.
+    /// Records the events as applied; returns the rows of those that are new.
     async fn note(
         &self,
         transaction: &mut Transaction<'_>,
@@ -402,13 +403,13 @@ impl Work<'_> {
             Plan::new(&self.sql.config, &self.sql.tables.target, self.described, row)
                 .map_err(HandlerError::Misconfigured)
         };
-        // Of a deleted row only the key is known, so that is checked by itself.
+        // A deleted row has only its key, so deletes need a plan of their own.
         let by_deleted =
             rows.iter().find(|row| row.is_delete()).map(|row| plan(row)).transpose()?;
         let by_kept = rows.iter().find(|row| !row.is_delete()).map(|row| plan(row)).transpose()?;
         let Some(plan) = by_kept.or(by_deleted) else { return Ok(()) };
         for part in plan.parts(&rows)? {
-            // One at a time: a batch is the largest thing in memory.
+            // One statement at a time: a batch is the largest thing in memory.
             let Statement { sql, params } = plan.statement(&part)?;
             let written = transaction.query(&sql, &params, |_row| Ok(())).await;
             written.map_err(|error| Failed::Sql(Step::Target, error))?;
@@ -416,8 +417,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Returns within what an event is applied once: each replay, and each step of a handler chain, which
-    /// may share the ledger with another one.
+    /// Returns the scope within which an event is applied once: each replay, and each step of a handler
+    /// chain, since steps may share a ledger.
     fn scope(&self) -> String {
         let replay_id = self.delivery.replay_id.unwrap_or_default();
         match self.delivery.step {
@@ -426,12 +427,12 @@ impl Work<'_> {
         }
     }
 
-    /// Returns the parameters that every statement on the ledger begins with.
+    /// Returns the leading parameters of every statement on the ledger.
     fn poller(&self) -> Vec<Param> {
         self.of_app(&self.delivery.source.poller)
     }
 
-    /// The same of the fence of `name`.
+    /// Returns the same for the fence of `name`.
     fn of_app(&self, name: &str) -> Vec<Param> {
         vec![Param::Text(self.sql.app.clone()), Param::Text(name.to_owned())]
     }
@@ -463,7 +464,7 @@ impl Handler for Sql {
         written
     }
 
-    /// Waits for the lock of the fence, which a transaction holds until it is rolled back.
+    /// Waits for the fence lock, which an aborted transaction holds until it is rolled back.
     async fn settle(&self) {
         let mut state = self.state.lock().await;
         let Some(poller) = state.unfinished.take() else { return };
@@ -482,7 +483,7 @@ fn number(number: u64) -> Result<Param, HandlerError> {
     number.map_err(|error| HandlerError::Retryable(format!("generation or token: {error}")))
 }
 
-/// Returns the 16 bytes of an event's id, which are written as 32 hex digits.
+/// Returns the 16 bytes of an event id, which is written as 32 hex digits.
 fn binary(id: &EventId) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, _) = id.as_str().as_bytes().as_chunks::<2>();
@@ -511,5 +512,5 @@ fn read_id(row: Row) -> Result<Vec<u8>, SqlError> {
 }
 
 fn other_columns() -> SqlError {
-    SqlError::new(ErrorKind::Configuration, "columns of other types than the DDL has")
+    SqlError::new(ErrorKind::Configuration, "column types differ from those of the DDL")
 }

@@ -361,7 +361,7 @@ async fn a_mistake_in_the_settings_or_the_target_says_what_to_do() {
                 ..config.clone()
             },
             &upsert,
-            "column `other` of `HANDLER__KEY` is none that is written",
+            "column `other` of `HANDLER__KEY` is not written",
         ),
         (
             SqlHandlerConfig { columns: pairs(&["id", "item"]), key: key("item"), ..config },

@@ -100,12 +100,15 @@ async fn a_row_that_the_target_refuses_is_rejected_with_the_reason() {
     let world = world().await;
     let sql = handler(&world);
     for (row, expected) in [
-        (event(1, 1, Some("much too long")), "`dbo.copies` refuses: error 2628: String or binary"),
-        (event(99_999_999, 1, Some("a")), "`dbo.copies` refuses: error 8115"),
+        (
+            event(1, 1, Some("much too long")),
+            "`dbo.copies` rejected the rows: error 2628: String or binary",
+        ),
+        (event(99_999_999, 1, Some("a")), "`dbo.copies` rejected the rows: error 8115"),
         (
             event_of(event(1, 1, None).cursor, 1, "a", "0.125"),
-            "row with key {\"id\":1}: column `amount` of the target, of type `decimal(9, 2)`, takes a \
-             number with no more digits behind the point",
+            "row with key {\"id\":1}: column `amount` of the target, of type `decimal(9, 2)`, expects \
+             a number with no more decimal places than its scale",
         ),
     ] {
         let refused = deliver(&sql, &[event(5, 5, Some("e")), row]).await.unwrap_err();

@@ -1,12 +1,12 @@
-//! What the server says of the target's columns.
+//! The target's columns, as the server describes them.
 
 use highwater_engine::error::ErrorKind;
 use tiberius::{ColumnData, Row};
 
 use crate::connection::SqlError;
 
-/// Columns of the object that `@P1` names. An alias type is shown as the type it stands for; the
-/// types made with CLR code share one system type, and are told apart by their own id.
+/// Columns of the object that `@P1` names. An alias type is shown as its base type. CLR types share one
+/// system type, so they are identified by their own id.
 pub(super) const DESCRIBE: &str = "\
 SELECT c.name, t.name AS type_name, CAST(c.max_length AS int) AS max_length, \
 CAST(c.precision AS int) AS precision, CAST(c.scale AS int) AS scale, c.is_identity, \
@@ -25,9 +25,9 @@ pub(super) struct Column {
     pub(super) max_length: i32,
     pub(super) precision: i32,
     pub(super) scale: i32,
-    /// Whether the server numbers the rows in it.
+    /// Whether it is an identity column.
     pub(super) identity: bool,
-    /// Of text only.
+    /// Text columns only.
     pub(super) collation: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn column(row: Row) -> Result<Column, SqlError> {
         ColumnData::String(collation),
     ] = cells.as_slice()
     else {
-        let text = "the catalogue describes a column in another way than SQL Server does";
+        let text = "the catalogue has an unexpected format for a column";
         return Err(SqlError::new(ErrorKind::Internal, text));
     };
     Ok(Column {

@@ -1,26 +1,26 @@
-//! What an error of the target means for the batch. Pure.
+//! What a SQL error means for the batch. Pure.
 
 use highwater_engine::error::ErrorKind;
 use highwater_engine::handler::HandlerError;
 
 use crate::connection::SqlError;
 
-/// What was being done.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Connecting, beginning, committing.
+    /// Connecting, starting a transaction, committing.
     Connection,
-    /// Asking what the target looks like, or writing to it.
+    /// Reading the target's columns, or writing to it.
     Target,
     Fence,
     Ledger,
 }
 
-/// Names for what an operator has to do.
+/// Names to show in instructions to the operator.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) target: String,
-    /// The table of fences, and the command that prints how to make it.
+    /// The fence table, and the command that prints its DDL.
     pub(super) fence: (String, String),
     /// The same for the ledger.
     pub(super) ledger: (String, String),
@@ -30,7 +30,7 @@ pub(super) struct Names {
 enum Meaning {
     Retry,
     Busy,
-    /// These rows, for good.
+    /// These rows fail permanently.
     Rows,
     Missing,
     Right,
@@ -40,7 +40,7 @@ enum Meaning {
     Settings,
 }
 
-/// Returns what an error does to the batch.
+/// Converts a SQL error into the outcome of the batch.
 pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
     let meaning = match error.number() {
         Some(number) if !error.is_unsent() => meaning(step, number, error.kind),
@@ -63,7 +63,9 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
     HandlerError::Misconfigured(match meaning {
         Meaning::Retry => return HandlerError::Retryable(text),
         Meaning::Busy => return HandlerError::Throttled { reason: text, retry_after: None },
-        Meaning::Rows => return HandlerError::Rejected(format!("`{table}` refuses: {text}")),
+        Meaning::Rows => {
+            return HandlerError::Rejected(format!("`{table}` rejected the rows: {text}"));
+        }
         Meaning::Missing => {
             let remedy = remedy("check `HANDLER__TABLE` and the database of the connection");
             format!(
@@ -77,16 +79,16 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
         }
         Meaning::Table => {
             let remedy = remedy("check `HANDLER__COLUMNS` against the table");
-            format!("{text}: the table `{table}` is not as it must be: {remedy}")
+            format!("{text}: the table `{table}` cannot be written with these settings: {remedy}")
         }
         Meaning::ReadOnly => {
-            format!("{text}: the database can only be read: connect to the primary replica")
+            format!("{text}: the database is read-only: connect to the primary replica")
         }
         Meaning::Settings => text,
     })
 }
 
-/// Judges an error of the server to a statement that was sent.
+/// Classifies a server error about a statement that was sent.
 ///
 /// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
 fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
@@ -95,10 +97,11 @@ fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
         (208 | 4902, _) => Meaning::Missing,
         (229 | 230 | 262 | 297 | 300 | 371, _) => Meaning::Right,
         (3906, _) => Meaning::ReadOnly,
-        // Two processes have met the missing row of a fence at once: one of them is next.
+        // Two processes inserted the missing fence row at the same time; a retry finds it.
         (2601 | 2627, Step::Fence | Step::Ledger | Step::Connection) => Meaning::Retry,
-        // A key that is taken, NULL where none may be, a constraint, a value that is too long or too
-        // large, a conversion that fails, XML or a path that is none, a row too long for its page.
+        // A duplicate key, NULL in a column that is not nullable, a violated constraint, a value that is too
+        // long or too large, a failed conversion, invalid XML or an invalid path, a row that does not fit its
+        // page.
         (
             220
             | 232
@@ -123,8 +126,8 @@ fn meaning(step: Step, number: u32, kind: ErrorKind) -> Meaning {
             | 9400..=9499,
             Step::Target,
         ) => Meaning::Rows,
-        // A column of another name or type, one that the server sets, a view over several tables, a
-        // trigger on a table of ours.
+        // A column with a different name or type, a column that the server sets, a view over several tables,
+        // a trigger on one of our tables.
         (
             206 | 207 | 213 | 257 | 271 | 272 | 273 | 334 | 447 | 448 | 468 | 515 | 529 | 544 | 547
             | 2628 | 4405 | 4406 | 8102 | 8152,
@@ -143,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_the_server_are_judged_by_number_and_step() {
+    fn server_errors_are_classified_by_number_and_step() {
         use ErrorKind::{Configuration, Data, Transient};
         for (step, number, kind, expected) in [
             (Step::Target, 1205, Transient, Meaning::Retry),
@@ -171,15 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_number_is_tried_again_unless_the_settings_are_wrong() {
+    fn errors_without_a_number_are_retried_unless_the_settings_are_wrong() {
         let names = Names {
             target: "dbo.t".to_owned(),
             fence: ("dbo.f".to_owned(), "highwater ddl fence".to_owned()),
             ledger: ("dbo.l".to_owned(), "highwater ddl ledger".to_owned()),
         };
-        let judged = |kind| of(Step::Target, &SqlError::new(kind, "x"), &names);
-        assert!(matches!(judged(ErrorKind::Transient), HandlerError::Retryable(_)));
-        assert!(matches!(judged(ErrorKind::Internal), HandlerError::Retryable(_)));
-        assert!(matches!(judged(ErrorKind::Configuration), HandlerError::Misconfigured(_)));
+        let outcome = |kind| of(Step::Target, &SqlError::new(kind, "x"), &names);
+        assert!(matches!(outcome(ErrorKind::Transient), HandlerError::Retryable(_)));
+        assert!(matches!(outcome(ErrorKind::Internal), HandlerError::Retryable(_)));
+        assert!(matches!(outcome(ErrorKind::Configuration), HandlerError::Misconfigured(_)));
     }
 }

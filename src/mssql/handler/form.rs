@@ -1,16 +1,16 @@
-//! From the JSON form of a value to a parameter, and to the column's own type. Pure.
+//! Converts the JSON form of a value to a parameter, and to the column's type. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! `docs/reference/types.md` says what each type looks like in JSON. What a column of the same type gets is the
-//! same value to the last digit. Where the types differ, the value is converted as an `INSERT` would
-//! convert it, but for what an `INSERT` does silently wrong: a fraction given to a whole number, digits
-//! behind the last one of a decimal, and the offset of a time are refused, never cut.
+//! `docs/reference/types.md` defines the JSON form of each type. A column of the same type gets the same
+//! value, to the last digit. If the types differ, the value is converted as an `INSERT` would convert it,
+//! except where an `INSERT` silently loses data: a fraction in an integer column, excess decimal places, and
+//! the offset of a time are rejected, never truncated.
 //!
-//! A `CAST` cuts text that is too long, and says nothing. So text is cast to the longest type of its
-//! kind, and the assignment to the column, which does complain (2628, 8152), makes it the shorter one.
-//! A key is cast to a type that an index can be searched with, and given the column's collation: two
-//! collations cannot be compared.
+//! A `CAST` silently truncates text that is too long. So text is cast to the longest type of its kind, and
+//! the assignment to the column, which does report an error (2628, 8152), converts it to the shorter type. A
+//! key is cast to a type that supports an index seek, with the column's collation, since two collations
+//! cannot be compared.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,11 +20,11 @@ use super::rows::Scalar;
 use crate::connection::{ColumnType, Param};
 use crate::ident::collation;
 
-/// Most UTF-16 units of a text that is a key; the key of an index may have no more than 1,700 bytes.
+/// Most UTF-16 units of a text key; an index key is limited to 1,700 bytes.
 /// <https://learn.microsoft.com/sql/sql-server/maximum-capacity-specifications-for-sql-server>
 const KEY_UNITS_MAX: usize = 4_000;
 
-/// Families of types that are written alike.
+/// Families of types that are written the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Bit,
@@ -37,7 +37,7 @@ enum Family {
     WideText,
     Xml,
     Binary,
-    /// Read from text by a cast, and by nothing else.
+    /// Types that can only be cast from text.
     Named,
 }
 
@@ -61,12 +61,12 @@ impl Column {
         })
     }
 
-    /// Whether the server sets the column at every write, by its own count.
+    /// Whether it is a `rowversion`, which the server sets at every write.
     pub(super) fn is_row_version(&self) -> bool {
         matches!(self.type_name.as_str(), "timestamp" | "rowversion")
     }
 
-    /// Tells why nothing can be written to the column; `None` where it can.
+    /// Returns why the column cannot be written; `None` if it can.
     pub(super) fn refusal(&self) -> Option<String> {
         let (name, type_name) = (&self.name, &self.type_name);
         if self.is_row_version() {
@@ -99,7 +99,7 @@ impl Column {
         .declared()
     }
 
-    /// Returns the expression that makes a value of the column of a parameter.
+    /// Returns the SQL expression that converts a parameter to a value of the column.
     pub(super) fn cell(&self, parameter: &str, is_key: bool) -> String {
         let family = self.family();
         let wide = if is_key { "4000" } else { "max" };
@@ -108,23 +108,23 @@ impl Column {
         let collate = named.map(|name| format!(" COLLATE {name}")).unwrap_or_default();
         match family {
             Some(Family::CodedText) => format!("CAST({parameter}{collate} AS varchar({narrow}))"),
-            // Only what is compared needs the collation; bytes of UTF-16 cannot have one.
+            // Only a compared value needs the collation; bytes of UTF-16 cannot have one.
             Some(Family::WideText) if is_key => {
                 format!("CAST({parameter}{collate} AS nvarchar({wide}))")
             }
             Some(Family::WideText) => format!("CAST({parameter} AS nvarchar({wide}))"),
             Some(Family::Binary) => format!("CAST({parameter} AS varbinary({narrow}))"),
-            // White space counts.
+            // Style 1 keeps white space.
             Some(Family::Xml) => format!("CONVERT(xml, {parameter}, 1)"),
             _ => format!("CAST({parameter} AS {})", self.declared()),
         }
     }
 
-    /// Returns the parameter for a value in its JSON form.
+    /// Returns the parameter for a value in JSON form.
     ///
     /// # Errors
     ///
-    /// What kind of value the column takes, where this is none.
+    /// The kind of value that the column expects, if this is not one.
     pub(super) fn param(&self, json: &str, is_key: bool) -> Result<Param, &'static str> {
         let value = Scalar::read(json).ok_or("a plain value")?;
         if value == Scalar::Null {
@@ -166,7 +166,7 @@ impl Column {
     }
 
     fn decimal(&self, value: Scalar<'_>) -> Result<Param, &'static str> {
-        const EXPECTED: &str = "a number with no more digits behind the point";
+        const EXPECTED: &str = "a number with no more decimal places than its scale";
         let text = match value {
             Scalar::Number(text) => text.to_owned(),
             Scalar::Text(text) => text,
@@ -196,7 +196,7 @@ impl Column {
         match self.type_name.as_str() {
             "datetimeoffset" => Ok(Param::Text(text)),
             _ if has_offset => Err("a time without an offset"),
-            // A date alone would be read by the rules of the session's language.
+            // A bare date would be parsed by the rules of the session's language.
             "datetime" | "smalldatetime" if day.is_none() && text.contains('-') => {
                 Ok(Param::Text(format!("{text}T00:00:00")))
             }
@@ -217,7 +217,7 @@ fn bit(value: &Scalar<'_>) -> Option<Param> {
 fn whole(value: &Scalar<'_>) -> Option<i64> {
     match value {
         Scalar::Bool(value) => Some(i64::from(*value)),
-        // A float that is whole is written with `.0`.
+        // A float with an integral value is written with `.0`.
         Scalar::Number(text) => text.strip_suffix(".0").unwrap_or(text).parse().ok(),
         Scalar::Text(text) => text.parse().ok(),
         Scalar::Null | Scalar::HalfPair(_) => None,
@@ -234,7 +234,7 @@ fn double(value: &Scalar<'_>) -> Option<f64> {
 }
 
 fn single(value: &Scalar<'_>) -> Option<f32> {
-    // From the text: by way of a double, a few would be one bit off.
+    // Parsed from the text: converting from a double would be one bit off for some numbers.
     let text = match value {
         Scalar::Number(text) => *text,
         Scalar::Text(text) => text.as_str(),
@@ -252,7 +252,7 @@ fn text(value: Scalar<'_>) -> Option<String> {
     }
 }
 
-/// Whether no cast of a key cuts the text, so that it would match another row.
+/// Whether no cast of a key truncates the text: truncated, it would match another row.
 fn fits_key(text: &str, is_key: bool) -> bool {
     !is_key || text.encode_utf16().count() <= KEY_UNITS_MAX
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_never_cut_by_its_cast_and_a_key_can_be_compared() {
+    fn a_cast_never_truncates_a_cell_and_keys_can_be_compared() {
         for (column, cell, key) in [
             (column("int", 4, 10, 0), "CAST(@P1 AS int)", "CAST(@P1 AS int)"),
             (
@@ -312,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn a_value_becomes_a_parameter_or_is_refused_but_never_cut() {
+    fn a_value_is_converted_or_rejected_but_never_truncated() {
         let text = |text: &str| Ok(Param::Text(text.to_owned()));
         let whole = Err("a whole number");
-        let decimal = Err("a number with no more digits behind the point");
+        let decimal = Err("a number with no more decimal places than its scale");
         for (column, json, expected) in [
             (column("bit", 1, 1, 0), "true", Ok(Param::Bool(true))),
             (column("bit", 1, 1, 0), "1", Ok(Param::Bool(true))),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_sets_itself_cannot_be_written() {
+    fn columns_that_the_server_sets_cannot_be_written() {
         let identity = Column { identity: true, ..column("int", 4, 10, 0) };
         for (column, expected) in [
             (identity, "is an `IDENTITY`"),

@@ -1,4 +1,4 @@
-//! Which column goes where, and what is written of a batch. Pure.
+//! Which column goes where, and which rows of a batch are written. Pure.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::ident::QualifiedName;
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     table: &'a QualifiedName,
-    /// Columns of the source, beside those of the target.
+    /// Columns of the source, parallel to `columns`.
     sources: Vec<String>,
     columns: Vec<&'a Column>,
     /// Indexes of the key's columns.
@@ -37,7 +37,7 @@ pub(super) struct Statement {
 }
 
 impl<'a> Plan<'a> {
-    /// Maps the columns of a row to those of the target; a batch's rows all have the same.
+    /// Maps the columns of a row to those of the target. All rows of a batch have the same columns.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ impl<'a> Plan<'a> {
         Ok(Self { table, sources, columns, key })
     }
 
-    /// Returns what is written of `rows`, of which the last one with a key counts, in parts that fit
-    /// into a statement. Deletes come first, so that a new row may have what is unique of a deleted one.
+    /// Returns what to write of `rows`, in parts that fit into one statement. If several rows share a key,
+    /// the last one counts. Deletes come first, so that a new row may reuse a unique value of a deleted one.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     ///
-    /// [`HandlerError::Rejected`] names the row and the column of a value that the target cannot hold.
+    /// [`HandlerError::Rejected`] with the row and the column of a value that the target cannot hold.
     pub(super) fn statement(&self, part: &Part<'_>) -> Result<Statement, HandlerError> {
         let indexes: Vec<usize> =
             if part.is_delete { self.key.clone() } else { (0..self.columns.len()).collect() };
@@ -127,7 +127,7 @@ impl<'a> Plan<'a> {
             rejected(
                 row,
                 &format!(
-                    "column `{}` of the target, of type `{}`, takes {expected}",
+                    "column `{}` of the target, of type `{}`, expects {expected}",
                     column.name,
                     column.declared()
                 ),
@@ -141,22 +141,22 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Columns of the source that are written, and where.
+/// Columns of the source to write, each with its target column.
 fn pairs<'a>(
     config: &SqlHandlerConfig,
     row: &EventRow<'_>,
     find: impl Fn(&str) -> Option<&'a Column>,
 ) -> Vec<(String, String)> {
     if let Some(pairs) = &config.columns {
-        // Of a deleted row there is no more than the key.
-        let is_there = |source: &str| !row.is_delete() || row.get(source).is_some();
-        return pairs.iter().filter(|(source, _)| is_there(source)).cloned().collect();
+        // A deleted row has only its key.
+        let exists = |source: &str| !row.is_delete() || row.get(source).is_some();
+        return pairs.iter().filter(|(source, _)| exists(source)).cloned().collect();
     }
     let mut names: Vec<&String> = row.pk.keys().collect();
     let is_key =
         |name: &&String| row.pk.keys().any(|key| key.to_lowercase() == name.to_lowercase());
     names.extend(row.after.keys().filter(|name| !is_key(name)));
-    // The target counts its own versions.
+    // The target maintains its own row versions.
     names.retain(|name| !find(name).is_some_and(Column::is_row_version));
     names.into_iter().map(|name| (name.clone(), name.clone())).collect()
 }
@@ -183,10 +183,10 @@ fn key(
     let at = key.iter().map(|name| {
         columns.iter().position(|column| same(&column.name, name)).ok_or_else(|| {
             let why = if row.is_delete() {
-                "is none of the source's key, so that a deleted row cannot be found: set \
-                 `HANDLER__DELETES` to `ignore`, or choose the key otherwise"
+                "is not part of the source's key, so deleted rows cannot be found: set \
+                 `HANDLER__DELETES` to `ignore`, or choose another key"
             } else {
-                "is none that is written: name it in `HANDLER__COLUMNS`"
+                "is not written: name it in `HANDLER__COLUMNS`"
             };
             format!("column `{name}` of `HANDLER__KEY` {why}")
         })

@@ -17,7 +17,7 @@ pub(super) type Cells<'a> = BTreeMap<String, &'a RawValue>;
 pub(super) struct EventRow<'a> {
     pub(super) event: &'a ChangeEvent,
     pub(super) pk: Cells<'a>,
-    /// What the row looks like now; empty where it was deleted.
+    /// The row's current state; empty if it was deleted.
     pub(super) after: Cells<'a>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> EventRow<'a> {
         self.event.op == Operation::Delete
     }
 
-    /// Returns the JSON text of a column; a key column may not be among those that are delivered.
+    /// Returns the JSON text of a column. Falls back to the key, since a key column may not be delivered.
     pub(super) fn get(&self, name: &str) -> Option<&'a str> {
         let find = |cells: &Cells<'a>| {
             let exact = cells.get(name).copied();
@@ -52,20 +52,20 @@ impl<'a> EventRow<'a> {
     }
 }
 
-/// A value as its JSON form tells it.
+/// A value, decoded from its JSON form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scalar<'a> {
     Null,
     Bool(bool),
-    /// A number, as it is written.
+    /// A number, as written.
     Number(&'a str),
     Text(String),
-    /// Text with half a surrogate pair in it, as UTF-16.
+    /// Text with an unpaired surrogate, as UTF-16.
     HalfPair(Vec<u16>),
 }
 
 impl<'a> Scalar<'a> {
-    /// Reads a value; `None` for an object or an array, which no column has.
+    /// Reads a value; `None` for an object or an array, which no column holds.
     pub(super) fn read(json: &'a str) -> Option<Self> {
         match json.as_bytes().first()? {
             b'n' => Some(Self::Null),
@@ -84,7 +84,7 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// A JSON string in which each half of a pair is written as if it were a character of its own.
+/// A JSON string in which each unpaired surrogate is encoded as if it were a character.
 struct Wtf8(Vec<u8>);
 
 impl<'de> Deserialize<'de> for Wtf8 {
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Wtf8 {
     }
 }
 
-/// Returns UTF-8 that may hold halves of pairs as UTF-16. <https://wtf-8.codeberg.page>
+/// Converts UTF-8 that may contain unpaired surrogates to UTF-16. <https://wtf-8.codeberg.page>
 fn utf16(bytes: &[u8]) -> Vec<u16> {
     let mut units = Vec::with_capacity(bytes.len());
     let mut bytes = bytes.iter().copied();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pair_keeps_every_unit() {
+    fn an_unpaired_surrogate_keeps_every_unit() {
         let units = vec![0x22, 0x5C, 0x0A, 0xE4, 0xD83D, 0x61, 0x20AC, 0xD83D, 0xDE00, 0xDE00];
         let mut json = String::new();
         Value::HalfPair(units.clone()).push_json(&mut json);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_is_found_in_the_row_then_in_the_key_in_whatever_case() {
+    fn a_column_is_found_in_the_row_then_in_the_key_ignoring_case() {
         let sample = highwater_engine::handler::testing::Sample::new(1);
         let row = EventRow::read(&sample.events[0]).unwrap();
         assert!(row.get("name").unwrap().starts_with("\"line one"));

@@ -1,43 +1,44 @@
-//! The statements of the handler, and those that make its tables. Pure.
+//! SQL statements of the handler, and the DDL of its tables. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! - No `MERGE`: without further hints two of them race each other, and it has known errors of its own.
-//!   <https://learn.microsoft.com/sql/t-sql/statements/merge-transact-sql>. An `UPDATE` of what is there
-//!   and an `INSERT` of what is not, which locks the place of the missing key, do the same.
-//! - The fence is locked by writing to it: the row stays locked until the transaction ends on every
-//!   server and at every isolation level, which a hint on a `SELECT` is not.
-//! - The target has an alias that no table is called by: the name of a table next to it would do.
-//! - Rows are `VALUES` of parameters: a table-valued parameter would need a type in the database, and
-//!   JSON would go through text once more.
+//! - No `MERGE`: without further hints two of them race each other, and it has known bugs.
+//!   <https://learn.microsoft.com/sql/t-sql/statements/merge-transact-sql>. An `UPDATE` of existing rows,
+//!   followed by an `INSERT` of missing ones that locks the range of the missing key, does the same.
+//! - The fence is locked by writing to it. A write lock lasts until the transaction ends on every server and
+//!   at every isolation level; a hint on a `SELECT` does not.
+//! - The target gets an alias that no table has as its name; otherwise the name of another table could
+//!   collide.
+//! - Rows are `VALUES` of parameters. A table-valued parameter would need a type in the database, and JSON
+//!   would convert the values to text once more.
 
 use std::fmt::Write as _;
 
 use super::describe::Column;
 use crate::ident::{QualifiedName, quote};
 
-/// Most parameters of a statement: of the 2,100 that the server takes, `sp_executesql` has two.
+/// Most parameters per statement: the server accepts 2,100, of which `sp_executesql` uses two.
 /// <https://learn.microsoft.com/sql/sql-server/maximum-capacity-specifications-for-sql-server>
 pub(super) const PARAMETERS_MAX: usize = 2_098;
 
-/// Most rows of a statement, as of an `INSERT … VALUES`.
+/// Most rows per statement: the limit of `INSERT … VALUES`.
 /// <https://learn.microsoft.com/sql/t-sql/queries/table-value-constructor-transact-sql>
 pub(super) const ROWS_MAX: usize = 1_000;
 
 /// Parameters of [`ledger`] before the events.
 pub(super) const LEDGER_PARAMETERS: usize = 3;
 
-/// Most rows that [`forget`] deletes at once: fewer than those for which the server locks the table.
+/// Most rows that [`forget`] deletes at once: below the threshold at which the server locks the whole table.
 /// <https://learn.microsoft.com/troubleshoot/sql/database-engine/performance/resolve-blocking-problems-caused-lock-escalation>
 const FORGOTTEN_MAX: usize = 4_000;
 
-/// Returns how many rows of so many columns one statement can hold; `None` where not even one fits.
+/// Returns how many rows of `columns` columns fit into one statement; `None` if not even one does.
 pub(super) fn rows_max(columns: usize) -> Option<usize> {
     let rows = PARAMETERS_MAX.checked_div(columns)?.min(ROWS_MAX);
     (rows > 0).then_some(rows)
 }
 
-/// A table that rows are written to, as far as statements need to know it.
+/// The target table, as far as statements need to know it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<'a> {
     pub(super) table: &'a QualifiedName,
@@ -47,11 +48,11 @@ pub(super) struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Changes the rows that are there, and inserts those that are not.
+    /// Updates the rows that exist, and inserts those that do not.
     pub(super) fn upsert(&self, rows: usize) -> String {
         let (table, values) = (self.table.quoted(), self.values(rows));
         let (names, same_key) = (self.names(""), self.same_key());
-        let given = self.names("hw_v.");
+        let new_values = self.names("hw_v.");
         let others = self.columns.iter().enumerate();
         let others = others.filter(|(index, _)| !self.key.contains(index));
         let set: Vec<String> = others
@@ -67,14 +68,14 @@ impl Shape<'_> {
         }
         write!(
             sql,
-            "INSERT INTO {table} ({names}) SELECT {given} FROM {values} WHERE NOT EXISTS \
+            "INSERT INTO {table} ({names}) SELECT {new_values} FROM {values} WHERE NOT EXISTS \
              (SELECT 1 FROM {table} AS hw_t WITH (UPDLOCK, HOLDLOCK) WHERE {same_key})"
         )
         .unwrap_or_default();
         sql
     }
 
-    /// Deletes the rows that are there.
+    /// Deletes the rows that exist.
     pub(super) fn delete(&self, rows: usize) -> String {
         let (table, values, same_key) = (self.table.quoted(), self.values(rows), self.same_key());
         format!(
@@ -109,8 +110,8 @@ impl Shape<'_> {
     }
 }
 
-/// Locks the fence of a poller until the transaction ends, and answers it; no row where it has none.
-/// `@P1` is the application, `@P2` the poller, in all statements of the fence.
+/// Locks the fence of a poller until the transaction ends, and returns it; no row if there is none. `@P1` is
+/// the application and `@P2` the poller, in all statements of the fence.
 pub(super) fn fence(table: &QualifiedName) -> String {
     format!(
         "UPDATE {} SET [checked_at] = SYSUTCDATETIME() \
@@ -119,7 +120,7 @@ pub(super) fn fence(table: &QualifiedName) -> String {
     )
 }
 
-/// Makes the fence of a poller: `@P3` is the generation, `@P4` the token.
+/// Creates the fence of a poller: `@P3` is the generation, `@P4` the token.
 pub(super) fn fence_first(table: &QualifiedName) -> String {
     format!(
         "INSERT INTO {} ([app], [poller], [generation], [token], [checked_at]) \
@@ -136,8 +137,8 @@ pub(super) fn fence_raise(table: &QualifiedName) -> String {
     )
 }
 
-/// Notes events as applied, and answers those that were not before. `@P1` is the application, `@P2`
-/// the poller, `@P3` the replay; then come the events.
+/// Records events as applied, and returns the new ones. `@P1` is the application, `@P2` the poller, `@P3` the
+/// replay; the events follow.
 pub(super) fn ledger(table: &QualifiedName, events: usize) -> String {
     let table = table.quoted();
     let numbers = (LEDGER_PARAMETERS + 1..).take(events);
@@ -152,7 +153,7 @@ pub(super) fn ledger(table: &QualifiedName, events: usize) -> String {
     )
 }
 
-/// Deletes some of what a poller's ledger need no longer know: `@P3` is minus the days that it is kept.
+/// Deletes some expired events from a poller's ledger: `@P3` is minus the number of days to keep them.
 pub(super) fn forget(table: &QualifiedName) -> String {
     format!(
         "DELETE TOP ({FORGOTTEN_MAX}) FROM {} WHERE [app] = @P1 AND [poller] = @P2 \
@@ -161,7 +162,7 @@ pub(super) fn forget(table: &QualifiedName) -> String {
     )
 }
 
-/// Returns the statement that makes the table of fences.
+/// Returns the DDL of the fence table.
 pub fn create_fence(table: &QualifiedName) -> String {
     format!(
         "CREATE TABLE {} (
@@ -176,7 +177,7 @@ pub fn create_fence(table: &QualifiedName) -> String {
     )
 }
 
-/// Returns the statements that make the table of applied events.
+/// Returns the DDL of the table of applied events.
 pub fn create_ledger(table: &QualifiedName) -> String {
     let index =
         quote(&format!("ix_{}_applied_at", table.object).chars().take(128).collect::<String>());
@@ -194,7 +195,7 @@ CREATE INDEX {index} ON {table} ([app], [poller], [applied_at]);"
     )
 }
 
-/// Returns the statements that give a user of the database rights on a table.
+/// Returns the statements that grant a database user permissions on a table.
 pub fn grant(table: &QualifiedName, rights: &[&str], user: &str) -> String {
     let (table, user) = (table.quoted(), quote(user));
     let grants = rights.iter().map(|right| format!("GRANT {right} ON {table} TO {user};"));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_holds_as_many_rows_as_have_parameters() {
+    fn a_chunk_holds_as_many_rows_as_parameters_allow() {
         for (columns, rows) in
             [(1, Some(1_000)), (2, Some(1_000)), (3, Some(699)), (2_098, Some(1)), (2_099, None)]
         {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_changed_then_inserted_and_deleted_by_key() {
+    fn rows_are_updated_then_inserted_and_deleted_by_key() {
         let table = QualifiedName::parse("ops.[My Copy]").unwrap();
         let columns = [column("a]", "int"), column("b", "nvarchar"), column("k", "int")];
         let all: Vec<&Column> = columns.iter().collect();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn fence_and_ledger_are_asked_in_one_statement_each() {
+    fn fence_and_ledger_take_one_statement_each() {
         let table = QualifiedName::parse("t").unwrap();
         expect![[r#"
             UPDATE [dbo].[t] SET [checked_at] = SYSUTCDATETIME() OUTPUT inserted.[generation], inserted.[token] WHERE [app] = @P1 AND [poller] = @P2

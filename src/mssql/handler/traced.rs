@@ -1,13 +1,13 @@
 //! The span of a delivery to a table.
 //!
-//! Conventions: <https://opentelemetry.io/docs/specs/semconv/db/sql-server/>. No content is in a span, nor an address
-//! beyond the host, and rows have no place for the trace's context.
+//! Conventions: <https://opentelemetry.io/docs/specs/semconv/db/sql-server/>. The span holds no content, and
+//! no address beyond the host. Rows have no place for the trace context.
 
 use highwater_engine::trace::span;
 use tracing::Span;
 use tracing::field::Empty;
 
-/// The port that goes without saying.
+/// The default port, which the conventions leave out.
 const SQL_PORT: u16 = 1433;
 
 /// Returns the span of the statements that write a batch to a table.
