@@ -1,11 +1,11 @@
-//! Connections to SQL Server: connecting, running one statement, and what an error means.
+//! Connections to SQL Server: connecting, running one statement, and classifying errors.
 //!
-//! # Why so
+//! # Design
 //!
-//! A connection of the driver is out of step with its server after a dropped future, a time-out or a
-//! cancelled query, and a result read then belongs to another statement. So a client is taken out of
-//! its [`Connection`] before each statement and put back only after a complete answer; whatever else
-//! happens, it is dropped, and the next statement connects anew. Queries are never cancelled.
+//! After a dropped future, a time-out or a cancelled query, a connection of the driver is out of step with
+//! its server: the next result belongs to another statement. So a client is moved out of its [`Connection`]
+//! before each statement and returned only after a complete answer. In every other case it is dropped, and
+//! the next statement reconnects. Queries are never cancelled.
 
 mod column_type;
 mod connect;
@@ -37,16 +37,16 @@ pub use param::Param;
 pub use retry::{Retries, RetryTerms};
 pub use transaction::Transaction;
 
-/// Longest rest of a connection that is used again. Azure's network forgets an idle flow after four
-/// minutes without telling either end.
+/// Longest idle time of a connection that is reused. Azure's network drops an idle flow after four minutes
+/// without notifying either end.
 /// <https://learn.microsoft.com/azure/load-balancer/load-balancer-tcp-idle-timeout>
 const IDLE_MAX: Duration = Duration::from_secs(180);
-/// How much longer than the driver's own limit a statement is waited for, whatever the driver does.
+/// How much longer than the driver's own limit to wait for a statement, in case the driver does not return.
 const GUARD: Duration = Duration::from_secs(2);
-/// Above this severity the server ends the connection, or may.
+/// Above this severity the server closes the connection, or may close it.
 const SEVERITY_KEPT_MAX: u8 = 16;
 
-/// One connection, made when first used and again whenever the last one broke.
+/// One connection, opened on first use and reopened after it broke.
 #[derive(Debug)]
 pub struct Connection {
     settings: SqlConnection,
@@ -62,33 +62,33 @@ struct Idle {
 
 impl std::fmt::Debug for Idle {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The driver's own form dumps the bytes it has read.
+        // The driver's own `Debug` output includes the bytes it has read.
         formatter.debug_struct("Idle").field("since", &self.since).finish_non_exhaustive()
     }
 }
 
 impl Connection {
-    /// Returns a connection that is not made yet. A credential is needed for token logins only.
+    /// Returns a connection that is not open yet. Only token logins need a credential.
     pub fn new(settings: SqlConnection, credential: Option<Arc<dyn TokenCredential>>) -> Self {
         Self { settings, credential, idle: None, foreign_text: None }
     }
 
-    /// Returns what the server makes of text that is cast to bytes, where that is not UTF-16. Known once
-    /// a statement has run.
+    /// Returns the server's conversion of text to bytes, if that is not UTF-16. Known after the first
+    /// statement.
     pub fn foreign_text(&self) -> Option<&ForeignText> {
         self.foreign_text.as_ref()
     }
 
-    /// Runs one statement in one round trip and returns what `read` makes of its rows.
+    /// Runs one statement in one round trip, and returns its rows as converted by `read`.
     ///
-    /// A connection that has rested may have been closed from afar; if it breaks before the first
-    /// row, the statement is sent once more on a new one. It must therefore be one that only reads.
-    /// A drop leaves the connection unconnected.
+    /// The server may have closed an idle connection. If it breaks before the first row, the statement is
+    /// sent again on a new connection, so the statement must be read-only. If the call is dropped, the
+    /// connection is closed.
     ///
     /// # Errors
     ///
-    /// [`SqlError`] if no connection can be made, the statement fails or takes longer than the
-    /// command time-out, or `read` refuses a row.
+    /// [`SqlError`] if no connection can be opened, the statement fails or exceeds the command time-out, or
+    /// `read` rejects a row.
     pub async fn query<T>(
         &mut self,
         sql: &str,
@@ -98,7 +98,7 @@ impl Connection {
         if let Some(client) = self.take() {
             match self.run(client, sql, params, &mut read).await {
                 Err(Failure::BeforeFirstRow(error)) if error.is_broken_connection() => {
-                    tracing::debug!(%error, "Connection broke while it rested, connecting again");
+                    tracing::debug!(%error, "Idle connection broke, reconnecting");
                 }
                 other => return other.map_err(Failure::into_error),
             }
@@ -107,14 +107,14 @@ impl Connection {
         self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
     }
 
-    /// Runs one statement as [`Connection::query`] does, but never sends it twice.
+    /// Runs one statement like [`Connection::query`], but never sends it twice.
     ///
-    /// For a statement that writes: if the connection breaks, it may have run.
+    /// For statements that write: if the connection breaks, the statement may have run.
     ///
     /// # Errors
     ///
-    /// As [`Connection::query`], and if a connection broke while it rested.
-    /// [`SqlError::is_unsent`] tells what never left from what may have run.
+    /// As [`Connection::query`], and if an idle connection broke. [`SqlError::is_unsent`] separates
+    /// statements that were never sent from those that may have run.
     pub async fn query_once<T>(
         &mut self,
         sql: &str,
@@ -128,11 +128,10 @@ impl Connection {
         self.run(client, sql, params, &mut read).await.map_err(Failure::into_error)
     }
 
-    /// Returns how the server would run `batch`, which it does not: its plan as XML, in the rows that
-    /// `read` is given.
+    /// Returns the server's estimated plan for `batch`, without running it: XML, in the rows given to `read`.
     ///
-    /// On a connection of its own, since the setting that asks for plans stays with a session. The
-    /// login needs the right `SHOWPLAN`.
+    /// Uses a separate connection, since the setting that requests plans stays with the session. The login
+    /// needs the permission `SHOWPLAN`.
     ///
     /// # Errors
     ///
@@ -147,7 +146,7 @@ impl Connection {
         let failed = |error| SqlError::of(action, error);
         let limit = self.settings.command_timeout;
         let rows = timeout(limit + GUARD, async {
-            // It has to be alone in its batch.
+            // The `SET` must be the only statement in its batch.
             let set = client.simple_query("SET SHOWPLAN_XML ON").await.map_err(failed)?;
             set.into_results().await.map_err(failed)?;
             let plan = client.simple_query(batch).await.map_err(failed)?;
@@ -159,7 +158,7 @@ impl Connection {
         rows.into_iter().flatten().map(read).collect()
     }
 
-    /// Takes the client out, unless it has rested for too long.
+    /// Returns the idle client, unless it has been idle for too long.
     fn take(&mut self) -> Option<Box<Client>> {
         let idle = self.idle.take().filter(|idle| idle.since.elapsed() <= IDLE_MAX);
         idle.map(|idle| idle.client)
@@ -190,7 +189,7 @@ impl Connection {
     }
 }
 
-/// Runs one statement; gives the client back where it is fit for another.
+/// Runs one statement; returns the client too if it can be reused.
 async fn answered<T>(
     mut client: Box<Client>,
     limit: Duration,
@@ -204,18 +203,18 @@ async fn answered<T>(
             Err(Failure::AfterFirstRow(SqlError::timeout("run a statement", limit, elapsed)))
         },
     );
-    let whole = match &rows {
+    let reusable = match &rows {
         Ok(_) => true,
         Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
-            // A database that has moved answers on a new connection only.
+            // A database that has moved is reachable only through a new connection.
             error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
                 && error.again() != Some(Again::Anew)
         }
     };
-    (rows, whole.then_some(client))
+    (rows, reusable.then_some(client))
 }
 
-/// Tells whether a statement may be sent once more.
+/// Whether a failed statement may be sent again.
 enum Failure {
     BeforeFirstRow(SqlError),
     AfterFirstRow(SqlError),

@@ -1,10 +1,10 @@
-//! Where a database is and how to log in: an ADO.NET connection string, read strictly.
+//! Where a database is and how to log in: a strict parser for ADO.NET connection strings.
 //!
-//! # Why so
+//! # Design
 //!
-//! The driver's own reader skips keys it does not know and connects to `localhost` where a server is
-//! missing. A poller that reads from the wrong place must not start, so every key has to be known, and
-//! all mistakes are reported at once. Mistakes never quote a value that could be a secret.
+//! The driver's own parser skips unknown keys, and connects to `localhost` if the server is missing. A poller
+//! that reads from the wrong host_part must not start, so every key must be known, and all errors are reported at
+//! once. Errors never quote a value that could be a secret.
 
 mod keys;
 mod text;
@@ -24,10 +24,10 @@ const PORT_DEFAULT: u16 = 1433;
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// ADO.NET's default for `Command Timeout`.
 const COMMAND_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-/// Stands for the tenant that a user's name belongs to.
+/// Stands for the tenant of the user's name.
 /// <https://learn.microsoft.com/entra/identity-platform/v2-oauth-ropc#authorization-request>
 const TENANT_OF_THE_USER: &str = "organizations";
-/// Longest time-out that is believed to be meant: an hour.
+/// Longest accepted time-out, one hour; a longer one is probably a mistake.
 const TIMEOUT_MAX_SECONDS: u32 = 3600;
 
 /// A server, a database, and how to log in.
@@ -35,27 +35,27 @@ const TIMEOUT_MAX_SECONDS: u32 = 3600;
 pub struct SqlConnection {
     /// Name or address of the server.
     pub host: String,
-    /// Named instance, told to the server; the port alone decides where to connect.
+    /// Named instance, sent to the server; the port alone decides where to connect.
     pub instance: Option<String>,
     /// TCP port.
     pub port: u16,
-    /// The database; the login's default one when absent.
+    /// The database; the login's default database if absent.
     pub database: Option<String>,
     /// How to log in.
     pub auth: SqlAuth,
     /// How much is encrypted.
     pub encrypt: Encrypt,
-    /// Take any certificate. Not for production.
+    /// Accepts any certificate. Not for production.
     pub trust_server_certificate: bool,
-    /// Name to look for in the certificate instead of the host.
+    /// Name to expect in the certificate instead of the host.
     pub host_name_in_certificate: Option<String>,
     /// File with the certificate of the authority that signed the server's.
     pub server_certificate: Option<String>,
-    /// Limit for connecting, logging in included.
+    /// Time limit for connecting, including the login.
     pub connect_timeout: Duration,
-    /// Limit for one statement, its rows included.
+    /// Time limit for one statement, including its rows.
     pub command_timeout: Duration,
-    /// What `APP_NAME()` says on the server.
+    /// Value of `APP_NAME()` on the server.
     pub application_name: String,
     /// Asks an availability group for a readable secondary.
     pub application_intent_read_only: bool,
@@ -68,7 +68,7 @@ pub struct SqlConnection {
 /// How to log in.
 #[derive(Clone, Debug)]
 pub enum SqlAuth {
-    /// With a login of the server, or a contained user.
+    /// With a server login, or a contained user.
     Password {
         /// Its name.
         user: String,
@@ -94,16 +94,16 @@ pub enum SqlAuth {
         /// Secret of the application, from `Password`.
         secret: SecretString,
     },
-    /// With a token of a user of Microsoft Entra who has a password.
+    /// With a token of a Microsoft Entra user who has a password.
     EntraUser {
         /// Such as `ada@acme.example`.
         user: String,
         /// The user's password.
         password: SecretString,
-        /// Tenant of the process, or what stands for that of the user's name.
+        /// Tenant of the process, or a placeholder for the tenant of the user's name.
         tenant: String,
     },
-    /// With a token from wherever the environment offers one.
+    /// With a token from any source that the environment offers.
     Default {
         /// Client id of a user-assigned identity, from `User ID`.
         client_id: Option<String>,
@@ -115,28 +115,28 @@ pub enum SqlAuth {
 pub enum Encrypt {
     /// Everything, or no connection: the default.
     Mandatory,
-    /// The login; the rest too where the server insists.
+    /// The login; the rest too if the server requires it.
     Optional,
-    /// TDS 8.0: TLS before the first byte of the protocol, and a valid certificate.
+    /// TDS 8.0: TLS from the first byte, and a valid certificate.
     Strict,
     /// Nothing, not even the password: `Encrypt=DANGER_PLAINTEXT`, for development.
     Plain,
 }
 
 impl SqlConnection {
-    /// Reads an ADO.NET connection string.
+    /// Parses an ADO.NET connection string.
     ///
-    /// As in ADO.NET the last of several equal keys counts, and an empty value means the default.
+    /// As in ADO.NET, the last of several equal keys counts, and an empty value means the default.
     ///
     /// # Errors
     ///
-    /// Every mistake of the text, each in words for the operator and without secrets.
+    /// All errors of the text, each in words for the operator and without secrets.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         Self::parse_for_tenant(text, None)
     }
 
-    /// Reads an ADO.NET connection string, whose service principal or user is one of `tenant` unless
-    /// it says otherwise.
+    /// Parses an ADO.NET connection string. Its service principal or user belongs to `tenant` unless the
+    /// string says otherwise.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl SqlConnection {
     pub fn parse_for_tenant(text: &str, tenant: Option<&str>) -> Result<Self, Vec<String>> {
         if text::is_address(text) {
             return Err(vec![
-                "this is an address, as of JDBC: write it as ADO.NET does, `Server=tcp:host,1433;\
+                "this is a URL, as used by JDBC: use the ADO.NET form, `Server=tcp:host,1433;\
                  Database=…;User ID=…;Password=…`"
                     .to_owned(),
             ]);
@@ -154,7 +154,7 @@ impl SqlConnection {
         let server = reader.server();
         let encrypt = reader.encrypt();
         let auth = reader.auth();
-        reader.refuse_what_is_not_supported();
+        reader.reject_unsupported_values();
         let connection = Self {
             host: server.host,
             instance: server.instance,
@@ -181,8 +181,8 @@ impl SqlConnection {
     fn check_trust(&self, mistakes: &mut Vec<String>) {
         if self.trust_server_certificate && self.server_certificate.is_some() {
             mistakes.push(
-                "`TrustServerCertificate` takes any certificate, `ServerCertificate` only some: \
-                 give one of them"
+                "`TrustServerCertificate` accepts any certificate, `ServerCertificate` only some: \
+                 set only one of them"
                     .to_owned(),
             );
         }
@@ -196,17 +196,17 @@ impl SqlConnection {
     }
 }
 
-/// Returns the keys of a connection string with their values, as far as it can be read.
+/// Returns the keys of a connection string with their values, as far as it can be parsed.
 pub fn pairs(text: &str) -> impl Iterator<Item = (String, String)> + use<> {
     text::split(text).0.into_iter().map(|pair| (pair.key, pair.value))
 }
 
-/// Returns the keys of connection strings and what each does, as a table in Markdown.
+/// Returns the keys of connection strings and their effects, as a Markdown table.
 pub fn connection_keys_table() -> String {
     keys::table()
 }
 
-/// Keeps the last value of each key that means something here, and reports the others.
+/// Keeps the last value of each key that has an effect here, and reports the others.
 fn known<'a>(pairs: &'a [Pair], mistakes: &mut Vec<String>) -> BTreeMap<Key, &'a Pair> {
     let mut values = BTreeMap::new();
     let mut after_open_password = false;
@@ -234,12 +234,12 @@ fn unknown(key: &str, after_open_password: bool) -> String {
     let meant =
         keys::suggestion(key).map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"));
     if after_open_password {
-        // It may be the rest of a password that holds `;`.
+        // This may be the rest of a password that contains `;`.
         return format!(
-            "the key after the password is not known{meant}; a password that holds `;` needs quotes"
+            "unknown key after the password{meant}; quote a password that contains `;`"
         );
     }
-    format!("key `{key}` is not known{meant}")
+    format!("unknown key `{key}`{meant}")
 }
 
 struct Server {
@@ -248,16 +248,16 @@ struct Server {
     port: u16,
 }
 
-/// Takes values out of the pairs, and collects what is wrong with them.
+/// Reads values from the pairs, and collects errors.
 struct Reader<'a> {
     values: BTreeMap<Key, &'a Pair>,
-    /// Tenant of a service principal or a user that names none.
+    /// Tenant of a service principal or a user that does not name one.
     tenant: Option<&'a str>,
     mistakes: Vec<String>,
 }
 
 impl Reader<'_> {
-    /// Returns the value of a key; `None` where it is absent or empty.
+    /// Returns the value of a key; `None` if it is absent or empty.
     fn value(&self, key: Key) -> Option<&str> {
         self.values.get(&key).map(|pair| pair.value.as_str()).filter(|value| !value.is_empty())
     }
@@ -266,7 +266,7 @@ impl Reader<'_> {
         self.value(key).map(str::to_owned)
     }
 
-    /// Reports a value of a key that holds no secret.
+    /// Reports an invalid value of a key that holds no secret.
     fn refuse(&mut self, key: Key, expected: impl Display) {
         if let Some(pair) = self.values.get(&key) {
             self.mistakes.push(format!("`{}` is `{}`, must be {expected}", pair.key, pair.value));
@@ -354,7 +354,7 @@ impl Reader<'_> {
                 | "activedirectorydevicecodeflow"
                 | "activedirectoryintegrated"),
             ) => {
-                let advice = for_people(kind);
+                let advice = replacement_for(kind);
                 self.refuse(Key::Authentication, advice);
                 SqlAuth::Default { client_id: None }
             }
@@ -369,11 +369,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the client id of an identity, which needs no password.
+    /// Returns the client id of an identity, which has no password.
     fn client_id(&mut self) -> Option<String> {
         if self.value(Key::Password).is_some() {
             self.mistakes
-                .push("`Password` has no use with this `Authentication`: remove it".into());
+                .push("`Password` has no effect with this `Authentication`: remove it".into());
         }
         self.text(Key::User)
     }
@@ -410,7 +410,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a value that must be there; empty, and reported, where it is not.
+    /// Returns a required value; if it is missing, reports that and returns an empty string.
     fn required(&mut self, key: Key, what: &str) -> String {
         self.text(key).unwrap_or_else(|| {
             self.mistakes.push(format!("{what} is missing"));
@@ -424,7 +424,7 @@ impl Reader<'_> {
         SqlAuth::Password { user, password: password.into() }
     }
 
-    fn refuse_what_is_not_supported(&mut self) {
+    fn reject_unsupported_values(&mut self) {
         let library = self.value(Key::NetworkLibrary).map(plain);
         if library.is_some_and(|name| name != "dbmssocn") {
             self.refuse(Key::NetworkLibrary, "`dbmssocn`: only TCP is supported");
@@ -447,38 +447,40 @@ impl Reader<'_> {
     }
 }
 
-/// Says what to use instead of a kind of login that takes a person or a Windows domain.
-fn for_people(kind: &str) -> &'static str {
+/// Suggests a replacement for a login that needs a person or a Windows domain.
+fn replacement_for(kind: &str) -> &'static str {
     match kind {
         "activedirectoryintegrated" => {
-            "`Active Directory Managed Identity`, say: Highwater runs in no Windows domain"
+            "for example `Active Directory Managed Identity`: Highwater does not run in a Windows domain"
         }
-        _ => "`Active Directory Managed Identity`, say: nobody is there to log in by hand",
+        _ => {
+            "for example `Active Directory Managed Identity`: there is no user to log in interactively"
+        }
     }
 }
 
-/// Reads `[tcp:]host[\instance][,port]`.
+/// Parses `[tcp:]host[\instance][,port]`.
 fn server(text: &str) -> Result<Server, &'static str> {
     let lower = text.to_lowercase();
     if ["np:", "lpc:", "admin:", "(localdb)"].iter().any(|prefix| lower.starts_with(prefix)) {
         return Err("like `tcp:host,1433`: only TCP is supported");
     }
     let address = lower.strip_prefix("tcp:").and_then(|rest| text.get(text.len() - rest.len()..));
-    let (place, port) = match address.unwrap_or(text).split_once(',') {
-        Some((place, port)) => {
+    let (host_part, port) = match address.unwrap_or(text).split_once(',') {
+        Some((host_part, port)) => {
             let port = port.trim().parse().ok().filter(|port| *port != 0);
-            (place, Some(port.ok_or("like `tcp:host,1433`, with a port from 1 to 65535")?))
+            (host_part, Some(port.ok_or("like `tcp:host,1433`, with a port from 1 to 65535")?))
         }
         None => (address.unwrap_or(text), None),
     };
-    let (host, instance) = match place.trim().split_once('\\') {
+    let (host, instance) = match host_part.trim().split_once('\\') {
         Some((host, instance)) => (host.trim(), Some(instance.trim().to_owned())),
-        None => (place.trim(), None),
+        None => (host_part.trim(), None),
     };
     if instance.is_some() && port.is_none() {
         return Err(
-            "with the port of the instance, like `host\\instance,1434`: the browser service is \
-                    not asked",
+            "with the port of the instance, like `host\\instance,1434`: the SQL Server Browser is \
+                    not used",
         );
     }
     if host.matches(':').count() == 1 {

@@ -330,7 +330,7 @@ async fn each_session_gives_way_to_others() {
         ..world.flights(RowVersion)
     };
     let (_, text) = failure(settings).await;
-    assert!(text.starts_with("set the session up: error 229"), "{text}");
+    assert!(text.starts_with("set up the session: error 229"), "{text}");
 }
 
 #[tokio::test]

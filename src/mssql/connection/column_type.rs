@@ -1,6 +1,6 @@
-//! A column's type, as the catalogue tells it and as it would be declared.
+//! A column's type, as the catalogue describes it and as DDL declares it.
 
-/// What `sys.columns` tells of a column's type.
+/// A column's type, as in `sys.columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ColumnType<'a> {
     /// Name of the base type, in lower case.
@@ -24,7 +24,7 @@ impl ColumnType<'_> {
             "char" | "varchar" | "binary" | "varbinary" => length(1),
             "decimal" | "numeric" => format!("{name}({precision}, {scale})"),
             "datetime2" | "datetimeoffset" | "time" => format!("{name}({scale})"),
-            // A value can be converted to it, but none can be declared with its name.
+            // A value can be converted to this type, but a column cannot be declared with its name.
             "timestamp" | "rowversion" => "binary(8)".to_owned(),
             _ => name.to_owned(),
         }

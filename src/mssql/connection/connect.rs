@@ -1,4 +1,4 @@
-//! Making a connection: network, TLS, login, redirects, session settings.
+//! Opening a connection: network, TLS, login, redirects, session settings.
 
 use std::time::Duration;
 
@@ -18,24 +18,24 @@ use super::error::{Limit, STRICT, SqlError};
 
 pub(super) type Client = tiberius::Client<Compat<TcpStream>>;
 
-/// Most redirects followed: Azure sends a login from its gateway to the node, once.
+/// Most redirects to follow: Azure redirects a login once, from its gateway to the node.
 const REDIRECTS_MAX: usize = 2;
-/// What a token for the database is asked for.
+/// Scope of a token for the database.
 const TOKEN_SCOPE: &str = "https://database.windows.net/.default";
-/// Longest wait for a lock. A wait that ends keeps its connection, a statement that does not costs it.
+/// Longest wait for a lock. A lock time-out keeps the connection; a statement time-out costs it.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Text that no two encodings turn into the same bytes: one, two, three and four bytes in UTF-8.
+/// Text that has different bytes in every encoding: characters of one, two, three and four bytes in UTF-8.
 const SAMPLE: &str = "Aé€😀";
 
 /// A connection that is ready for statements.
 pub(super) struct Connected {
     pub(super) client: Client,
-    /// The bytes into which the server casts `nvarchar`, where they are not UTF-16.
+    /// The bytes to which the server converts `nvarchar`, if they are not UTF-16.
     pub(super) foreign_text: Option<ForeignText>,
 }
 
-/// What a server that is not SQL Server makes of `nvarchar` where it is cast to bytes.
+/// How a server that is not SQL Server converts `nvarchar` to bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignText(Vec<u8>);
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for ForeignText {
 }
 
 impl ForeignText {
-    /// Returns what the answer to the sample says; `None` where it is UTF-16.
+    /// Reads the server's answer to the sample; `None` if it is UTF-16.
     fn read(results: &[Vec<Row>]) -> Option<Self> {
         let row = results.last().and_then(|rows| rows.first());
         Self::of(row.and_then(|row| row.try_get(0).ok().flatten()).unwrap_or_default())
@@ -59,10 +59,10 @@ impl ForeignText {
     }
 }
 
-/// Returns what is set in each session, and asks how the server casts text.
+/// Returns the settings of each session, followed by a query for the server's text encoding.
 ///
-/// A poller gives way to the work of others, and never waits long for a lock. Where a server's
-/// `user options` begin transactions by themselves, a single statement would never be committed.
+/// A poller yields to other work, and never waits long for a lock. If the server's `user options` start
+/// transactions implicitly, a single statement would never be committed, so that is turned off.
 fn session(command_timeout: Duration) -> String {
     let lock_wait = LOCK_WAIT_MAX.min(command_timeout / 2).as_millis();
     format!(
@@ -72,7 +72,7 @@ fn session(command_timeout: Duration) -> String {
     )
 }
 
-/// Connects, logs in and sets the session up, all within the connect time-out.
+/// Connects, logs in and sets up the session, all within the connect time-out.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub(super) async fn connect(
     let action = format!("connect to {}:{}", settings.host, settings.port);
     let limit = settings.connect_timeout;
     let deadline = Instant::now() + limit;
-    // Told apart from a silent server: where there is no identity, nobody answers.
+    // Separate from a silent server: without an identity, the token request has no answer at all.
     let auth =
         timeout_at(deadline, auth(settings, credential)).await.unwrap_or_else(|elapsed| {
             let limit = Limit::Connect(limit);
@@ -93,7 +93,7 @@ pub(super) async fn connect(
     timeout_at(deadline, async {
         let config = config(settings, auth);
         let mut client = open(settings, config, &action).await?;
-        let failed = |error| SqlError::of("set the session up", error);
+        let failed = |error| SqlError::of("set up the session", error);
         let session = client.simple_query(session(settings.command_timeout)).await;
         let results = session.map_err(failed)?.into_results().await.map_err(failed)?;
         Ok(Connected { client, foreign_text: ForeignText::read(&results) })
@@ -108,7 +108,7 @@ pub(super) async fn connect(
     })
 }
 
-/// Logs in, wherever the server sends the login to.
+/// Logs in, following redirects.
 async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<Client, SqlError> {
     let mut config = config;
     let (mut host, mut port) = (settings.host.clone(), settings.port);
@@ -121,7 +121,7 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
         }
         action = format!("{action}, redirected to {host}:{port}");
         tracing::debug!(%host, port, "Following a redirect");
-        // The rest of the configuration stays: the database above all.
+        // Keep the rest of the configuration, above all the database.
         if let Some((name, instance)) = host.clone().split_once('\\') {
             config.instance_name(instance);
             name.clone_into(&mut host);
@@ -135,21 +135,21 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
 
 enum LogIn {
     Done(Box<Client>),
-    /// The server names another one, and its port.
+    /// The server redirects to another host and port.
     Elsewhere(String, u16),
 }
 
-/// The part of the connect time-out after which a server counts as one that does not know TLS from the first byte.
+/// Fraction of the connect time-out after which a server counts as not supporting TLS from the first byte.
 const STRICT_ANSWER_PART: u32 = 3;
 
-/// Returns a connection twice: one to use, and one to see whether anything comes.
-fn twins(tcp: TcpStream) -> std::io::Result<(TcpStream, TcpStream)> {
+/// Returns a connection twice: one handle to use, and one to watch for incoming data.
+fn duplicate(tcp: TcpStream) -> std::io::Result<(TcpStream, TcpStream)> {
     let tcp = tcp.into_std()?;
-    let twin = tcp.try_clone()?;
-    Ok((TcpStream::from_std(tcp)?, TcpStream::from_std(twin)?))
+    let copy = tcp.try_clone()?;
+    Ok((TcpStream::from_std(tcp)?, TcpStream::from_std(copy)?))
 }
 
-/// Returns once nothing has come for so long; never where something comes, or nobody looks.
+/// Returns once nothing was received for `patience`; never if something is received, or there is no probe.
 async fn silence(probe: Option<TcpStream>, patience: Duration) {
     if let Some(probe) = probe
         && timeout(patience, probe.readable()).await.is_err()
@@ -159,7 +159,7 @@ async fn silence(probe: Option<TcpStream>, patience: Duration) {
     std::future::pending::<()>().await;
 }
 
-/// Logs in at one server; a second time where this machine has no certificates of its own.
+/// Logs in at one server; a second time if this machine has no root certificates.
 async fn log_in(
     config: &mut Config,
     (host, port, all_at_once): (&str, u16, bool),
@@ -172,8 +172,9 @@ async fn log_in(
         let mut tcp = tcp.map_err(|error| SqlError::dial(action, error))?;
         let mut probe = None;
         if encrypt == Encrypt::Strict {
-            let twins = twins(tcp).map_err(|e| SqlError::dial(action, DialError::Connect(e)))?;
-            (tcp, probe) = (twins.0, Some(twins.1));
+            let duplicate =
+                duplicate(tcp).map_err(|e| SqlError::dial(action, DialError::Connect(e)))?;
+            (tcp, probe) = (duplicate.0, Some(duplicate.1));
         }
         let patience = settings.connect_timeout / STRICT_ANSWER_PART;
         let connected = tokio::select! {
@@ -213,16 +214,16 @@ async fn auth(
              use `User ID` and `Password`",
         ));
     };
-    // The credential keeps its token until shortly before it expires.
+    // The credential caches its token until shortly before it expires.
     let token = credential.get_token(&[TOKEN_SCOPE], None).await;
     let token = token.map_err(|error| SqlError::token(token_action(&settings.auth), &error))?;
     Ok(AuthMethod::aad_token(token.token.secret()))
 }
 
-/// Returns what is done first where the connection string asks for a token.
+/// Describes the token request, for error messages.
 fn token_action(auth: &SqlAuth) -> &'static str {
     match auth {
-        // A refusal says what to check.
+        // The identity service's answer says what to check.
         SqlAuth::EntraUser { .. } => "get a token for the database",
         SqlAuth::Password { .. }
         | SqlAuth::ManagedIdentity { .. }
@@ -254,7 +255,7 @@ fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {
         Encrypt::Strict => EncryptionLevel::Strict,
         Encrypt::Plain => EncryptionLevel::NotSupported,
     });
-    // The driver panics where both are set; one excludes the other.
+    // The driver panics if both are set; each excludes the other.
     if let Some(path) = &settings.server_certificate {
         config.trust_cert_ca(path);
     } else if settings.trust_server_certificate {
@@ -266,10 +267,10 @@ fn config(settings: &SqlConnection, auth: AuthMethod) -> Config {
     if let Some(size) = settings.packet_size {
         config.packet_size(size.into());
     }
-    // Connecting is limited as a whole, and by one error.
+    // One limit covers the whole connection, so that there is one error.
     config.handshake_timeout(None);
     config.command_timeout(Some(settings.command_timeout));
-    // A lone surrogate in a string must not stop a poller.
+    // An unpaired surrogate in a string must not stop a poller.
     config.lossy_utf16_decoding(true);
     config
 }
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_utf_16_is_text_as_sql_server_has_it() {
+    fn only_utf_16_is_the_encoding_of_sql_server() {
         let utf16 = |order: fn(u16) -> [u8; 2]| SAMPLE.encode_utf16().flat_map(order).collect();
         let (expected, swapped): (Vec<u8>, Vec<u8>) =
             (utf16(u16::to_le_bytes), utf16(u16::to_be_bytes));
@@ -287,12 +288,12 @@ mod tests {
         for other in [&swapped, SAMPLE.as_bytes(), b"A", b""] {
             assert!(ForeignText::of(other).is_some(), "{other:?}");
         }
-        let told = ForeignText::of(b"A").unwrap().to_string();
-        assert_eq!(told, "`N'Aé€😀'` cast to bytes is 0x41");
+        let text = ForeignText::of(b"A").unwrap().to_string();
+        assert_eq!(text, "`N'Aé€😀'` cast to bytes is 0x41");
     }
 
     #[test]
-    fn a_lock_is_waited_for_half_as_long_as_a_statement_and_never_long() {
+    fn the_lock_timeout_is_half_the_statement_timeout_and_at_most_five_seconds() {
         for (timeout, millis) in [(1, 500), (4, 2_000), (10, 5_000), (30, 5_000), (3_600, 5_000)] {
             let text = session(Duration::from_secs(timeout));
             let expected = format!("SET LOCK_TIMEOUT {millis}; SET DEADLOCK_PRIORITY LOW; ");

@@ -1,9 +1,9 @@
-//! Opening a TCP connection: every address of a name gets its turn.
+//! Opening a TCP connection: all addresses of a name are tried.
 //!
-//! # Why so
+//! # Design
 //!
-//! The listener of an availability group has an address in each subnet and answers on one of them;
-//! the others swallow what is sent to them, which would use up the whole time there is to connect.
+//! An availability group listener has an address in each subnet and answers on one of them. The others
+//! silently drop packets, which would use up the whole connect time-out.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,16 +20,16 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// Most addresses tried, as in ADO.NET.
 const ADDRESSES_MAX: usize = 64;
 
-/// Why nothing answered.
+/// Why no address answered.
 #[derive(Debug)]
 pub(super) enum DialError {
-    /// The name leads nowhere.
+    /// The name cannot be resolved.
     Lookup(io::Error),
-    /// No address answered; what the last one said.
+    /// No address answered; the last error.
     Connect(io::Error),
 }
 
-/// Connects to whichever address of `host` answers first.
+/// Connects to the first address of `host` that answers.
 pub(super) async fn dial(host: &str, port: u16, all_at_once: bool) -> Result<TcpStream, DialError> {
     let addresses = lookup_host((host, port)).await.map_err(DialError::Lookup)?;
     let addresses = addresses.take(ADDRESSES_MAX).collect();
@@ -39,7 +39,7 @@ pub(super) async fn dial(host: &str, port: u16, all_at_once: bool) -> Result<Tcp
     Ok(tcp)
 }
 
-/// Starts one address after the other, sooner where one has failed; the first to answer counts.
+/// Starts one address after another, sooner after a failure; the first to answer wins.
 async fn first<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     head_start: Duration,
@@ -74,13 +74,13 @@ mod tests {
 
     use super::*;
 
-    /// Milliseconds after which an address answers, or the error it answers with.
+    /// Milliseconds after which an address answers, or fails.
     type Script = [Result<u64, u64>];
 
-    /// A script, which address answers first, when each is tried, and how long all takes.
+    /// A script, the address that answers first, when each is tried, and the total time.
     type Case = (&'static Script, Option<usize>, &'static [u128], u128);
 
-    async fn dialled(script: &Script, head_start: Duration) -> (Option<usize>, Vec<u128>, u128) {
+    async fn run_script(script: &Script, head_start: Duration) -> (Option<usize>, Vec<u128>, u128) {
         let began = Instant::now();
         let starts = Mutex::new(Vec::new());
         let addresses: Vec<SocketAddr> = (0_u16..)
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_to_answer_counts_and_the_others_get_their_turn() {
+    async fn the_first_address_to_answer_wins_and_all_are_tried() {
         const NEVER: u64 = 1_000_000;
         let cases: [Case; 7] = [
             (&[], None, &[], 0),
@@ -121,15 +121,16 @@ mod tests {
             (&[Ok(NEVER), Ok(NEVER), Ok(10)], Some(2), &[0, 250, 500], 510),
         ];
         for (script, expected, starts, millis) in cases {
-            let (connected, started, took) = dialled(script, HEAD_START).await;
+            let (connected, started, took) = run_script(script, HEAD_START).await;
             assert_eq!((connected, started.as_slice(), took), (expected, starts, millis));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_at_once_loses_no_time_to_a_silent_address() {
+    async fn parallel_dialling_does_not_wait_for_a_silent_address() {
         let silent = Ok(1_000_000);
-        let (connected, _, took) = dialled(&[silent, silent, silent, Ok(10)], Duration::ZERO).await;
+        let (connected, _, took) =
+            run_script(&[silent, silent, silent, Ok(10)], Duration::ZERO).await;
         assert_eq!(connected, Some(3));
         assert!(took < 20, "{took} ms");
     }

@@ -1,4 +1,4 @@
-//! What an error of the driver or the server means for the operator.
+//! Classifies errors of the driver and the server by what the operator has to do.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use crate::connection_string::Encrypt;
 use super::dial::DialError;
 use super::number::{Again, class};
 
-/// A connection that could not be made, or a statement that failed.
+/// A connection that failed to open, or a statement that failed.
 #[derive(Debug, Error)]
 #[error("{reason}")]
 pub struct SqlError {
     /// What the operator has to do.
     pub kind: ErrorKind,
-    /// What was tried and what to do about it, without secrets.
+    /// What was attempted and how to fix it, without secrets.
     pub reason: String,
-    /// Whether no connection could be made, so that the statement was never sent.
+    /// Whether no connection could be opened, so the statement was never sent.
     unsent: bool,
-    /// Whether it was a token that could not be had, so that the server was not asked.
+    /// Whether the error came from requesting a token, before contacting the server.
     token: bool,
-    /// Whether the same read may succeed within moments.
+    /// Whether the same read may succeed soon.
     again: Option<Again>,
-    /// What the driver or the credential says.
+    /// The error of the driver or the credential.
     #[source]
     source: Option<Box<Cause>>,
 }
 
-/// What ends a wait for the server.
+/// The limit that was exceeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Limit {
     /// Making a connection took too long.
@@ -49,7 +49,7 @@ impl Limit {
     }
 }
 
-/// What `Encrypt=Strict` asks of a server; one that does not know it may not answer at all.
+/// Requirement of `Encrypt=Strict`; a server that does not support it may not answer at all.
 pub(super) const STRICT: &str = "`Encrypt=Strict` needs a server with TDS 8.0 (SQL Server 2022 or later, Azure \
      SQL); with an older one, set `Encrypt=Mandatory` in the connection string";
 
@@ -63,7 +63,7 @@ enum Cause {
     Elapsed(tokio::time::error::Elapsed),
     #[error("{0}")]
     Io(std::io::Error),
-    /// What the credential says, with its causes.
+    /// The credential's error, with its causes.
     #[error("{0}")]
     Token(String),
 }
@@ -74,12 +74,12 @@ impl SqlError {
         Self { kind, reason: reason.into(), unsent: false, token: false, again: None, source: None }
     }
 
-    /// Returns the same error, as one of a statement that was never sent.
+    /// Marks the error as one of a statement that was never sent.
     pub(crate) fn before_sending(self) -> Self {
         Self { unsent: true, ..self }
     }
 
-    /// Returns what an error of the driver means, met while doing `action`.
+    /// Converts a driver error that occurred during `action`.
     pub(super) fn of(action: &str, error: tiberius::error::Error) -> Self {
         use tiberius::error::{
             Error as Driver,
@@ -103,9 +103,9 @@ impl SqlError {
                     format!("{action}: `ServerCertificate`: {message}"),
                 )
             }
-            // Only statements have a limit of the driver's; what connects is limited as a whole.
+            // The driver limits only statements; connecting is limited as a whole.
             Driver::Io { kind: TimedOut, message } => {
-                // The driver goes on with advice on its own functions.
+                // The rest of the driver's message is advice about its own API.
                 let what = message.split(" (it may").next().unwrap_or(&message);
                 let advice = Limit::Command(Duration::ZERO).advice();
                 Self::new(ErrorKind::Transient, format!("{action}: {what}; {advice}"))
@@ -129,7 +129,7 @@ impl SqlError {
         }
     }
 
-    /// Returns what an error of the driver means, met while logging in with so much encryption.
+    /// Converts a driver error that occurred during a login with this level of encryption.
     pub(super) fn of_login(action: &str, error: tiberius::error::Error, encrypt: Encrypt) -> Self {
         if let tiberius::error::Error::Tls(text) = &error
             && text.contains("certificate")
@@ -144,8 +144,8 @@ impl SqlError {
         Self::of(action, error)
     }
 
-    /// Returns what happened, for those who are not a source: the advice to a statement that was sent is
-    /// about the rows of one.
+    /// Returns the error without advice about a source, for callers that are not one: for a statement that
+    /// was sent, the advice is about reading rows.
     pub(crate) fn without_advice(&self) -> String {
         match (self.number(), self.message()) {
             (Some(number), Some(message)) if !self.is_unsent() => {
@@ -155,7 +155,7 @@ impl SqlError {
         }
     }
 
-    /// Returns the error of a limit that was reached while doing `action`.
+    /// Returns the error of a limit that was exceeded during `action`.
     pub(super) fn timeout(
         action: &str,
         limit: Limit,
@@ -166,13 +166,13 @@ impl SqlError {
         Self::caused(ErrorKind::Transient, &reason, Cause::Elapsed(elapsed))
     }
 
-    /// Returns the error of a server that says nothing to a client which begins with TLS.
+    /// Returns the error of a server that does not answer a client that starts with TLS.
     pub(super) fn silent(action: &str, patience: Duration) -> Self {
         let reason = format!("{action}: no answer to a TLS hello within {patience:?}: {STRICT}");
         Self::new(ErrorKind::Transient, reason)
     }
 
-    /// Returns the error of a network connection that could not be made.
+    /// Returns the error of a failed network connection.
     pub(super) fn dial(action: &str, error: DialError) -> Self {
         match error {
             DialError::Lookup(error) => {
@@ -186,23 +186,23 @@ impl SqlError {
         }
     }
 
-    /// Returns the error of a credential that gave no token, met while doing `action`.
+    /// Returns the error of a credential that returned no token during `action`.
     pub(super) fn token(action: &str, error: &azure_core::Error) -> Self {
         let kind = if is_refusal(error) { ErrorKind::Configuration } else { ErrorKind::Transient };
-        Self::caused(kind, action, Cause::Token(told(error))).about_token()
+        Self::caused(kind, action, Cause::Token(describe(error))).about_token()
     }
 
-    /// Returns the same error, as one of getting a token.
+    /// Marks the error as one of requesting a token.
     pub(super) fn about_token(self) -> Self {
         Self { token: true, ..self }
     }
 
-    /// Returns whether a token could not be had, so that the server was not asked.
+    /// Returns whether requesting a token failed, before contacting the server.
     pub fn is_about_token(&self) -> bool {
         self.token
     }
 
-    /// Returns whether and how the same read may succeed within moments.
+    /// Returns whether and how the same read may succeed soon.
     pub fn again(&self) -> Option<Again> {
         self.again
     }
@@ -216,31 +216,31 @@ impl SqlError {
         self.server().map(tiberius::error::TokenError::code)
     }
 
-    /// Returns the server's own words.
+    /// Returns the server's error message.
     pub fn message(&self) -> Option<&str> {
         self.server().map(tiberius::error::TokenError::message)
     }
 
-    /// Returns whether the statement was never sent, as no connection could be made.
+    /// Returns whether the statement was never sent, because no connection could be opened.
     ///
-    /// Otherwise it may have run, unless the server's own error says that it did not.
+    /// Otherwise it may have run, unless the server's own error rules that out.
     pub fn is_unsent(&self) -> bool {
         self.unsent
     }
 
-    /// Returns how severe the server calls the error, from 0 to 25.
+    /// Returns the server's severity of the error, from 0 to 25.
     pub(super) fn severity(&self) -> Option<u8> {
         self.server().map(tiberius::error::TokenError::class)
     }
 
-    /// Whether the server rejected the statement itself, and would reject it again.
+    /// Whether the server rejected the statement itself, so that a retry would be rejected too.
     pub(crate) fn is_rejected(&self) -> bool {
         !self.unsent
             && self.again.is_none()
             && self.severity().is_some_and(|severity| severity <= super::SEVERITY_KEPT_MAX)
     }
 
-    /// Whether the other end has gone, which a time-out does not tell.
+    /// Whether the peer closed the connection; a time-out does not show that.
     pub(super) fn is_broken_connection(&self) -> bool {
         use tiberius::error::IoErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
@@ -273,9 +273,9 @@ impl SqlError {
     }
 }
 
-/// Whether the identity service answered that it gives no token, rather than not answered.
+/// Whether the identity service answered with a refusal, as opposed to not answering.
 fn is_refusal(error: &azure_core::Error) -> bool {
-    // 408 and 429 ask to come again.
+    // 408 and 429 ask for a retry.
     let refuses = |status: u16| matches!(status, 400..=499) && status != 408 && status != 429;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -288,19 +288,19 @@ fn is_refusal(error: &azure_core::Error) -> bool {
     false
 }
 
-/// Context that the HTTP client's adapter puts before every cause.
+/// Context that the HTTP client's adapter adds to every cause.
 const CRATE_NOISE: &str = "failed to execute `reqwest` request: ";
 
-/// Returns what a credential says and why, without the queries of addresses.
-fn told(error: &azure_core::Error) -> String {
+/// Returns the credential's error and its causes, without the queries of URLs.
+fn describe(error: &azure_core::Error) -> String {
     scrub(&chain(error).replace(CRATE_NOISE, ""))
 }
 
 fn certificate(action: &str, text: &str, encrypt: Encrypt) -> SqlError {
-    // The driver goes on with advice on its own functions.
+    // The rest of the driver's message is advice about its own API.
     let what = text.split(" To connect anyway").next().unwrap_or(text).trim_end_matches('.');
     let trust = match encrypt {
-        // It always checks, and refuses the setting.
+        // Strict mode always checks the certificate, and rejects the setting.
         Encrypt::Strict => "",
         Encrypt::Mandatory | Encrypt::Optional | Encrypt::Plain => {
             ", or, on a network you trust, set `TrustServerCertificate=true`"
@@ -338,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_named_as_the_connection_string_does_and_never_as_the_driver_does() {
-        // As the driver has it.
+    fn a_limit_has_the_name_of_its_connection_string_key() {
+        // The driver's message.
         let message = "the server did not send the next part of the command result within 30s (it may have \
                        stalled, or be responding too slowly for the configured bound); the connection is now \
                        out of sync and must be dropped. Adjust the bound with `Config::command_timeout`, or \
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_encryption_is_not_told_to_trust_any_certificate() {
+    fn strict_encryption_gets_no_advice_to_trust_any_certificate() {
         let error = |encrypt| {
             let text = "the server's certificate was rejected: UnknownIssuer";
             SqlError::of_login("connect", tiberius::error::Error::Tls(text.to_owned()), encrypt)
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_cannot_be_had_says_why_and_not_with_what() {
+    fn a_failed_token_request_says_why_without_secrets() {
         use azure_core::error::ErrorKind as Azure;
         let refused = std::io::Error::other("connection refused");
         let inner = azure_core::Error::with_error(
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_refused_is_a_setting_and_a_service_that_is_down_is_not() {
+    fn a_refused_token_is_a_setting_and_an_unavailable_service_is_not() {
         use azure_core::error::ErrorKind as Azure;
         for (status, kind) in [
             (400, ErrorKind::Configuration),

@@ -1,4 +1,4 @@
-//! The server's error numbers: who has to act, and whether trying again within moments may help.
+//! Classifies the server's error numbers: what to do, and whether a retry within moments may help.
 //!
 //! Numbers: <https://learn.microsoft.com/azure/azure-sql/database/troubleshoot-common-errors-issues>
 //! and <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>.
@@ -7,16 +7,16 @@ use std::fmt::Write as _;
 
 use highwater_engine::error::ErrorKind::{self, Configuration, Data, Transient};
 
-/// How a read that failed may be tried again.
+/// How a failed read may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Almost at once, on the same connection: it gave way to the work of others.
+    /// Almost immediately, on the same connection: the statement lost to other work.
     Soon,
     /// A little later, on a new connection: the server is busy, or the database is moving.
     Anew,
 }
 
-/// What some numbers mean.
+/// The meaning of some error numbers.
 pub(super) struct Class {
     numbers: &'static [u32],
     pub(super) kind: ErrorKind,
@@ -38,7 +38,7 @@ impl Class {
         Self { advice, ..self }
     }
 
-    /// Returns meaning and advice, as they follow a number.
+    /// Returns meaning and advice, to append to a number.
     pub(super) fn words(&self) -> String {
         let colon = if self.advice.is_empty() { "" } else { ": " };
         format!(" ({}){colon}{}", self.meaning, self.advice)
@@ -80,7 +80,7 @@ const CLASSES: &[Class] = &[
     )
     .again(Again::Anew),
     Class::new(&[4060], Configuration, "database not opened").again(Again::Anew).advice(
-        "check the database's name, and that the login has a user in it; after a failover it heals by \
+        "check the database's name, and that the login has a user in it; after a failover it resolves by \
          itself",
     ),
     Class::new(&[911, 916, 4064], Configuration, "database not opened")
@@ -93,14 +93,14 @@ const CLASSES: &[Class] = &[
         .advice("check the table's name, and the filter"),
     Class::new(&[207, 4104], Configuration, "column not found")
         .advice("check the column settings, and the filter"),
-    Class::new(&[448], Data, "collation not known")
+    Class::new(&[448], Data, "unknown collation")
         .advice("restore the collation of the key, or reset the poller to its beginning"),
-    Class::new(&[229, 230, 262, 297, 300, 371], Configuration, "right missing")
+    Class::new(&[229, 230, 262, 297, 300, 371], Configuration, "permission missing")
         .advice("grant SELECT on the object to this user"),
     Class::new(
         &[102, 105, 137, 156, 195, 319, 2715, 4145, 8622],
         Configuration,
-        "statement refused",
+        "statement rejected",
     )
     .advice("check the filter"),
     Class::new(
@@ -111,10 +111,10 @@ const CLASSES: &[Class] = &[
     .advice("check the filter, and that the state belongs to this table"),
 ];
 
-/// What is not known is left to the next tick: trying again then does no harm.
+/// Unknown errors are left to the next tick, where a retry does no harm.
 const UNKNOWN: (ErrorKind, Option<Again>) = (Transient, None);
 
-/// Returns who has to act on a server's error number, how it may be tried again, and what it means.
+/// Returns the class of a server error number: action has to act, how to retry, and its meaning.
 pub(super) fn class(number: u32) -> (ErrorKind, Option<Again>, String) {
     match CLASSES.iter().find(|class| class.numbers.contains(&number)) {
         Some(class) => (class.kind, class.again, class.words()),
@@ -122,26 +122,26 @@ pub(super) fn class(number: u32) -> (ErrorKind, Option<Again>, String) {
     }
 }
 
-/// Returns the known error numbers as a table in Markdown: what `docs/reference/connections.md` shows.
+/// Returns the known error numbers as a Markdown table, for `docs/reference/connections.md`.
 pub fn errors_table() -> String {
     let mut table =
-        "| error | meaning | within the tick | who acts |\n|---|---|---|---|\n".to_owned();
+        "| error | meaning | within the tick | action |\n|---|---|---|---|\n".to_owned();
     for Class { numbers, kind, again, meaning, advice } in CLASSES {
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let numbers = numbers.join(", ");
         let again = match again {
-            Some(Again::Soon) => "tried again soon, on the same connection",
-            Some(Again::Anew) => "tried again later, on a new connection",
-            None => "not tried again",
+            Some(Again::Soon) => "retried soon, on the same connection",
+            Some(Again::Anew) => "retried later, on a new connection",
+            None => "not retried",
         };
-        let who = match kind {
-            Transient => "nobody: later ticks go on trying",
+        let action = match kind {
+            Transient => "none: later ticks retry",
             Configuration | Data | ErrorKind::Internal => *advice,
         };
         // Writing to a string cannot fail.
-        writeln!(table, "| {numbers} | {meaning} | {again} | {who} |").unwrap_or_default();
+        writeln!(table, "| {numbers} | {meaning} | {again} | {action} |").unwrap_or_default();
     }
-    table + "| any other | | not tried again | later ticks go on trying |\n"
+    table + "| any other | | not retried | later ticks retry |\n"
 }
 
 #[cfg(test)]
@@ -151,17 +151,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_say_who_has_to_act_and_what_is_tried_again() {
-        let (soon, anew) = (Some(Again::Soon), Some(Again::Anew));
+    fn numbers_are_classified_by_action_and_retry() {
+        let (soon, later) = (Some(Again::Soon), Some(Again::Anew));
         for (number, kind, again) in [
             (1205, Transient, soon),
             (1222, Transient, soon),
             (3960, Transient, soon),
-            (40613, Transient, anew),
-            (40197, Transient, anew),
-            (40501, Transient, anew),
-            (49919, Transient, anew),
-            (4060, Configuration, anew),
+            (40613, Transient, later),
+            (40197, Transient, later),
+            (40501, Transient, later),
+            (49919, Transient, later),
+            (4060, Configuration, later),
             (18456, Configuration, None),
             (208, Configuration, None),
             (207, Configuration, None),

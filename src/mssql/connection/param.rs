@@ -9,7 +9,7 @@ pub enum Param {
     Null,
     /// A `bit`.
     Bool(bool),
-    /// An `int`, for functions that take no `bigint`.
+    /// An `int`, for functions that do not accept `bigint`.
     Int(i32),
     /// A `bigint`.
     BigInt(i64),

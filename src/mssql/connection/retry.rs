@@ -1,8 +1,8 @@
-//! When a read that failed is tried again: pure rules.
+//! Rules for retrying a failed read. Pure.
 //!
-//! A failover takes seconds, and a deadlock is over at once; a tick that waits them out delivers now
-//! what else would wait for the next timer. Only reads are tried again, and only what may heal by
-//! itself; a time-out is not, since it has used up its time already.
+//! A failover takes seconds, and a deadlock resolves at once. A tick that waits them out delivers now instead
+//! of at the next timer. Only reads are retried, and only after errors that may resolve by themselves. A
+//! time-out is not retried, since it has used up its time already.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use tokio::time::Instant;
 
 use super::{Again, SqlError};
 
-/// Most tries of one read, the first included.
+/// Most attempts per read, including the first.
 const TRIES_MAX: u32 = 8;
-/// Longest pause between two tries.
+/// Longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// How many times sooner a read is tried again that gave way to the work of others.
+/// How much sooner a read is retried after it lost to other work.
 const SOONER: u32 = 10;
 
-/// Bounds of trying again.
+/// Limits of retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryTerms {
-    /// No try begins later than this after the first one; zero for never.
+    /// No attempt starts later than this after the first one; zero disables retries.
     pub time_max: Duration,
-    /// Longest first delay if the database is unavailable; it doubles with each further try.
+    /// Longest first delay if the database is unavailable; it doubles with each further attempt.
     pub pause_min: Duration,
 }
 
 impl RetryTerms {
-    /// Nothing is tried again.
+    /// No retries.
     pub const NEVER: Self = Self { time_max: Duration::ZERO, pause_min: Duration::ZERO };
 
-    /// Returns the terms of a read in a tick that may take so long: an eighth of it, and at most ten
+    /// Returns the limits for a read in a tick of at most `tick_time_max`: an eighth of it, and at most ten
     /// seconds.
     pub fn within(tick_time_max: Duration) -> Self {
         let time_max = (tick_time_max / 8).min(Duration::from_secs(10));
@@ -39,7 +39,7 @@ impl RetryTerms {
     }
 }
 
-/// The tries of one read.
+/// The attempts of one read.
 #[derive(Debug)]
 pub struct Retries {
     terms: RetryTerms,
@@ -49,7 +49,7 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// Begins to count, with a first try that starts now.
+    /// Starts counting, with a first attempt that starts now.
     pub fn begin(terms: RetryTerms) -> Self {
         Self { terms, began: Instant::now(), tries: 1, seed: random_seed() }
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_heal_is_not_tried_again_and_the_rest_not_for_ever() {
+    async fn permanent_errors_are_not_retried_and_transient_ones_not_forever() {
         let terms = RetryTerms::within(Duration::from_secs(240));
         assert_eq!(terms.time_max, Duration::from_secs(10));
         assert_eq!(RetryTerms::within(Duration::from_secs(16)).time_max, Duration::from_secs(2));

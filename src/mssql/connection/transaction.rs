@@ -1,13 +1,13 @@
-//! Several statements as one: all of them count, or none.
+//! Several statements in one transaction.
 //!
-//! # Why so
+//! # Design
 //!
-//! A client with a transaction open must never be used for anything else: what comes next would
-//! become part of it, and be lost with it. So a [`Transaction`] keeps its client to itself until it
-//! has ended. Dropped before that, it closes the connection, which the server answers with a rollback.
+//! A client with an open transaction must never be used for anything else: other statements would become part
+//! of the transaction, and be lost with it. So a [`Transaction`] owns its client until it has ended. If it is
+//! dropped before that, it closes the connection, and the server rolls back.
 //!
-//! It begins and ends in statements of their own and not within one that has parameters: the server
-//! runs those as a procedure, and takes one that leaves a transaction open for a mistake (error 266).
+//! It starts and ends in statements of its own, not within a statement that has parameters. The server runs
+//! those as a procedure, and reports an error (266) if one leaves a transaction open.
 //! <https://learn.microsoft.com/sql/relational-databases/errors-events/mssqlserver-266-database-engine-error>
 
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::connect::Client;
 use super::error::Limit;
 use super::{Connection, Failure, GUARD, Idle, Param, SqlError, answered};
 
-/// Ends a transaction, unless an error has ended it: `XACT_ABORT` is on in every session.
+/// Rolls back, unless an error has ended the transaction already: `XACT_ABORT` is on in every session.
 const ROLLBACK: &str = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION";
 
-/// A transaction that is open.
+/// An open transaction.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     connection: &'a mut Connection,
@@ -31,19 +31,18 @@ pub struct Transaction<'a> {
 }
 
 impl Connection {
-    /// Begins a transaction. A connection that broke while it rested is made anew, since nothing has
-    /// run on it.
+    /// Starts a transaction. An idle connection that broke is reopened, since no statement has run on it.
     ///
     /// # Errors
     ///
-    /// [`SqlError`] if no connection can be made, or the server refuses.
+    /// [`SqlError`] if no connection can be opened, or the server rejects the statement.
     pub async fn begin(&mut self) -> Result<Transaction<'_>, SqlError> {
         const BEGIN: &str = "BEGIN TRANSACTION";
         let limit = self.settings.command_timeout;
         let begun = match self.take() {
             Some(client) => match plain(client, limit, BEGIN).await {
                 Err(error) if error.is_broken_connection() => {
-                    tracing::debug!(%error, "Connection broke while it rested, connecting again");
+                    tracing::debug!(%error, "Idle connection broke, reconnecting");
                     None
                 }
                 begun => Some(begun?),
@@ -59,14 +58,13 @@ impl Connection {
 }
 
 impl Transaction<'_> {
-    /// Runs one statement in the transaction and returns what `read` makes of its rows.
+    /// Runs one statement in the transaction, and returns its rows as converted by `read`.
     ///
-    /// After an error the transaction takes no further statement.
+    /// After an error the transaction accepts no further statement.
     ///
     /// # Errors
     ///
-    /// [`SqlError`] if the statement fails or takes longer than the command time-out, or `read`
-    /// refuses a row.
+    /// [`SqlError`] if the statement fails or exceeds the command time-out, or `read` rejects a row.
     pub async fn query<T>(
         &mut self,
         sql: &str,
@@ -90,12 +88,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// Makes all of it count.
+    /// Commits the transaction.
     ///
     /// # Errors
     ///
-    /// [`SqlError`] if the server refuses, so that none of it counts, or if the answer does not come,
-    /// so that nobody knows.
+    /// [`SqlError`] if the server rejects the commit, so nothing is committed, or if no answer arrives, so
+    /// the outcome is unknown.
     pub async fn commit(mut self) -> Result<(), SqlError> {
         let client = self.client.take().ok_or_else(ended)?.client;
         let limit = self.connection.settings.command_timeout;
@@ -104,23 +102,23 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Undoes all of it.
+    /// Rolls back the transaction.
     pub async fn rollback(mut self) {
         if let Some(Idle { client, .. }) = self.client.take() {
             self.give_back(client).await;
         }
     }
 
-    /// Rolls back and keeps the client; where that fails, the end of the connection undoes all.
+    /// Rolls back and keeps the client. If that fails, closing the connection rolls back.
     async fn give_back(&mut self, client: Box<Client>) {
         match plain(client, self.connection.settings.command_timeout, ROLLBACK).await {
             Ok(client) => self.connection.idle = Some(Idle { client, since: Instant::now() }),
-            Err(error) => tracing::debug!(%error, "Connection is closed to undo its transaction"),
+            Err(error) => tracing::debug!(%error, "Closing the connection to roll back"),
         }
     }
 }
 
-/// Runs a statement without parameters or rows; gives the client back only if it has.
+/// Runs a statement without parameters or rows; returns the client only on success.
 async fn plain(
     mut client: Box<Client>,
     limit: Duration,

@@ -1,8 +1,8 @@
-//! The keys of a connection string: every name that ADO.NET knows, and what each means here.
+//! The keys of a connection string: every name in ADO.NET, and its effect here.
 
 use std::fmt::Write as _;
 
-/// What a key means.
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Server,
@@ -23,17 +23,17 @@ pub(super) enum Key {
     IntegratedSecurity,
     NetworkLibrary,
     ColumnEncryption,
-    /// Means nothing to a poller's one connection, and harms nothing.
+    /// No effect on a poller's single connection, and harmless.
     Ignored,
     /// Would change what is read, or from where.
     Refused,
 }
 
-/// A key: its names, the usual one first, and what it does here.
+/// A key: its names, the usual one first, and its effect here.
 pub(super) struct Entry {
     pub(super) key: Key,
     names: &'static [&'static str],
-    /// In words for the operator; for a refused key what to do instead.
+    /// In words for the operator; for a refused key, what to do instead.
     pub(super) effect: &'static str,
 }
 
@@ -54,13 +54,13 @@ const KEYS: &[Entry] = &[
     entry(
         Key::Server,
         &["Server", "Data Source", "Addr", "Address", "Network Address"],
-        "`[tcp:]host[\\instance][,port]`; the port is 1433 where none is given, and a named instance \
-         needs one",
+        "`[tcp:]host[\\instance][,port]`; the port defaults to 1433; a named instance \
+         needs a port",
     ),
     entry(
         Key::Database,
         &["Database", "Initial Catalog"],
-        "the database; the login's default one where absent",
+        "the database; defaults to the login's default database",
     ),
     entry(
         Key::User,
@@ -83,12 +83,12 @@ const KEYS: &[Entry] = &[
     entry(
         Key::TrustServerCertificate,
         &["TrustServerCertificate"],
-        "`true` takes any certificate, so anybody between can read along",
+        "`true` accepts any certificate, so anyone on the network path can read the traffic",
     ),
     entry(
         Key::HostNameInCertificate,
         &["HostNameInCertificate"],
-        "the name to look for in the certificate, instead of the host's",
+        "the name to expect in the certificate, instead of the host's",
     ),
     entry(
         Key::ServerCertificate,
@@ -99,29 +99,29 @@ const KEYS: &[Entry] = &[
     entry(
         Key::ConnectTimeout,
         &["Connect Timeout", "Connection Timeout", "Timeout"],
-        "seconds for one try to connect: name, network, TLS, token, login and redirects together; 15",
+        "seconds for one attempt to connect, from name lookup to login and redirects; default 15",
     ),
     entry(
         Key::CommandTimeout,
         &["Command Timeout"],
-        "seconds for one statement with its rows; 30. A lock is waited for half as long, and at most \
+        "seconds for one statement with its rows; default 30. Lock waits are limited to half, and to \
          5 seconds",
     ),
     entry(
         Key::ApplicationName,
         &["Application Name", "App"],
-        "what `APP_NAME()` says on the server; `highwater`",
+        "value of `APP_NAME()` on the server; default `highwater`",
     ),
     entry(
         Key::ApplicationIntent,
         &["ApplicationIntent"],
-        "`ReadOnly` asks an availability group for a readable secondary; not for mode `rowversion`, which \
-         polls the primary, nor for the store of the state",
+        "`ReadOnly` asks an availability group for a readable secondary; not for mode `rowversion`, \
+         which polls the primary, nor for the state store",
     ),
     entry(
         Key::MultiSubnetFailover,
         &["MultiSubnetFailover"],
-        "`true` tries all addresses of the server at once; `false` starts one each quarter of a second",
+        "`true` tries all addresses of the server at once; `false` starts one every 250 ms",
     ),
     entry(Key::PacketSize, &["Packet Size"], "TDS packet size to ask for, 512 to 32767 bytes"),
     entry(
@@ -174,7 +174,7 @@ const KEYS: &[Entry] = &[
     entry(
         Key::Ignored,
         &["Connect Retry Count", "Connect Retry Interval"],
-        "Highwater has a rule of its own: see [errors](#errors)",
+        "Highwater has its own retry rules: see [errors](#errors)",
     ),
     entry(
         Key::Ignored,
@@ -198,17 +198,17 @@ const KEYS: &[Entry] = &[
             "Workstation ID",
             "WSID",
         ],
-        "means nothing to a poller",
+        "has no effect on a poller",
     ),
 ];
 
-/// Returns a key by any of its names, whatever their case and spaces.
+/// Finds a key by any of its names, ignoring case and spaces.
 pub(super) fn find(name: &str) -> Option<&'static Entry> {
     let wanted = plain(name);
     KEYS.iter().find(|entry| entry.names.iter().any(|name| plain(name) == wanted))
 }
 
-/// Names that other libraries and tools have, without spaces, and what they are called here.
+/// Names from other libraries and tools, without spaces, and their names here.
 const FOREIGN: &[(&str, &str)] = &[
     ("username", "User ID"),
     ("login", "User ID"),
@@ -224,18 +224,18 @@ const FOREIGN: &[(&str, &str)] = &[
     ("encryption", "Encrypt"),
     ("ssl", "Encrypt"),
 ];
-/// Shortest text that is taken for the beginning of a name.
+/// Shortest text that is matched as the start of a name.
 const BEGINNING_CHARS_MIN: usize = 4;
 
-/// Returns the name that was probably meant, whatever becomes of it: a foreign one, one that differs by
-/// a slip, or the one key that has a name which begins so.
+/// Returns the name that was probably meant, even of an ignored or refused key: for a foreign name, for a
+/// typo, or for the start of exactly one key's names.
 pub(super) fn suggestion(name: &str) -> Option<&'static str> {
     let wanted = plain(name);
     let foreign = FOREIGN.iter().find(|(foreign, _)| *foreign == wanted);
-    foreign.map(|(_, name)| *name).or_else(|| slip_of(&wanted)).or_else(|| begun_by(&wanted))
+    foreign.map(|(_, name)| *name).or_else(|| by_typo(&wanted)).or_else(|| by_prefix(&wanted))
 }
 
-fn slip_of(wanted: &str) -> Option<&'static str> {
+fn by_typo(wanted: &str) -> Option<&'static str> {
     KEYS.iter()
         .flat_map(|entry| entry.names)
         .map(|name| (distance(wanted, &plain(name)), *name))
@@ -244,18 +244,18 @@ fn slip_of(wanted: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-fn begun_by(wanted: &str) -> Option<&'static str> {
+fn by_prefix(wanted: &str) -> Option<&'static str> {
     if wanted.len() < BEGINNING_CHARS_MIN {
         return None;
     }
     let begins = |name: &&str| plain(name).starts_with(wanted);
     let named = |entry: &'static Entry| entry.names.iter().copied().find(begins);
     let mut found = KEYS.iter().filter_map(named);
-    // Of two that fit, neither is more likely.
+    // If two keys fit, neither is more likely.
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Returns every key as a table in Markdown: what `docs/reference/connections.md` shows.
+/// Returns every key as a Markdown table, for `docs/reference/connections.md`.
 pub(super) fn table() -> String {
     let mut table = "| key | other names | what it does here |\n|---|---|---|\n".to_owned();
     for Entry { key, names, effect } in KEYS {
@@ -280,7 +280,7 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect()
 }
 
-/// Levenshtein's distance.
+/// Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_gets_a_suggestion_and_nonsense_gets_none() {
+    fn a_typo_gets_a_suggestion_and_nonsense_gets_none() {
         for (name, meant) in [
             ("Sever", Some("Server")),
             ("Pasword", Some("Password")),
@@ -353,8 +353,8 @@ mod tests {
         }
     }
 
-    /// The keywords and synonyms of Microsoft.Data.SqlClient, and those of System.Data.SqlClient that
-    /// it has dropped, by what becomes of them here.
+    /// The keywords and synonyms of Microsoft.Data.SqlClient, and those that it dropped from
+    /// System.Data.SqlClient, grouped by their treatment here.
     /// <https://learn.microsoft.com/dotnet/api/microsoft.data.sqlclient.sqlconnection.connectionstring>
     const DOCUMENTED: &[(Key, &[&str])] = &[
         (Key::Server, &["Data Source", "Server", "Address", "Addr", "Network Address"]),
@@ -429,7 +429,7 @@ mod tests {
         ),
     ];
 
-    /// Names that are nobody's keyword, and known here for what they mean to those who write them.
+    /// Names that are not ADO.NET keywords, accepted here for what their users mean by them.
     const OURS: [&str; 6] = ["Port", "Driver", "Provider", "DSN", "MARS", "PersistSecurity"];
 
     #[test]

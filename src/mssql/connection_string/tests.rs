@@ -17,7 +17,7 @@ fn mistakes(text: &str) -> String {
 }
 
 #[test]
-fn the_portals_string_is_read_whole() {
+fn the_connection_string_of_the_azure_portal_is_parsed() {
     let connection = parse(
         "Server=tcp:db.database.windows.net,1433;Initial Catalog=shop;Persist Security Info=False;\
          User ID=reader;Password='se;cret';MultipleActiveResultSets=False;Encrypt=True;\
@@ -58,7 +58,7 @@ fn the_portals_string_is_read_whole() {
 }
 
 #[test]
-fn servers_are_read_in_every_form() {
+fn servers_are_parsed_in_every_form() {
     for (text, host, instance, port) in [
         ("Server=db", "db", None, 1433),
         ("Data Source=tcp:Db.example.org,1500", "Db.example.org", None, 1500),
@@ -79,7 +79,7 @@ fn servers_are_read_in_every_form() {
 }
 
 #[test]
-fn encryption_has_the_spellings_of_all_tools() {
+fn encrypt_accepts_the_spellings_of_all_tools() {
     for (text, encrypt) in [
         ("", Encrypt::Mandatory),
         ("Encrypt=", Encrypt::Mandatory),
@@ -131,7 +131,7 @@ fn identities_carry_their_client_id() {
 }
 
 #[test]
-fn a_service_principal_has_a_tenant_of_its_own_or_the_processs() {
+fn a_service_principal_has_its_own_tenant_or_that_of_the_process() {
     let text =
         "Server=db;Authentication=Active Directory Service Principal;Password=secret-1;User ID=";
     for (user, of_process, expected) in [
@@ -184,7 +184,7 @@ fn the_rest_of_an_unquoted_password_is_never_shown() {
 }
 
 #[test]
-fn each_mistake_is_told_with_what_to_do() {
+fn each_mistake_is_reported_with_a_fix() {
     for (text, expected) in [
         ("Server=db:1433", "`Server` is `db:1433`, must be with a comma"),
         ("Server=np:\\\\.\\pipe\\sql", "only TCP is supported"),
@@ -201,23 +201,23 @@ fn each_mistake_is_told_with_what_to_do() {
         ("Server=db;Port=1", "`Server=tcp:host,port`"),
         ("Server=db;Integrated Security=SSPI", "Windows authentication is not supported"),
         ("Server=db;Trusted_Connection=yes", "Windows authentication is not supported"),
-        ("Server=db;Authentication=Active Directory Interactive", "nobody is there to log in"),
-        ("Server=db;Authentication=ActiveDirectoryDeviceCodeFlow", "nobody is there to log in"),
-        ("Server=db;Authentication=Active Directory Integrated", "in no Windows domain"),
+        ("Server=db;Authentication=Active Directory Interactive", "no user to log in"),
+        ("Server=db;Authentication=ActiveDirectoryDeviceCodeFlow", "no user to log in"),
+        ("Server=db;Authentication=Active Directory Integrated", "not run in a Windows domain"),
         ("Server=db;Authentication=Kerberos", "`Service Principal`, `Password` or `Default`"),
         ("Server=db;MultiSubnetFailover=maybe", "must be `true` or `false`"),
         ("Server=db;Driver='{ODBC Driver 18 for SQL Server}'", "use the one for ADO.NET"),
-        ("Server=db;Authentication=Active Directory Default", "`Password` has no use"),
+        ("Server=db;Authentication=Active Directory Default", "`Password` has no effect"),
         ("Server=db;Column Encryption Setting=Enabled", "Always Encrypted is not supported"),
         ("Server=db;Network=dbnmpntw", "only TCP is supported"),
         ("Server=db;Driver={ODBC Driver 18 for SQL Server}", "`Driver`: this is a connection"),
-        ("Sever=db;Server=db", "key `Sever` is not known (did you mean `Server`?)"),
+        ("Sever=db;Server=db", "unknown key `Sever` (did you mean `Server`?)"),
         ("Server=db;TrustServerCert=true", "(did you mean `TrustServerCertificate`?)"),
-        ("Server=db;Poolling=true", "key `Poolling` is not known (did you mean `Pooling`?)"),
-        ("Server=db;Colour=red", "key `Colour` is not known"),
+        ("Server=db;Poolling=true", "unknown key `Poolling` (did you mean `Pooling`?)"),
+        ("Server=db;Colour=red", "unknown key `Colour`"),
         ("Server=db;Encrypt=Strict;TrustServerCertificate=true", "always checks the certificate"),
-        ("Server=db;ServerCertificate=x;TrustServerCertificate=true", "give one of them"),
-        ("Server=db;Password={your_password}", "part 4 still holds the placeholder"),
+        ("Server=db;ServerCertificate=x;TrustServerCertificate=true", "set only one of them"),
+        ("Server=db;Password={your_password}", "part 4 still contains the placeholder"),
     ] {
         let text = mistakes(&format!("{LOGIN};{text}"));
         assert!(text.contains(expected), "`{expected}` not in `{text}`");
@@ -225,7 +225,7 @@ fn each_mistake_is_told_with_what_to_do() {
 }
 
 #[test]
-fn an_address_gets_one_answer() {
+fn a_url_gets_a_single_error() {
     for text in [
         "jdbc:sqlserver://db:1433;databaseName=shop;user=u;password=secret-1",
         "mssql://u:secret-1@db/shop",
@@ -239,7 +239,7 @@ fn an_address_gets_one_answer() {
 }
 
 #[test]
-fn a_connection_string_of_odbc_is_told_first() {
+fn an_odbc_connection_string_is_reported_first() {
     let text =
         mistakes("Driver={ODBC Driver 18 for SQL Server};Server=tcp:db,1433;Uid=u;Pwd={secret-1}");
     assert!(text.starts_with("`Driver`: this is a connection string of ODBC"), "{text}");
@@ -247,19 +247,19 @@ fn a_connection_string_of_odbc_is_told_first() {
 }
 
 #[test]
-fn a_suggestion_behind_an_open_password_shows_no_part_of_it() {
+fn a_suggestion_after_an_unquoted_password_shows_no_part_of_it() {
     for (key, meant) in [("DB", "Database"), ("TrustServerCert", "TrustServerCertificate")] {
         let text = mistakes(&format!("Server=db;Uid=u;Password=top;{key}=secret-2"));
         let expected = format!(
-            "the key after the password is not known (did you mean `{meant}`?); a password that holds \
-             `;` needs quotes"
+            "unknown key after the password (did you mean `{meant}`?); quote a password that \
+             contains `;`"
         );
         assert_eq!(text, expected);
     }
 }
 
 #[test]
-fn all_mistakes_come_at_once_and_without_secrets() {
+fn all_mistakes_are_reported_at_once_without_secrets() {
     let check = |text: &str, expected: Expect| expected.assert_eq(&mistakes(text));
     check(
         "",
@@ -271,7 +271,7 @@ fn all_mistakes_come_at_once_and_without_secrets() {
     check(
         "Encrypt=maybe;Uid=u;Timeout=soon;Databse=d",
         expect![[r#"
-        key `Databse` is not known (did you mean `Database`?)
+        unknown key `Databse` (did you mean `Database`?)
         `Server` is missing
         `Encrypt` is `maybe`, must be `Mandatory`, `Optional`, `Strict`, `true` or `false`
         `Password` is missing
@@ -280,7 +280,7 @@ fn all_mistakes_come_at_once_and_without_secrets() {
     check(
         "Server=db;User=u;Password=top;secret=x;secret",
         expect![[r#"
-        part 5 has no `=`; put a value that holds `;` into quotes
-        the key after the password is not known; a password that holds `;` needs quotes"#]],
+        part 5 has no `=`; quote a value that contains `;`
+        unknown key after the password; quote a password that contains `;`"#]],
     );
 }

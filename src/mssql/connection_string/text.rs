@@ -1,13 +1,13 @@
-//! The text of a connection string, taken apart into keys and values.
+//! Splits the text of a connection string into keys and values.
 //!
-//! Quoting is that of ADO.NET: `'…'` or `"…"`, the quote doubled inside. ADO.NET takes braces as part
-//! of a value and ODBC as quotes, so a value that begins with `{` is refused rather than guessed at.
-//! No text made here holds any part of a value: it could be a password.
+//! Quoting follows ADO.NET: `'…'` or `"…"`, with the quote doubled inside. ADO.NET treats braces as part of a
+//! value and ODBC as quotes, so a value that starts with `{` is rejected rather than guessed at. No message
+//! from here contains any part of a value: it could be a password.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// What the portal writes where the password belongs.
+/// The portal's placeholder for the password.
 const PLACEHOLDER: &str = "{your_password";
 
 /// One `key=value` of a connection string.
@@ -19,17 +19,17 @@ pub(super) struct Pair {
     pub(super) value: String,
     /// Whether the value was quoted.
     pub(super) quoted: bool,
-    /// What makes the value unfit, without the value.
+    /// Why the value is invalid, without the value.
     pub(super) flaw: Option<String>,
 }
 
-/// Whether a text begins like an address, `jdbc:sqlserver://…` or `mssql://…`, with no key before it.
+/// Whether a text starts like a URL, `jdbc:sqlserver://…` or `mssql://…`, with no key before it.
 pub(super) fn is_address(text: &str) -> bool {
     let is_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '+' | '-' | '.');
     text.split_once("://").is_some_and(|(scheme, _)| scheme.trim().chars().all(is_scheme))
 }
 
-/// Splits a connection string; what cannot be read is reported and left out.
+/// Splits a connection string; invalid parts are reported and left out.
 pub(super) fn split(text: &str) -> (Vec<Pair>, Vec<String>) {
     let mut pairs = Vec::new();
     let mut mistakes = Vec::new();
@@ -51,11 +51,11 @@ pub(super) fn split(text: &str) -> (Vec<Pair>, Vec<String>) {
     }
 }
 
-/// Reads one pair, and what is wrong with its value alone.
+/// Parses one pair, and returns any flaw of its value.
 fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<(Pair, Option<&'static str>), &'static str> {
     let key = until(chars, |c| c == '=' || c == ';').trim().to_owned();
     if chars.next_if_eq(&'=').is_none() {
-        return Err("has no `=`; put a value that holds `;` into quotes");
+        return Err("has no `=`; quote a value that contains `;`");
     }
     if key.is_empty() {
         return Err("has no key before its `=`");
@@ -66,26 +66,24 @@ fn pair(chars: &mut Peekable<Chars<'_>>) -> Result<(Pair, Option<&'static str>),
         let flaw = check_bare(&value).err();
         return Ok((Pair { key, value, quoted: false, flaw: None }, flaw));
     };
-    let value = quoted(chars, quote).ok_or("has a quoted value that does not end")?;
+    let value = quoted(chars, quote).ok_or("has a quoted value without a closing quote")?;
     if !until(chars, |c| c == ';').trim().is_empty() {
-        return Err("has text after its quoted value; double a quote that belongs to the value");
+        return Err("has text after its quoted value; double any quote inside the value");
     }
     Ok((Pair { key, value, quoted: true, flaw: None }, None))
 }
 
-/// Refuses a value without quotes that was probably meant to have some.
+/// Rejects an unquoted value that was probably meant to be quoted.
 fn check_bare(value: &str) -> Result<(), &'static str> {
     if value.contains(PLACEHOLDER) {
-        return Err("still holds the placeholder of the portal: put the password there");
+        return Err("still contains the placeholder of the portal: replace it with the password");
     }
     if value.starts_with('{') {
-        return Err(
-            "has a value in braces: put it into quotes, '…' or \"…\", with the braces inside \
-                    only where they belong to it",
-        );
+        return Err("has a value in braces: use quotes, '…' or \"…\", and keep the braces inside \
+                    only if they are part of it");
     }
     if value.ends_with(['\'', '"']) {
-        return Err("has a value that ends with a quote and begins without");
+        return Err("has a value that ends with a quote but does not start with one");
     }
     Ok(())
 }
@@ -114,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_by_the_quoting_rules() {
+    fn values_follow_the_quoting_rules() {
         for (text, key, value) in [
             ("Password=a=b==", "Password", "a=b=="),
             (" Initial Catalog = my db ;", "Initial Catalog", "my db"),
@@ -135,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_reported_without_its_text() {
+    fn invalid_parts_are_reported_without_their_text() {
         for (text, expected) in [
             ("a=1;se;cret", "part 2 has no `=`"),
             ("=secret", "part 1 has no key"),
-            ("p='secret", "does not end"),
-            ("p='secret''", "does not end"),
+            ("p='secret", "without a closing quote"),
+            ("p='secret''", "without a closing quote"),
             ("p='secret'x;a=1", "text after its quoted value"),
             ("p={secret}", "has a value in braces"),
             ("p=secret'", "ends with a quote"),
@@ -155,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Writes a value as ADO.NET's own writer does, or in the other kind of quotes.
+    /// Writes a value like ADO.NET's own writer, or in the other kind of quotes.
     fn written(value: &str, single: bool) -> String {
         let plain = |c: char| !matches!(c, '"' | '\'' | '=' | ';' | '{') && !c.is_whitespace();
         if value.chars().all(plain) {
@@ -187,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_reader_stop_or_tell_a_value(text in "[;'\"={} ab\\n]{0,40}") {
+        fn no_text_hangs_the_parser_or_leaks_a_value(text in "[;'\"={} ab\\n]{0,40}") {
             let (pairs, mistakes) = split(&text);
             proptest::prop_assert!(pairs.len() + mistakes.len() <= text.len());
             for pair in pairs {
