@@ -215,7 +215,7 @@ const BREAKS = [
   ["rows left unread for changes", TRACKING, "known.is_none_or(|known| known < at.version)", "known.is_none()"],
   ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],
   ["changes ordered by half a key", CHOICE, "primary(described).count() == key.len() && ", ""],
-  ["filter closes its parenthesis", TSQL, ".checked_sub(1)\n                    .ok_or_else(|| \"a parenthesis is closed that was not opened\".to_owned())?;", ".saturating_sub(1);"],
+  ["filter closes its parenthesis", TSQL, ".checked_sub(1)\n                    .ok_or_else(|| \"a closing parenthesis has no opening one\".to_owned())?;", ".saturating_sub(1);"],
   ["query with a hint that loses rows", TSQL, "    check_hints(&tokens)?;", ""],
   ["rowversion of a query of another database", ORIGIN, "is_none_or(|mode| !mode.goes_by_time())", "is_none()"],
   ["another database taken for the connection's", REACH, "!unquoted(database).eq_ignore_ascii_case(connected)", "false"],

@@ -1,18 +1,18 @@
-//! The condition that rows must meet, and the values that it names. Pure.
+//! The filter condition on rows, and its named values. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! A value reaches the server as a parameter, never as part of the text. A value as it stands is sent
-//! as text, which the server converts to the type of what it is compared with; that is right for all
-//! types but `varchar`, where the server converts the column instead and reads all rows. So a value
-//! may say its type, as in `varchar(9):EU`. The type is read here and written anew, so that no other
-//! text gets into the statement.
+//! A value is sent to the server as a parameter, never as part of the text. An untyped value is sent as text,
+//! which the server converts to the type it is compared with. That is right for all types except `varchar`:
+//! there the server converts the column instead, and scans all rows. So a value can declare its type, as in
+//! `varchar(9):EU`. The type is parsed here and written out again, so that no other text can get into the
+//! statement.
 
 use std::collections::BTreeMap;
 
 use super::tsql::{self, Kind};
 
-/// Types that a value may have: the name, and how many numbers it needs at least and takes at most.
+/// Types that a value can have: the name, and the minimum and maximum number of sizes.
 const TYPES: &[(&str, usize, usize)] = &[
     ("bit", 0, 0),
     ("tinyint", 0, 0),
@@ -40,11 +40,11 @@ const TYPES: &[(&str, usize, usize)] = &[
     ("uniqueidentifier", 0, 0),
 ];
 
-/// A condition in T-SQL with the values that it names as `@name`.
+/// A condition in T-SQL, with values named as `@name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     text: String,
-    /// The text in parts: as it is, or the index of a value.
+    /// The text in parts: literal text, or the index of a value.
     parts: Vec<Part>,
     values: Vec<TypedValue>,
 }
@@ -64,25 +64,25 @@ struct TypedValue {
     text: String,
 }
 
-/// Why a condition cannot be used.
+/// Why a condition is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterProblem {
-    /// The text itself is wrong.
+    /// The text itself is invalid.
     Text(String),
-    /// A value that it names is not given.
+    /// A value used in the condition is not defined.
     Missing(String),
-    /// A value is given that it does not name.
+    /// A defined value is not used in the condition.
     Unused(String),
-    /// The type of a value cannot be read.
+    /// The type of a value is invalid.
     Value(String, String),
 }
 
 impl Filter {
-    /// Reads a condition; names of values are the same in upper and lower case.
+    /// Parses a condition. Names of values ignore case.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All problems of the condition.
     pub fn parse(
         text: &str,
         values: &BTreeMap<String, String>,
@@ -99,7 +99,7 @@ impl Filter {
         let mut problems = Vec::new();
         let mut at = 0;
         for token in tokens.iter().filter(|token| token.kind == Kind::Variable) {
-            // What begins with two is the server's own.
+            // A name that starts with `@@` is the server's own.
             let Some(name) = token.text.strip_prefix('@').filter(|name| !name.starts_with('@'))
             else {
                 continue;
@@ -119,10 +119,10 @@ impl Filter {
         filter.push_text(text.get(at..));
         for name in values.keys() {
             let is_used = filter.values.iter().any(|value| value.name == *name);
-            let is_told = problems
+            let is_reported = problems
                 .iter()
                 .any(|known| matches!(known, FilterProblem::Value(of, _) if of == name));
-            if !is_used && !is_told {
+            if !is_used && !is_reported {
                 problems.push(FilterProblem::Unused(name.clone()));
             }
         }
@@ -130,12 +130,12 @@ impl Filter {
         if problems.is_empty() { Ok(filter) } else { Err(problems) }
     }
 
-    /// Returns the condition as it was written.
+    /// Returns the condition as written.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns the condition in parentheses; `place` tells the parameter in which a value is.
+    /// Returns the condition in parentheses; `place` returns the parameter of a value.
     pub(crate) fn sql(&self, place: impl Fn(usize) -> String) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
@@ -152,7 +152,7 @@ impl Filter {
                 }
             }
         };
-        // A line of its own, so that a comment in it cannot hide what follows.
+        // On a line of its own, so that a comment in the condition cannot hide what follows.
         format!("({}\n)", self.parts.iter().map(part).collect::<String>())
     }
 
@@ -161,7 +161,7 @@ impl Filter {
         self.values.iter().map(|value| value.text.as_str())
     }
 
-    /// Returns names, types and values as one text, by which two conditions differ; empty without any.
+    /// Returns names, types and values as one text that identifies them; empty if there are none.
     pub(crate) fn values_text(&self) -> String {
         let written = self.values.iter().map(|TypedValue { name, declared, text }| {
             let declared = declared.as_deref().unwrap_or_default();
@@ -185,7 +185,7 @@ impl Filter {
     }
 }
 
-/// Takes `int:5` apart; what has no known type in front is text.
+/// Splits `int:5`; a value without a known type is text.
 fn typed(written: &str) -> Result<(Option<String>, &str), String> {
     let Some((declared, text)) = written.split_once(':') else { return Ok((None, written)) };
     let (name, sizes) = declared.trim().split_once('(').unwrap_or((declared.trim(), ""));
@@ -205,10 +205,10 @@ fn typed(written: &str) -> Result<(Option<String>, &str), String> {
             (_, 1) => format!("`{name}(9)`"),
             _ => format!("`{name}(9, 2)`"),
         };
-        return Err(format!("`{}` is no type, write {needed}", declared.trim()));
+        return Err(format!("`{}` is not a valid type; write {needed}", declared.trim()));
     }
     let declared = match (*name, sizes.as_slice()) {
-        // Without a length a conversion would cut at 30.
+        // Without a length, a conversion would truncate at 30 characters.
         ("varchar" | "varbinary", []) => format!("{name}(8000)"),
         ("nvarchar", []) => "nvarchar(4000)".to_owned(),
         (name, []) => name.to_owned(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_named_in_the_text_and_sent_beside_it() {
+    fn values_are_named_in_the_text_and_sent_as_parameters() {
         for (text, given, expected) in [
             ("a = 1 OR b = 2 -- x", vec![], "(a = 1 OR b = 2 -- x\n) []"),
             (
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_unused_or_cannot_be_read_is_told() {
+    fn missing_unused_and_invalid_values_are_reported() {
         let missing = |name: &str| FilterProblem::Missing(name.to_owned());
         let unused = |name: &str| FilterProblem::Unused(name.to_owned());
         assert_eq!(
@@ -285,7 +285,7 @@ mod tests {
                 Err(problems) => {
                     assert!(matches!(problems.as_slice(), [FilterProblem::Value(..)]), "{value}");
                 }
-                // No type, so text.
+                // No type, so it is text.
                 Ok(filter) => assert!(filter.sql(|_| "@P1".to_owned()).contains("a = @P1\n")),
             }
         }

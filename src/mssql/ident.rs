@@ -1,13 +1,13 @@
-//! Names in SQL text: the only place that turns a name into SQL.
+//! Names in SQL text: the only place that converts a name to SQL.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Longest name of an object or column.
+/// Longest name of an object or a column.
 /// <https://learn.microsoft.com/sql/relational-databases/databases/database-identifiers>
 const NAME_CHARS_MAX: usize = 128;
-/// Schema of a table that is named without one.
+/// Schema of a table name without one.
 const SCHEMA_DEFAULT: &str = "dbo";
 
 /// A name that cannot be used.
@@ -19,7 +19,7 @@ pub enum NameError {
     /// A part is longer than SQL Server allows.
     #[error("name `{0}` has a part of more than 128 characters")]
     Long(String),
-    /// A bracket or quotation mark is not closed, or has text behind it.
+    /// A bracket or quotation mark is not closed, or is followed by text.
     #[error(
         "name `{0}` has a bracket or quotation mark out of place; write `[a.b]`, with `]]` for `]`"
     )]
@@ -39,9 +39,9 @@ pub fn literal(text: &str) -> String {
     format!("N'{}'", text.replace('\'', "''"))
 }
 
-/// Returns the name of a collation as SQL text; `None` for what cannot be one.
+/// Returns the name of a collation as SQL text; `None` if it is not a valid name.
 ///
-/// Such names cannot be quoted; they are made of letters, digits and `_`.
+/// Collation names cannot be quoted; they consist of letters, digits and `_`.
 pub fn collation(name: &str) -> Option<&str> {
     let is_name = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     Some(name).filter(is_name).filter(|name| !name.is_empty())
@@ -50,7 +50,7 @@ pub fn collation(name: &str) -> Option<&str> {
 /// The name of a table or view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QualifiedName {
-    /// Database, where one is named.
+    /// Database, if the name includes one.
     pub database: Option<String>,
     /// Schema.
     pub schema: String,
@@ -59,7 +59,7 @@ pub struct QualifiedName {
 }
 
 impl QualifiedName {
-    /// Reads `orders`, `dbo.orders`, `[dbo].[My Table]`, `"dbo"."t"` or `db.dbo.orders`.
+    /// Parses `orders`, `dbo.orders`, `[dbo].[My Table]`, `"dbo"."t"` or `db.dbo.orders`.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl QualifiedName {
         format!("{database}{}.{}", quote(&self.schema), quote(&self.object))
     }
 
-    /// Returns the name as a shell takes it.
+    /// Returns the name as a shell argument.
     pub(crate) fn as_argument(&self) -> String {
         let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if plain(&self.schema) && plain(&self.object) {
@@ -91,7 +91,7 @@ impl QualifiedName {
     }
 }
 
-/// The name for people, without brackets.
+/// The name for display, without brackets.
 impl fmt::Display for QualifiedName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(database) = &self.database {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_in_every_form() {
+    fn names_are_parsed_in_every_form() {
         for (text, quoted) in [
             ("orders", "[dbo].[orders]"),
             ("sales.orders", "[sales].[orders]"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn other_texts_are_rejected() {
         for text in ["", "a..b", ".a", "a.", "[a", "[a]b", "a]b", "a.b.c.d", "[]", "a\"b"] {
             assert!(QualifiedName::parse(text).is_err(), "{text}");
         }
@@ -178,7 +178,7 @@ mod tests {
         fn quoting_never_leaves_its_brackets(name in "[\\]\\[\"';.a-c\\PC]{1,128}") {
             let quoted = quote(&name);
             let inside = quoted.strip_prefix('[').unwrap().strip_suffix(']').unwrap();
-            // With every pair taken out, no bracket is left that could end the name.
+            // Apart from doubled ones, no bracket is left that could end the name.
             prop_assert!(!inside.replace("]]", "").contains(']'));
             let name = QualifiedName { database: None, schema: "s".into(), object: name };
             prop_assert_eq!(QualifiedName::parse(&name.quoted()), Ok(name));

@@ -1,16 +1,16 @@
-//! Journals in a table of SQL Server, beside the table of state documents and through its connections.
+//! Journals in a SQL Server table, next to the table of state documents and over its connections.
 //!
-//! Each append is one row, with the positions in its part where it begins and ends. One statement looks
-//! for the row that ends where it begins, and inserts: a key on the beginning lets only one of two at the
-//! same place in. Rows are never changed; those of a part are dropped together.
+//! Each append is one row, with its start and end positions within its part. One statement finds the row that
+//! ends where the append starts, and inserts. A unique key on the start lets only one of two concurrent
+//! appends succeed. Rows are never changed; those of a part are deleted together.
 //!
-//! # Why so
+//! # Design
 //!
-//! - Both looks are seeks, however long a part is: the key of the table has the end, and an index the
-//!   beginning, before the part, so that the parts of a poller are the rows that begin at 0.
-//! - The table is never created here. `highwater ddl journal` prints the statements, so that the user of
-//!   the connection needs no right but SELECT, INSERT and DELETE on this one table: what was appended
-//!   cannot be changed with it.
+//! - Both lookups are seeks, however long a part is. The primary key contains the end. An index contains the
+//!   start, before the part, so that the parts of a poller are the rows that start at 0.
+//! - The table is never created here. `highwater ddl journal` prints the statements, so the user of the
+//!   connection only needs SELECT, INSERT and DELETE on this table. These do not allow changing appended
+//!   rows.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::state::SqlStore;
 use crate::state::pool::Request;
 use crate::state::{OwnTable, TableNameError, cells, failure, other_columns, table_name, text};
 
-/// Longest name of an application or a poller that the table holds, in UTF-16 units. The key of an
-/// index may have 900 bytes.
+/// Longest name of an application or a poller that the table holds, in UTF-16 units. An index key is limited
+/// to 900 bytes.
 const NAME_UNITS_MAX: usize = 128;
-/// Longest name of a part, in UTF-16 units: ours have 28 at most.
+/// Longest name of a part, in UTF-16 units: ours have at most 28.
 const PART_UNITS_MAX: usize = 40;
 
-/// Keeps journals in a table, one row for each append.
+/// Keeps journals in a table, one row per append.
 #[derive(Debug)]
 pub struct SqlJournal {
     beside: Arc<SqlStore>,
@@ -40,26 +40,27 @@ pub struct SqlJournal {
 }
 
 impl SqlJournal {
-    /// Keeps journals in the table of that name, in the database and for the application of `beside`.
+    /// Keeps journals in the table with this name, in the database and for the application of `beside`.
     ///
     /// # Errors
     ///
-    /// [`TableNameError`] if the name of the table is none.
+    /// [`TableNameError`] if the table name is invalid.
     pub fn beside(beside: Arc<SqlStore>, table: &str) -> Result<Self, TableNameError> {
         let table = own(table_name(table)?);
         let statements = Statements::new(&table.name);
         Ok(Self { beside, table, statements })
     }
 
-    /// Returns the parameters that say which poller is meant.
+    /// Returns the parameters that identify a poller.
     fn of_poller(&self, poller: &str) -> Result<Vec<Param>, StoreError> {
         let app = self.beside.app();
         let fits = |text: &str| text.encode_utf16().count() <= NAME_UNITS_MAX;
         if fits(app) && fits(poller) {
             return Ok(vec![Param::Text(app.to_owned()), Param::Text(poller.to_owned())]);
         }
-        let reason =
-            format!("the application and the poller may have {NAME_UNITS_MAX} characters each");
+        let reason = format!(
+            "the application and poller names are limited to {NAME_UNITS_MAX} characters each"
+        );
         Err(StoreError::Refused { key: poller.to_owned(), reason })
     }
 
@@ -87,24 +88,24 @@ impl JournalStore for SqlJournal {
         let mut params = self.of_part(part)?;
         params.extend([number(&name, position)?, number(&name, end)?, Param::Bytes(bytes)]);
         let conflict = || StoreError::Conflict { key: name.clone() };
-        let judge = |rows: Result<Vec<u64>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<u64>, SqlError>| match rows {
             Ok(mut ends) => ends.pop().map(Appended::UpTo).ok_or_else(conflict),
             Err(error) if failure::is_duplicate(&error) => Err(conflict()),
             Err(error) => Err(self.failed(&name, &error)),
         };
         let request = Request { name: &name, sql: &self.statements.append, params: &params };
-        self.beside.pool().write(request, position_of, judge).await
+        self.beside.pool().write(request, position_of, convert).await
     }
 
     async fn length(&self, part: &Part) -> Result<u64, StoreError> {
         let name = part.to_string();
         let params = self.of_part(part)?;
         let request = Request { name: &name, sql: &self.statements.length, params: &params };
-        let judge = |rows: Result<Vec<u64>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<u64>, SqlError>| match rows {
             Ok(mut ends) => Ok(ends.pop().unwrap_or(0)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().read(request, position_of, judge).await
+        self.beside.pool().read(request, position_of, convert).await
     }
 
     async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
@@ -112,21 +113,21 @@ impl JournalStore for SqlJournal {
         let mut params = self.of_part(part)?;
         params.push(number(&name, position)?);
         let request = Request { name: &name, sql: &self.statements.read, params: &params };
-        let judge = |rows: Result<Vec<(u64, Vec<u8>)>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<(u64, Vec<u8>)>, SqlError>| match rows {
             Ok(rows) => Ok(joined(rows, position)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().read(request, content, judge).await
+        self.beside.pool().read(request, content, convert).await
     }
 
     async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
         let params = self.of_poller(poller)?;
         let request = Request { name: poller, sql: &self.statements.list, params: &params };
-        let judge = |names: Result<Vec<String>, SqlError>| match names {
+        let convert = |names: Result<Vec<String>, SqlError>| match names {
             Ok(names) => Ok(names.iter().filter_map(|name| Part::parse(poller, name)).collect()),
             Err(error) => Err(self.failed(poller, &error)),
         };
-        let mut parts: Vec<Part> = self.beside.pool().read(request, text, judge).await?;
+        let mut parts: Vec<Part> = self.beside.pool().read(request, text, convert).await?;
         parts.sort();
         Ok(parts)
     }
@@ -136,21 +137,21 @@ impl JournalStore for SqlJournal {
         let mut params = self.of_part(part)?;
         params.push(length.map_or(Ok(Param::BigInt(-1)), |length| number(&name, length))?);
         let request = Request { name: &name, sql: &self.statements.remove, params: &params };
-        let judge = |rows: Result<Vec<u64>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<u64>, SqlError>| match rows {
             Ok(ends) if length.is_none() || !ends.is_empty() => Ok(()),
             Ok(_) => Err(StoreError::Conflict { key: name.clone() }),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().write(request, position_of, judge).await
+        self.beside.pool().write(request, position_of, convert).await
     }
 }
 
-/// Returns what there is to say of the table.
+/// Returns the description of the table.
 fn own(name: QualifiedName) -> OwnTable {
     OwnTable { name, command: "journal", rights: &["SELECT", "INSERT", "DELETE"] }
 }
 
-/// Returns the statements that make the table.
+/// Returns the DDL of the table.
 pub fn create_table(table: &QualifiedName) -> String {
     let table = table.quoted();
     format!(
@@ -168,25 +169,25 @@ CREATE UNIQUE INDEX [ix_begins_at] ON {table} ([app], [poller], [begins_at], [pa
     )
 }
 
-/// Returns the statements that give a user of the database the rights that journals need.
+/// Returns the statements that grant a database user the permissions that journals need.
 pub fn grant(table: &QualifiedName, user: &str) -> String {
     own(table.clone()).grant(user)
 }
 
-/// What the store sends. `@P1` is the application, `@P2` the poller, and `@P3` the part in all but the
+/// The store's statements. `@P1` is the application, `@P2` the poller, and `@P3` the part in all but the
 /// list.
 #[derive(Debug)]
 struct Statements {
-    /// One row, none where the part does not end at `@P4`, or error 2601 or 2627 where another came
-    /// first: `@P5` is the new end and `@P6` the content.
+    /// One row, none if the part does not end at `@P4`, or error 2601 or 2627 if another append came first:
+    /// `@P5` is the new end and `@P6` the content.
     append: String,
-    /// One row, or none where there is no part.
+    /// One row, or none if the part does not exist.
     length: String,
-    /// What lies behind `@P4`.
+    /// The content after `@P4`.
     read: String,
     list: String,
-    /// A row for each that was dropped: all, or none where the part does not end at `@P4`, if that is not
-    /// negative. The lock keeps an append from coming between the look and the drop.
+    /// One row per deleted row: all, or none if the part does not end at `@P4`, unless that is negative. The
+    /// table lock keeps an append from slipping in between the check and the delete.
     remove: String,
 }
 
@@ -223,9 +224,9 @@ impl Statements {
 }
 
 fn number(name: &str, position: u64) -> Result<Param, StoreError> {
-    i64::try_from(position).map(Param::BigInt).map_err(|_too_far| StoreError::Refused {
+    i64::try_from(position).map(Param::BigInt).map_err(|_out_of_range| StoreError::Refused {
         key: name.to_owned(),
-        reason: format!("position {position} is beyond any part"),
+        reason: format!("position {position} is out of range"),
     })
 }
 
@@ -241,7 +242,7 @@ fn content(row: Row) -> Result<(u64, Vec<u8>), SqlError> {
     Ok((u64::try_from(begin).map_err(|_negative| other_columns())?, content.into_owned()))
 }
 
-/// Returns what `rows` hold from `position` on, which may lie in the middle of the first.
+/// Returns the content of `rows` from `position` on, which may be in the middle of the first row.
 fn joined(rows: Vec<(u64, Vec<u8>)>, position: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (begin, content) in rows {
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_and_the_rights_are_the_least_that_will_do() {
+    fn the_table_and_the_permissions_are_minimal() {
         let table = table_name("ops.[my journal]").unwrap();
         expect![[r#"
             CREATE TABLE [ops].[my journal] (
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_may_begin_in_the_middle_of_an_append() {
+    fn a_read_may_start_in_the_middle_of_an_append() {
         let rows = vec![(4, b"abc\n".to_vec()), (8, b"d\n".to_vec())];
         for (position, expected) in [(4, "abc\nd\n"), (6, "c\nd\n"), (8, "d\n"), (99, "")] {
             let wanted = rows.clone().into_iter().filter(|(begin, _)| begin + 4 > position);

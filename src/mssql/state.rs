@@ -1,29 +1,28 @@
-//! State in a table of SQL Server: for those who have a database and no storage account to spare.
+//! State in a SQL Server table: for deployments with a database and no storage account.
 //!
-//! A key is one row: a poller has one, its marker has another, so that it outlives the first, and so
-//! has each row that was set aside. A read is one statement and so is a write; each is a transaction of
-//! its own, and a write is sent once. Times are the database's, taken in the statement; no client's
-//! clock decides anything.
+//! Each key is one row. A poller has one, its marker has another so that it outlives the first, and so has
+//! each quarantined row. A read is one statement, and so is a write. Each is its own transaction, and a write
+//! is sent once. Times are the database's, taken in the statement; no client clock is involved.
 //!
-//! A claim in one statement, `UPDATE … SET token = token + 1 WHERE … expires_at < now`, is two here:
-//! the read brings the document and the database's time, the rule for a lapsed lease judges both, and
-//! the `UPDATE` raises the token only where the row still has the tag that was read. Whatever came
-//! between has changed the tag, and time that passed between makes a lapsed lease no younger. So no more
-//! is granted than by the one statement, the renewal and the commit are guarded in the same way, and the
-//! rule is the one of all stores.
+//! A lease could be claimed in one statement, `UPDATE … SET token = token + 1 WHERE … expires_at < now`. Here
+//! it takes two. The read returns the document and the database's time, the rule for an expired lease is
+//! applied to both, and the `UPDATE` raises the token only if the row still has the tag that was read. Any
+//! write in between has changed the tag, and time that passes in between does not make an expired lease
+//! valid. So this grants no more than the single statement would. Renewals and commits are guarded in the
+//! same way, and the rule is the same for all stores.
 //!
-//! A statement takes its time when it starts, and may then wait for a lock: a read's date can be
-//! behind by that wait, so that a lease looks younger than it is, never older.
+//! A statement takes its time when it starts, and may then wait for a lock. So the date of a read can be too
+//! early by that wait: a lease may look younger than it is, never older.
 //!
-//! # Why so
+//! # Design
 //!
-//! - The tag is a `rowversion` column and the time of the write. The server sets the first itself at
-//!   every write, one by hand included; the second keeps a tag from coming back after the database
-//!   was restored, when the versions are counted again.
-//! - Names have a binary collation: under the usual ones `A` and `a` are one key.
-//! - The table is never created here. `highwater ddl state` prints the statements, so that the user
-//!   of the connection needs no right but SELECT, INSERT, UPDATE and, to take rows out of the
-//!   quarantine, DELETE on this one table.
+//! - The tag is a `rowversion` column and the time of the write. The server sets the first at every write,
+//!   including manual ones. The second keeps a tag from recurring after the database was restored, when
+//!   version numbers are reused.
+//! - Names have a binary collation: under the usual ones `A` and `a` are the same key.
+//! - The table is never created here. `highwater ddl state` prints the statements, so the user of the
+//!   connection only needs SELECT, INSERT, UPDATE and, to remove rows from the quarantine, DELETE on this
+//!   table.
 
 mod answer;
 pub(crate) mod failure;
@@ -59,14 +58,14 @@ pub struct SqlStoreSettings {
     pub connection: SqlConnection,
     /// The table: `highwater_state`, `ops.highwater_state`, `[ops].[High Water]`.
     pub table: String,
-    /// The application whose rows these are.
+    /// The application that owns the rows.
     pub app: String,
-    /// Limit for connecting, and for a statement, where those of the connection are longer: several
-    /// tries must fit between two heartbeats.
+    /// Time limit for connecting and for a statement, if the connection's own limits are longer: several
+    /// attempts must fit between two heartbeats.
     pub request_timeout: Duration,
 }
 
-/// Keeps state in a table, one row for each key.
+/// Keeps state in a table, one row per key.
 #[derive(Debug)]
 pub struct SqlStore {
     pool: Pool,
@@ -76,11 +75,11 @@ pub struct SqlStore {
 }
 
 impl SqlStore {
-    /// Returns a store that has not connected yet.
+    /// Returns a store that is not connected yet.
     ///
     /// # Errors
     ///
-    /// [`TableNameError`] if the name of the table is none.
+    /// [`TableNameError`] if the table name is invalid.
     pub fn new(settings: SqlStoreSettings) -> Result<Self, TableNameError> {
         let SqlStoreSettings { connection, table, app, request_timeout } = settings;
         let table = statement::own(table_name(&table)?);
@@ -88,30 +87,32 @@ impl SqlStore {
         Ok(Self { pool: Pool::new(connection, request_timeout), app, table, statements })
     }
 
-    /// Logs in with tokens of `credential` where the connection string asks for tokens.
+    /// Logs in with tokens from `credential` if the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(self, credential: Arc<dyn TokenCredential>) -> Self {
         Self { pool: self.pool.with_credential(credential), ..self }
     }
 
-    /// Returns the connections, for what else is kept in the same database.
+    /// Returns the connections, to share them with other data in the same database.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Returns the application whose rows these are.
+    /// Returns the application that owns the rows.
     pub(crate) fn app(&self) -> &str {
         &self.app
     }
 
-    /// Returns the parameters that say which row is meant.
+    /// Returns the parameters that identify a row.
     fn row(&self, name: &str) -> Result<Vec<Param>, StoreError> {
-        let fits = |text: &str, units_max| text.encode_utf16().count() <= units_max;
-        if fits(&self.app, statement::APP_UNITS_MAX) && fits(name, statement::NAME_UNITS_MAX) {
+        let is_within = |text: &str, units_max| text.encode_utf16().count() <= units_max;
+        if is_within(&self.app, statement::APP_UNITS_MAX)
+            && is_within(name, statement::NAME_UNITS_MAX)
+        {
             return Ok(vec![Param::Text(self.app.clone()), Param::Text(name.to_owned())]);
         }
         let reason = format!(
-            "the application may have {} characters and the name {}",
+            "the application name is limited to {} characters and the row name to {}",
             statement::APP_UNITS_MAX,
             statement::NAME_UNITS_MAX
         );
@@ -133,13 +134,13 @@ impl StateStore for SqlStore {
         let name = key.path();
         let params = self.row(&name)?;
         let request = Request { name: &name, sql: &self.statements.load, params: &params };
-        let judge = |rows: Result<Vec<Loaded>, SqlError>| match rows {
-            // Without its key the table holds what two of them have created.
+        let convert = |rows: Result<Vec<Loaded>, SqlError>| match rows {
+            // Without its primary key the table keeps duplicates created concurrently.
             Ok(rows) if rows.len() > 1 => Err(failure::not_unique(&name, &self.table, rows.len())),
             Ok(mut rows) => rows.pop().ok_or_else(|| no_row(&name)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.pool.read(request, answer::loaded, judge).await
+        self.pool.read(request, answer::loaded, convert).await
     }
 
     async fn store(
@@ -150,7 +151,7 @@ impl StateStore for SqlStore {
     ) -> Result<Written, StoreError> {
         let name = key.path();
         if bytes.len() > BYTES_MAX {
-            let reason = format!("a document may have at most {BYTES_MAX} bytes");
+            let reason = format!("a document is limited to {BYTES_MAX} bytes");
             return Err(StoreError::Refused { key: name, reason });
         }
         let mut params = self.row(&name)?;
@@ -159,7 +160,7 @@ impl StateStore for SqlStore {
             Precondition::Absent => &self.statements.create,
             Precondition::Matches(ETag(tag)) => {
                 let Some(Tag { version, last_modified }) = Tag::parse(tag) else {
-                    // No row has ever had it.
+                    // No row has ever had this tag.
                     return Err(StoreError::Conflict { key: name });
                 };
                 params.extend([Param::Bytes(version.to_vec()), Param::Text(last_modified)]);
@@ -167,14 +168,14 @@ impl StateStore for SqlStore {
             }
         };
         let conflict = || StoreError::Conflict { key: name.clone() };
-        let judge = |rows: Result<Vec<Written>, SqlError>| match (rows, precondition) {
+        let convert = |rows: Result<Vec<Written>, SqlError>| match (rows, precondition) {
             (Ok(mut rows), Precondition::Matches(_)) => rows.pop().ok_or_else(conflict),
             (Ok(mut rows), Precondition::Absent) => rows.pop().ok_or_else(|| no_row(&name)),
             (Err(error), Precondition::Absent) if failure::is_duplicate(&error) => Err(conflict()),
             (Err(error), _) => Err(self.failed(&name, &error)),
         };
         let request = Request { name: &name, sql, params: &params };
-        self.pool.write(request, answer::written, judge).await
+        self.pool.write(request, answer::written, convert).await
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
@@ -182,9 +183,9 @@ impl StateStore for SqlStore {
         let mut params = self.row(name)?;
         params.truncate(1);
         let request = Request { name, sql: &self.statements.list, params: &params };
-        let judge =
+        let convert =
             |names: Result<Vec<String>, SqlError>| names.map_err(|error| self.failed(name, &error));
-        let names = self.pool.read(request, answer::name, judge).await?;
+        let names = self.pool.read(request, answer::name, convert).await?;
         let mut keys: Vec<_> = names.iter().filter_map(|name| StateKey::parse(name)).collect();
         keys.sort();
         Ok(keys)
@@ -198,9 +199,9 @@ impl StateStore for SqlStore {
         let name = key.path();
         let params = self.row(&name)?;
         let request = Request { name: &name, sql: &self.statements.apps, params: &params };
-        let judge =
+        let convert =
             |apps: Result<Vec<String>, SqlError>| apps.map_err(|error| self.failed(&name, &error));
-        self.pool.read(request, answer::name, judge).await.map(Some)
+        self.pool.read(request, answer::name, convert).await.map(Some)
     }
 
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {
@@ -220,27 +221,27 @@ impl StateStore for SqlStore {
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
         let name = key.path();
         let conflict = || StoreError::Conflict { key: name.clone() };
-        // No row has ever had another form.
+        // No row has ever had a tag of another form.
         let Tag { version, last_modified } = Tag::parse(&etag.0).ok_or_else(conflict)?;
         let mut params = self.row(&name)?;
         params.extend([Param::Bytes(version.to_vec()), Param::Text(last_modified)]);
         let request = Request { name: &name, sql: &self.statements.remove, params: &params };
-        let judge = |rows: Result<Vec<String>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<String>, SqlError>| match rows {
             Ok(mut rows) => rows.pop().map(|_name| ()).ok_or_else(conflict),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.pool.write(request, answer::name, judge).await
+        self.pool.write(request, answer::name, convert).await
     }
 }
 
-/// Coarseness of `SYSUTCDATETIME()`: where the server's operating system has no finer clock, it moves
-/// 64 times a second.
+/// Resolution of `SYSUTCDATETIME()`: if the server's operating system has no finer clock, it ticks 64 times a
+/// second.
 /// <https://learn.microsoft.com/sql/t-sql/functions/sysutcdatetime-transact-sql>
 const GRAIN: Duration = Duration::from_millis(16);
 
-/// Largest document, the same as in Azure Blob Storage, so that state can move from one to the other.
+/// Largest document, the same as in Azure Blob Storage, so that state can be moved from one to the other.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
 fn no_row(name: &str) -> StoreError {
-    StoreError::Unknown { key: name.to_owned(), reason: "answer without a row".to_owned() }
+    StoreError::Unknown { key: name.to_owned(), reason: "the answer has no row".to_owned() }
 }

@@ -1,27 +1,27 @@
-//! What can be told of T-SQL that a setting holds, without a server.
+//! Checks of T-SQL from settings that need no server.
 //!
-//! Such a text is put between parentheses, so it must not be able to close them. Everything else is
-//! for the server to judge: this knows words, names, constants, comments and parentheses, no grammar.
+//! Such a text is put into parentheses, so it must not be able to close them. Everything else is left to the
+//! server: this module knows words, names, constants, comments and parentheses, but no grammar.
 
 mod database;
 
 pub use database::check_database;
 pub(crate) use database::connected_database;
 
-/// Hints by which a read takes rows that are not committed, or passes by rows that are locked.
+/// Hints that make a read return uncommitted rows, or skip locked rows.
 /// <https://learn.microsoft.com/sql/t-sql/queries/hints-transact-sql-table>
 const LOOSE_HINTS: [&str; 3] = ["NOLOCK", "READUNCOMMITTED", "READPAST"];
 
-/// A piece of T-SQL that is no blank and no comment.
+/// A piece of T-SQL that is neither white space nor a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) kind: Kind,
     pub(crate) text: &'a str,
-    /// Byte at which it begins.
+    /// Byte offset of its start.
     pub(crate) at: usize,
 }
 
-/// What a piece of T-SQL is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A keyword, a bare name or a number.
@@ -34,11 +34,11 @@ pub(crate) enum Kind {
     Symbol,
 }
 
-/// Cuts a text into pieces.
+/// Splits a text into tokens.
 ///
 /// # Errors
 ///
-/// What is not closed.
+/// The construct that is not closed.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -54,16 +54,16 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, String> {
             c if is_name(c) => (Some(Kind::Word), word(rest)),
             c => (Some(Kind::Symbol), c.len_utf8()),
         };
-        let (taken, behind) = rest.split_at(length);
+        let (token, after) = rest.split_at(length);
         let at = text.len() - rest.len();
-        found.extend(kind.map(|kind| Token { kind, text: taken, at }));
-        rest = behind;
+        found.extend(kind.map(|kind| Token { kind, text: token, at }));
+        rest = after;
     }
     Ok(found)
 }
 
-/// Returns `text` without comments and without what its string and binary literals hold, which may be
-/// secret; nothing of a text that cannot be read.
+/// Returns `text` without comments and without the content of string and binary literals, which may be
+/// secret. If the text is invalid, returns none of it.
 pub(crate) fn without_literals(text: &str) -> String {
     let Ok(tokens) = tokens(text) else { return "…".to_owned() };
     let mut shown = String::new();
@@ -85,12 +85,12 @@ pub(crate) fn without_literals(text: &str) -> String {
     shown
 }
 
-/// Checks that a text can stand between parentheses: it closes all that it opens, and is one part of a
-/// statement.
+/// Checks that a text can be put into parentheses: it closes everything that it opens, and is a single part
+/// of a statement.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The problem of the text.
 pub(crate) fn check_part(tokens: &[Token<'_>]) -> Result<(), String> {
     let mut depth = 0_usize;
     for token in tokens {
@@ -99,20 +99,20 @@ pub(crate) fn check_part(tokens: &[Token<'_>]) -> Result<(), String> {
             ")" => {
                 depth = depth
                     .checked_sub(1)
-                    .ok_or_else(|| "a parenthesis is closed that was not opened".to_owned())?;
+                    .ok_or_else(|| "a closing parenthesis has no opening one".to_owned())?;
             }
-            ";" => return Err("there is a `;` in it, which ends a statement".to_owned()),
+            ";" => return Err("it contains `;`, which ends a statement".to_owned()),
             _ => {}
         }
     }
     if depth == 0 { Ok(()) } else { Err("a parenthesis is not closed".to_owned()) }
 }
 
-/// Checks that a text asks for rows as they were committed, and for all of them.
+/// Checks that a text reads committed rows only, and all of them.
 ///
 /// # Errors
 ///
-/// The hint that asks for others.
+/// The hint that prevents this.
 pub(crate) fn check_hints(tokens: &[Token<'_>]) -> Result<(), String> {
     let is_loose = |token: &&Token<'_>| {
         token.kind == Kind::Word
@@ -120,25 +120,25 @@ pub(crate) fn check_hints(tokens: &[Token<'_>]) -> Result<(), String> {
     };
     tokens.iter().find(is_loose).map_or(Ok(()), |hint| {
         Err(format!(
-            "there is the hint `{}` in it, by which rows are lost or come twice: leave it out (what has \
-             that name is written in brackets)",
+            "it contains the hint `{}`, which can lose or duplicate rows: remove it (put a column of \
+             that name in brackets)",
             hint.text
         ))
     })
 }
 
-/// Checks that a text is one query that can be read from as if it were a table.
+/// Checks that a text is one query that can be used like a table.
 ///
 /// # Errors
 ///
-/// What is wrong with it, and what to do instead.
+/// The problem, and what to do instead.
 pub fn check_query(text: &str) -> Result<(), String> {
     let tokens = tokens(text)?;
     if let Some((last, before)) = tokens.split_last()
         && last.text == ";"
     {
         let several = before.iter().any(|token| token.text == ";");
-        let advice = "there is a `;` at its end: leave it out";
+        let advice = "it ends with `;`: remove it";
         return Err(if several { several_statements() } else { advice.to_owned() });
     }
     if tokens.iter().any(|token| token.text == ";") {
@@ -152,22 +152,20 @@ pub fn check_query(text: &str) -> Result<(), String> {
     match tokens.first() {
         Some(first) if is(first, "SELECT") => {}
         Some(first) if is(first, "WITH") => {
-            return Err("it begins with `WITH`: make a view of it and read that as \
-                        `SOURCE__TABLE`, or write its parts as `FROM (SELECT …) AS name`"
+            return Err("it starts with `WITH`: create a view and read that as \
+                        `SOURCE__TABLE`, or write it as `FROM (SELECT …) AS name`"
                 .to_owned());
         }
-        Some(_) | None => return Err("it does not begin with `SELECT`".to_owned()),
+        Some(_) | None => return Err("it does not start with `SELECT`".to_owned()),
     }
     if tokens.iter().any(|token| token.text == "{") {
-        return Err(
-            "there is a `{` in it, which begins an escape of ODBC, and what it stands for is not \
-                    known here: write the join or function in T-SQL"
-                .to_owned(),
-        );
+        return Err("it contains `{`, which starts an ODBC escape, and those cannot be \
+                    checked: write the join or function in T-SQL"
+            .to_owned());
     }
     if let Some(token) = tokens.iter().find(|token| token.kind == Kind::Variable) {
         return Err(format!(
-            "there is `{}` in it, and a query has no parameters: write that condition as \
+            "it contains `{}`, but a query has no parameters: move that condition to \
              `SOURCE__FILTER`",
             token.text
         ));
@@ -175,7 +173,7 @@ pub fn check_query(text: &str) -> Result<(), String> {
     check_outside(&outside(&tokens), is)
 }
 
-/// Checks what stands outside of all parentheses.
+/// Checks the tokens outside of all parentheses.
 fn check_outside<'a>(
     outside: &[Token<'a>],
     is: impl Fn(&Token<'a>, &str) -> bool,
@@ -190,29 +188,29 @@ fn check_outside<'a>(
         }
         let ordered = is(token, "ORDER") && outside.get(index + 1).is_some_and(|by| is(by, "BY"));
         if ordered && !has("TOP") && !has("OFFSET") {
-            return Err("there is an `ORDER BY` in it without `TOP`: leave it out, the poller \
+            return Err("it contains `ORDER BY` without `TOP`: remove it, the poller \
                         orders the rows by cursor and key"
                 .to_owned());
         }
     }
     if has("INTO") {
-        return Err("there is an `INTO` in it, and a source only reads".to_owned());
+        return Err("it contains `INTO`, but a source only reads".to_owned());
     }
     if has("OPTION") {
-        return Err("there is an `OPTION` in it, which only a whole statement can have: leave it \
-                    out"
+        return Err("it contains `OPTION`, which is only valid in a complete statement: remove \
+                    it"
         .to_owned());
     }
     Ok(())
 }
 
 fn several_statements() -> String {
-    "it is more than one statement: write one `SELECT`, or make a view of it and read that as \
+    "it is more than one statement: write one `SELECT`, or create a view and read that as \
      `SOURCE__TABLE`"
         .to_owned()
 }
 
-/// Returns the pieces outside of all parentheses.
+/// Returns the tokens outside of all parentheses.
 fn outside<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut depth = 0_usize;
     let mut found = Vec::new();
@@ -235,7 +233,7 @@ fn word(rest: &str) -> usize {
     rest.find(|c| !is_name(c)).unwrap_or(rest.len())
 }
 
-/// Returns the length of a quoted piece; its closing character is written twice inside.
+/// Returns the length of a quoted token; its closing character is doubled inside.
 fn quoted(rest: &str, closing: char, what: &str) -> Result<usize, String> {
     let mut chars = rest.char_indices().skip(1).peekable();
     while let Some((at, c)) = chars.next() {
@@ -246,7 +244,7 @@ fn quoted(rest: &str, closing: char, what: &str) -> Result<usize, String> {
     Err(format!("{what} is not closed"))
 }
 
-/// Returns the length of a comment, which may hold others.
+/// Returns the length of a comment, including nested ones.
 fn comment(rest: &str) -> Result<usize, String> {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -276,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_quoted_or_a_comment_is_one_piece() {
+    fn quoted_text_and_comments_are_single_tokens() {
         let shown = |text| -> Vec<String> {
             tokens(text).unwrap().iter().map(|token| token.text.to_owned()).collect()
         };
@@ -312,26 +310,29 @@ mod tests {
             assert_eq!(check_query(text), Ok(()), "{text}");
         }
         for (text, expected) in [
-            ("", "does not begin with `SELECT`"),
-            ("EXEC dbo.p", "does not begin with `SELECT`"),
-            ("(SELECT a FROM t)", "does not begin with `SELECT`"),
-            ("WITH c AS (SELECT 1 AS a) SELECT a FROM c", "make a view of it"),
-            ("SELECT a FROM t;", "a `;` at its end: leave it out"),
-            ("SELECT a FROM t; -- end", "a `;` at its end"),
+            ("", "does not start with `SELECT`"),
+            ("EXEC dbo.p", "does not start with `SELECT`"),
+            ("(SELECT a FROM t)", "does not start with `SELECT`"),
+            ("WITH c AS (SELECT 1 AS a) SELECT a FROM c", "create a view"),
+            ("SELECT a FROM t;", "it ends with `;`: remove it"),
+            ("SELECT a FROM t; -- end", "it ends with `;`"),
             ("SELECT a FROM t; DELETE t", "more than one statement"),
             ("SELECT a FROM t; DELETE t;", "more than one statement"),
             ("SELECT a FROM t SELECT b FROM u", "more than one statement"),
-            ("SELECT a FROM t ORDER BY a", "`ORDER BY` in it without `TOP`"),
+            ("SELECT a FROM t ORDER BY a", "`ORDER BY` without `TOP`"),
             ("SELECT (SELECT TOP 1 a FROM u) AS b FROM t order by a", "without `TOP`"),
             ("SELECT a INTO u FROM t", "only reads"),
             ("SELECT a FROM t OPTION (RECOMPILE)", "`OPTION`"),
-            ("SELECT a FROM t WHERE b = @b", "there is `@b` in it"),
+            ("SELECT a FROM t WHERE b = @b", "it contains `@b`"),
             ("SELECT a FROM t WITH (NOLOCK)", "the hint `NOLOCK`"),
             ("SELECT a FROM t (readpast, rowlock)", "the hint `readpast`"),
-            ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WITH(ReadUncommitted))", "come twice"),
-            ("SELECT a FROM {oj x.dbo.t LEFT OUTER JOIN u ON t.i = u.i}", "an escape of ODBC"),
-            ("SELECT a, {fn NOW()} AS now FROM t", "an escape of ODBC"),
-            ("SELECT a FROM t) AS x, (SELECT 1 AS y", "was not opened"),
+            (
+                "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WITH(ReadUncommitted))",
+                "lose or duplicate rows",
+            ),
+            ("SELECT a FROM {oj x.dbo.t LEFT OUTER JOIN u ON t.i = u.i}", "an ODBC escape"),
+            ("SELECT a, {fn NOW()} AS now FROM t", "an ODBC escape"),
+            ("SELECT a FROM t) AS x, (SELECT 1 AS y", "has no opening one"),
             ("SELECT a FROM (t", "is not closed"),
             ("SELECT 'a FROM t", "a string is not closed"),
         ] {
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_and_comments_are_left_out_and_names_are_not() {
+    fn literals_and_comments_are_removed_and_names_are_not() {
         for (text, shown) in [
             ("t.a = N'it''s secret'  AND t.n = 5", "t.a = N'…' AND t.n = 5"),
             ("t.[it's] = 'secret' OR t.\"o'clock\" = 'x'", "t.[it's] = '…' OR t.\"o'clock\" = '…'"),
@@ -355,10 +356,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_let_through_never_closes_the_parenthesis_around_it(
+        fn accepted_text_never_closes_the_parenthesis_around_it(
             text in "[()'\"\\[\\];a\\-/* \n]{0,12}"
         ) {
-            // A reading of its own: with all that is quoted taken out, parentheses pair up.
+            // Independent check: with all quoted text removed, parentheses match.
             let Ok(found) = tokens(&text) else { return Ok(()) };
             if check_part(&found).is_err() {
                 return Ok(());

@@ -104,7 +104,10 @@ async fn a_table_that_is_not_there_or_another_is_refused_with_what_to_do() {
     let world = World::start().await;
     for (table, expected) in [
         (TABLE, "run what `highwater ddl journal --table dbo.highwater_journal` prints"),
-        (STATE_TABLE, "is not as `highwater ddl journal --table dbo.highwater_state` prints it"),
+        (
+            STATE_TABLE,
+            "does not match the output of `highwater ddl journal --table dbo.highwater_state`",
+        ),
     ] {
         let store = SqlStore::new(world.settings(STATE_TABLE, "app")).unwrap();
         let state = Arc::new(store);

@@ -80,8 +80,8 @@ async fn a_filter_and_its_values_are_part_of_the_fingerprint_and_fit_each_other(
     for (filter, values, expected) in [
         ("id > @a", &[][..], "there is no value for its `@a`"),
         ("id > @a", &[("A", "5"), ("B", "5")], "it does not name `@B`"),
-        ("id > @a", &[("A", "decimal:5")], "the value of `@A`: `decimal` is no type"),
-        ("id > 5) OR (1 = 1", &[], "a parenthesis is closed that was not opened"),
+        ("id > @a", &[("A", "decimal:5")], "the value of `@A`: `decimal` is not a valid type"),
+        ("id > 5) OR (1 = 1", &[], "a closing parenthesis has no opening one"),
         ("id > @hi", &[], "no value for its `@hi`"),
     ] {
         let error = Mssql::new(filtered(&base, filter, values)).unwrap_err();

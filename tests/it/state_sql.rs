@@ -255,8 +255,7 @@ async fn a_table_of_another_shape_is_refused_by_name() {
             assert!(matches!(error, StoreError::Refused { .. }), "{what}: {error}");
             text += &chain(&error);
         }
-        let expected =
-            "the table `dbo.other` is not as `highwater ddl state --table dbo.other` prints it";
+        let expected = "the table `dbo.other` does not match the output of `highwater ddl state --table dbo.other`";
         assert!(text.contains(expected), "{what}: `{text}`");
     }
 }
@@ -273,8 +272,7 @@ async fn a_table_without_its_key_is_refused_once_it_has_a_document_twice() {
     }
     let error = store.load(&orders()).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
-    let expected =
-        "2 rows: the table `dbo.other` is not as `highwater ddl state --table dbo.other`";
+    let expected = "2 rows: the table `dbo.other` does not match the output of `highwater ddl state --table dbo.other`";
     assert!(error.to_string().contains(expected), "{error}");
 }
 

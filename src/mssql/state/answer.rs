@@ -1,4 +1,4 @@
-//! Rows of the server, and the tag that a client keeps.
+//! Rows returned by the server, and the tag that clients keep.
 
 use highwater_engine::cursor::RowVersion;
 use highwater_engine::error::ErrorKind;
@@ -11,22 +11,22 @@ use time::{Duration, OffsetDateTime};
 
 use crate::connection::SqlError;
 
-/// Where `datetime2` begins to count days.
+/// Day 0 of `datetime2`.
 const DAY_0: OffsetDateTime = datetime!(0001-01-01 0:00 UTC);
-/// All the digits that `datetime2(7)` has, in the one form that every language setting reads alike.
+/// All digits of `datetime2(7)`, in the one format that every language setting parses the same way.
 const STAMP: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:7]");
 
-/// What a row must still have to be replaced.
+/// The precondition for replacing a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) version: [u8; 8],
-    /// The time of the write, as the server reads it.
+    /// The time of the write, in the server's format.
     pub(super) last_modified: String,
 }
 
 impl Tag {
-    /// Reads a tag; `None` for one that this store never gave.
+    /// Parses a tag; `None` if this store did not issue it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (version, last_modified) = text.split_once('@')?;
         let RowVersion(version) = version.parse().ok()?;
@@ -34,7 +34,7 @@ impl Tag {
     }
 }
 
-/// Reads the one row of a load.
+/// Reads the single row of a load.
 pub(super) fn loaded(row: Row) -> Result<Loaded, SqlError> {
     let [content, version, last_modified, now] = cells(row)?;
     let stored = match (content, version, last_modified) {
@@ -54,7 +54,7 @@ pub(super) fn loaded(row: Row) -> Result<Loaded, SqlError> {
     Ok(Loaded { stored, date: instant(now)? })
 }
 
-/// Reads the one row of a write.
+/// Reads the single row of a write.
 pub(super) fn written(row: Row) -> Result<Written, SqlError> {
     let [ColumnData::Binary(Some(version)), ColumnData::DateTime2(Some(last_modified))] =
         cells(row)?
@@ -65,7 +65,7 @@ pub(super) fn written(row: Row) -> Result<Written, SqlError> {
     Ok(Written { etag: etag(&version, date)?, date })
 }
 
-/// Reads the one name of a row.
+/// Reads the single name of a row.
 pub(crate) fn name(row: Row) -> Result<String, SqlError> {
     match cells(row)? {
         [ColumnData::String(Some(name))] => Ok(name.into_owned()),
@@ -73,7 +73,7 @@ pub(crate) fn name(row: Row) -> Result<String, SqlError> {
     }
 }
 
-/// Returns the cells of a row that must have so many.
+/// Returns the cells of a row that must have exactly `N`.
 pub(crate) fn cells<const N: usize>(row: Row) -> Result<[ColumnData<'static>; N], SqlError> {
     let cells: Vec<_> = row.into_token_row().into_iter().collect();
     cells.try_into().map_err(|_cells: Vec<_>| other_columns())
@@ -102,7 +102,7 @@ fn instant(value: DateTime2) -> Result<OffsetDateTime, SqlError> {
 }
 
 pub(crate) fn other_columns() -> SqlError {
-    SqlError::new(ErrorKind::Configuration, "columns of other types")
+    SqlError::new(ErrorKind::Configuration, "unexpected column types")
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_of_another_store_is_none_of_ours() {
+    fn a_tag_of_another_store_is_rejected() {
         for text in ["", "17", "\"0x8DE\"", "0x17", "x@2024-04-28T23:59:59.9999999"] {
             assert_eq!(Tag::parse(text), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Connections to the database, shared by all that keeps things in it.
+//! Connections to the database, shared by everything stored in it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,24 +12,24 @@ use tokio::time::timeout;
 use crate::connection::{Connection, Param, SqlError};
 use crate::connection_string::SqlConnection;
 
-/// Most connections at a time. A request takes milliseconds, so that many serve hundreds of pollers.
+/// Most concurrent connections. A request takes milliseconds, so this serves hundreds of pollers.
 const CONNECTIONS_MAX: usize = 8;
 
-/// Several connections, since the pollers of a process must not wait for each other: the statement that
-/// one of them waits for may be one that hangs.
+/// Several connections, since the pollers of a process must not wait for each other: one poller's statement
+/// may hang.
 #[derive(Debug)]
 pub(crate) struct Pool {
     connection: SqlConnection,
     credential: Option<Arc<dyn TokenCredential>>,
     request_timeout: Duration,
     permits: Semaphore,
-    /// Connections that nobody uses at the moment; never more than there are permits.
+    /// Idle connections; never more than there are permits.
     idle: Mutex<Vec<Connection>>,
 }
 
-/// One statement, and what it is about.
+/// One statement, and its subject.
 pub(crate) struct Request<'a> {
-    /// What is read or written, for errors.
+    /// The name of what is read or written, for errors.
     pub(crate) name: &'a str,
     /// The statement.
     pub(crate) sql: &'a str,
@@ -38,8 +38,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Pool {
-    /// Returns connections that are not made yet. `request_timeout` limits connecting, and a statement,
-    /// where the limits of the connection are longer.
+    /// Returns connections that are not open yet. `request_timeout` limits connecting, and a statement, if
+    /// the connection's own limits are longer.
     pub(super) fn new(mut connection: SqlConnection, request_timeout: Duration) -> Self {
         connection.connect_timeout = connection.connect_timeout.min(request_timeout);
         connection.command_timeout = connection.command_timeout.min(request_timeout);
@@ -52,22 +52,22 @@ impl Pool {
         }
     }
 
-    /// Returns other connections to the same database.
+    /// Returns a separate pool for the same database.
     pub(super) fn another(&self) -> Self {
         let (connection, credential) = (self.connection.clone(), self.credential.clone());
         Self { credential, ..Self::new(connection, self.request_timeout) }
     }
 
-    /// Logs in with tokens of `credential` where the connection string asks for tokens.
+    /// Logs in with tokens from `credential` if the connection string asks for tokens.
     pub(super) fn with_credential(self, credential: Arc<dyn TokenCredential>) -> Self {
         Self { credential: Some(credential), ..self }
     }
 
-    /// Sends what only reads: again where a connection broke while it rested, which does no harm.
+    /// Sends a read. It is sent again if an idle connection broke, which does no harm.
     ///
     /// # Errors
     ///
-    /// Those of `judge`, and [`StoreError::Unreachable`] where all connections are busy.
+    /// Those of `judge`, and [`StoreError::Unreachable`] if all connections are busy.
     pub(crate) async fn read<T, U>(
         &self,
         request: Request<'_>,
@@ -77,7 +77,7 @@ impl Pool {
         self.send((request, true), row, judge).await
     }
 
-    /// Sends what writes, and so is sent once.
+    /// Sends a write, which is sent only once.
     ///
     /// # Errors
     ///
@@ -118,15 +118,15 @@ impl Pool {
         })
     }
 
-    /// Takes a connection that nobody uses, or one that is not made yet. It is closed where it is not
-    /// given back, as when its user is dropped.
+    /// Returns an idle connection, or one that is not open yet. A connection that is not given back, for
+    /// example because the request was dropped, is closed.
     fn take(&self) -> Connection {
         let idle = self.idle.lock().expect("no holder of this lock panics").pop();
         idle.unwrap_or_else(|| Connection::new(self.connection.clone(), self.credential.clone()))
     }
 
-    /// Gives a connection back, unless the operator has to act: what is mended may be the login, or
-    /// where the server's name leads after a fail-over, and an old connection would not see it.
+    /// Gives a connection back, unless the operator has to act. The fix may be to the login, or to the
+    /// server's DNS record after a failover, and an old connection would not pick it up.
     fn give_back<T>(&self, connection: Connection, result: &Result<T, StoreError>) {
         if !matches!(result, Err(StoreError::Refused { .. })) {
             self.idle.lock().expect("no holder of this lock panics").push(connection);

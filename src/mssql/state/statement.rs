@@ -1,20 +1,19 @@
-//! The statements of the store, and those that make its table.
+//! SQL statements of the store, and the DDL of its table.
 
 use super::OwnTable;
 use crate::ident::QualifiedName;
 
-/// Longest name of an application that the table holds, in UTF-16 units.
+/// Longest application name that the table holds, in UTF-16 units.
 pub(super) const APP_UNITS_MAX: usize = 128;
-/// Longest name of a row that the table holds, in UTF-16 units. The key of an index may have 900
-/// bytes.
+/// Longest row name that the table holds, in UTF-16 units. An index key is limited to 900 bytes.
 pub(super) const NAME_UNITS_MAX: usize = 200;
 
-/// Returns what there is to say of the state table.
+/// Returns the description of the state table.
 pub(super) fn own(name: QualifiedName) -> OwnTable {
     OwnTable { name, command: "state", rights: &["SELECT", "INSERT", "UPDATE", "DELETE"] }
 }
 
-/// Returns the statement that makes the state table.
+/// Returns the DDL of the state table.
 pub fn create_table(table: &QualifiedName) -> String {
     format!(
         "CREATE TABLE {} (
@@ -29,25 +28,25 @@ pub fn create_table(table: &QualifiedName) -> String {
     )
 }
 
-/// Returns the statements that give a user of the database the rights that the store needs.
+/// Returns the statements that grant a database user the permissions that the store needs.
 pub fn grant(table: &QualifiedName, user: &str) -> String {
     own(table.clone()).grant(user)
 }
 
-/// What the store sends. `@P1` is the application and `@P2` the name, in all of them.
+/// The store's statements. `@P1` is the application and `@P2` the name, in all of them.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// One row, also where nothing is stored: the clock must come with each answer.
+    /// Always one row, even if nothing is stored: each answer must include the clock.
     pub(super) load: String,
     /// One row, or error 2627: `@P3` is the content.
     pub(super) create: String,
-    /// One row, or none where the tag is another: `@P3` is the content, `@P4` and `@P5` the tag.
+    /// One row, or none if the tag has changed: `@P3` is the content, `@P4` and `@P5` the tag.
     pub(super) replace: String,
-    /// All names of an application; it has no `@P2`.
+    /// All names of an application; has no `@P2`.
     pub(super) list: String,
-    /// The other applications that have the name.
+    /// The other applications that have this name.
     pub(super) apps: String,
-    /// One row, or none where the tag is another: `@P3` and `@P4` are the tag.
+    /// One row, or none if the tag has changed: `@P3` and `@P4` are the tag.
     pub(super) remove: String,
 }
 
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_and_the_rights_are_the_least_that_will_do() {
+    fn the_table_and_the_permissions_are_minimal() {
         let table = table_name("highwater_state").unwrap();
         expect![[r#"
             CREATE TABLE [dbo].[highwater_state] (

@@ -1,35 +1,35 @@
-//! A table that this program keeps things in: its name, and what an operator does for it.
+//! A table owned by this program: its name, and what an operator does to create it.
 
 use thiserror::Error;
 
 use crate::ident::{NameError, QualifiedName, quote};
 
-/// A table that is never created here: a command prints the statements.
+/// A table that is never created here: a command prints its DDL.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnTable {
     /// Its name.
     pub(crate) name: QualifiedName,
-    /// The command whose `ddl` prints it, such as `state`.
+    /// The subcommand of `ddl` that prints it, such as `state`.
     pub(crate) command: &'static str,
-    /// The rights that the user of the connection needs.
+    /// The permissions that the user of the connection needs.
     pub(crate) rights: &'static [&'static str],
 }
 
 impl OwnTable {
-    /// Returns the statements that give a user of the database the rights.
+    /// Returns the statements that grant a database user the permissions.
     pub(crate) fn grant(&self, user: &str) -> String {
         let (table, user) = (self.name.quoted(), quote(user));
         let grants = self.rights.iter().map(|right| format!("GRANT {right} ON {table} TO {user};"));
         grants.collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the command that prints how it is made.
+    /// Returns the command that prints the DDL.
     pub(super) fn ddl(&self) -> String {
         let (command, table) = (self.command, self.name.as_argument());
         format!("`highwater ddl {command} --table {table}`")
     }
 
-    /// Returns the rights as people list them.
+    /// Returns the permissions as a list in words.
     pub(super) fn rights_text(&self) -> String {
         match self.rights {
             [front @ .., last] if !front.is_empty() => format!("{} and {last}", front.join(", ")),
@@ -38,22 +38,22 @@ impl OwnTable {
     }
 }
 
-/// A name that a table of ours cannot have.
+/// An invalid name for one of our tables.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TableNameError {
-    /// It is no name of a table.
+    /// Not a table name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// It names a database; the connection string is the place for that.
+    /// The name includes a database, which belongs in the connection string.
     #[error("table `{0}` names a database: name it in the connection string instead")]
     Database(String),
 }
 
-/// Reads the name of a table of ours.
+/// Parses the name of one of our tables.
 ///
 /// # Errors
 ///
-/// [`TableNameError`] if the text is none, or names a database.
+/// [`TableNameError`] if the text is not a table name, or names a database.
 pub fn table_name(text: &str) -> Result<QualifiedName, TableNameError> {
     let table = QualifiedName::parse(text)?;
     if table.database.is_some() {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_a_database_or_none_at_all_is_refused() {
+    fn a_name_with_a_database_and_an_empty_name_are_rejected() {
         for (text, expected) in [
             ("other.dbo.state", "table `other.dbo.state` names a database"),
             ("a.b.c.d", "must be like `table`"),

@@ -1,32 +1,32 @@
 //! Which databases a query reads from, as far as its text names them.
 //!
-//! A column may be named in as many parts as a table, so only what stands where a table does is looked
-//! at: behind `FROM`, `JOIN` and `APPLY`, and behind the commas of such a list.
+//! A column name can have as many parts as a table name. So only names in table position are checked: after
+//! `FROM`, `JOIN` and `APPLY`, and after the commas of such a list.
 
 use super::{Kind, Token, tokens};
 
 /// Functions that read from another server.
 /// <https://learn.microsoft.com/sql/t-sql/functions/rowset-functions-transact-sql>
 const ELSEWHERE: [&str; 3] = ["OPENQUERY", "OPENROWSET", "OPENDATASOURCE"];
-/// Words that end a list of tables.
+/// Keywords that end a list of tables.
 const ENDS: [&str; 8] =
     ["SELECT", "VALUES", "WHERE", "GROUP", "HAVING", "ORDER", "UNION", "EXCEPT"];
 
-/// Checks that a query reads from no other database than `connected`, the connection's.
+/// Checks that a query reads from no database other than `connected`, the database of the connection.
 ///
-/// What views, synonyms and functions read is not known.
+/// The contents of views, synonyms and functions are not checked.
 ///
 /// # Errors
 ///
-/// What it reads elsewhere, and what to do instead.
+/// What it reads from elsewhere, and what to do instead.
 pub fn check_database(text: &str, connected: Option<&str>) -> Result<(), String> {
     let tokens = tokens(text)?;
     let is_elsewhere = |source: &&Source<'_>| source.is_elsewhere(connected.unwrap_or_default());
     match sources(&tokens).iter().find(is_elsewhere) {
         None => Ok(()),
         Some(Source { parts, .. }) => Err(format!(
-            "it reads `{}`, outside of the connection's database ({}), and a rowversion is bounded in that \
-             one only, so late commits would be lost: connect to the database that has the rows, or name \
+            "it reads `{}`, outside of the connection's database ({}), and rowversions are tracked in that \
+             one only, so late commits would be lost: connect to the database that has the rows, or use \
              `timestamp+pk` as the mode",
             parts.join("."),
             connected_database(connected)
@@ -34,18 +34,15 @@ pub fn check_database(text: &str, connected: Option<&str>) -> Result<(), String>
     }
 }
 
-/// The database of a connection, for people.
+/// The database of a connection, for messages.
 pub(crate) fn connected_database(connected: Option<&str>) -> String {
-    connected.map_or_else(
-        || "which it does not name: `Database=…`".to_owned(),
-        |name| format!("`{name}`"),
-    )
+    connected.map_or_else(|| "not set: add `Database=…`".to_owned(), |name| format!("`{name}`"))
 }
 
-/// What is read from, by the parts of its name.
+/// A table or function that is read from, by the parts of its name.
 struct Source<'a> {
     parts: Vec<&'a str>,
-    /// Whether it is called, with a parenthesis behind it.
+    /// Whether it is called, that is, followed by a parenthesis.
     called: bool,
 }
 
@@ -54,7 +51,7 @@ impl Source<'_> {
         match self.parts.as_slice() {
             [name] => self.called && is_one_of(&ELSEWHERE, name),
             [_, _] => false,
-            // A method of an `xml` column, whose name is the same in no other case.
+            // A method of an `xml` column; its name is case-sensitive.
             [.., "nodes"] if self.called => false,
             [database, _, _] => !unquoted(database).eq_ignore_ascii_case(connected),
             _ => true,
@@ -62,17 +59,17 @@ impl Source<'_> {
     }
 }
 
-/// Where the reader of a query is, within one pair of parentheses.
+/// Position of the parser within one pair of parentheses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// What follows is read from.
+    /// The next name is read from.
     Before,
-    /// Behind something that is read from: a comma leads to the next.
+    /// After a name that is read from: a comma leads to the next one.
     Behind,
     Elsewhere,
 }
 
-/// Returns what a query reads from.
+/// Returns the tables and functions that a query reads from.
 fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
     let mut found = Vec::new();
     let mut around = Vec::new();
@@ -85,7 +82,7 @@ fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
         if token.text == "(" {
             let after = if place == Place::Before { Place::Behind } else { place };
             around.push(after);
-            // A join in parentheses, or else a query, which says `SELECT` first.
+            // A join in parentheses, or else a query, which starts with `SELECT`.
             place = if place == Place::Before { place } else { Place::Elsewhere };
         } else if token.text == ")" {
             place = around.pop().unwrap_or(Place::Elsewhere);
@@ -109,7 +106,7 @@ fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
     found
 }
 
-/// Reads a name of several parts, of which some may be left out, as in `db..t`.
+/// Reads a name of several parts, some of which may be empty, as in `db..t`.
 fn name<'a, 'b>(first: &'a str, rest: &'b [Token<'a>]) -> (Source<'a>, &'b [Token<'a>]) {
     let mut parts = vec![first];
     let mut rest = rest;
@@ -149,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_that_reads_another_database_is_found_out() {
+    fn a_query_that_reads_another_database_is_rejected() {
         for (text, expected) in [
             ("SELECT id, rv FROM elsewhere.dbo.orders", "elsewhere.dbo.orders"),
             ("SELECT id, rv FROM elsewhere..orders AS o", "elsewhere..orders"),
@@ -174,12 +171,12 @@ mod tests {
         }
         let own = "SELECT 1 FROM shop.dbo.t";
         let error = check_database(own, None).unwrap_err();
-        assert!(error.contains("`shop.dbo.t`"), "the login's default is not known: {error}");
-        assert!(error.contains("database (which it does not name: `Database=…`)"), "{error}");
+        assert!(error.contains("`shop.dbo.t`"), "the login's default is unknown: {error}");
+        assert!(error.contains("database (not set: add `Database=…`)"), "{error}");
     }
 
     #[test]
-    fn what_only_looks_like_another_database_is_let_through() {
+    fn names_that_only_look_like_another_database_are_accepted() {
         for text in [
             "SELECT dbo.t.id, x.dbo.t.rv FROM dbo.t WHERE dbo.t.id > 1",
             "SELECT id FROM [SHOP].dbo.t, \"shop\"..u",

@@ -127,7 +127,7 @@ fn a_filter_and_its_values_fit_each_other() {
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, with its type in front or without one
-              hint: `int(5)` is no type, write `int`
+              hint: `int(5)` is not a valid type; write `int`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a name of its own: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
     );
     check(
@@ -135,6 +135,6 @@ fn a_filter_and_its_values_fit_each_other() {
         &expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that can stand between parentheses
-          hint: a parenthesis is closed that was not opened"#]],
+          hint: a closing parenthesis has no opening one"#]],
     );
 }
