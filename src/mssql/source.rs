@@ -1,19 +1,19 @@
-//! Changed rows of a SQL Server table or view: one fetch is one query in one round trip.
+//! Changed rows of a SQL Server table or view. One fetch is one query in one round trip.
 //!
 //! # When no row is missed
 //!
 //! - Mode `rowversion`: always. No transaction that is still open can hold a rowversion below
 //!   `MIN_ACTIVE_ROWVERSION()`, and only rows below it are read.
-//! - Mode `change_tracking`: always. Versions are given at the commit; a position whose changes were
-//!   cleaned up stops the poller. It sees deleted rows.
-//! - Mode `integer+pk`: while the time from taking a number to the commit of its row stays below the
-//!   settle window, and numbers only grow. It sees inserted rows only.
-//! - Mode `timestamp+pk`: while the time from stamping a row to its commit, plus the difference of
-//!   the writers' clocks, stays below the settle window. The column has to hold UTC.
+//! - Mode `change_tracking`: always. Versions are assigned at commit. If the changes after the position
+//!   were cleaned up, the poller stops. It also sees deleted rows.
+//! - Mode `integer+pk`: if the time from allocating a number to the commit of its row stays below the settle
+//!   window, and numbers only grow. It sees inserted rows only.
+//! - Mode `timestamp+pk`: if the time from stamping a row to its commit, plus the clock difference between
+//!   writers, stays below the settle window. The column has to hold UTC.
 //!
-//! Rows whose cursor is `NULL` are never read; a column that can be `NULL` is counted once and
-//! reported. Values go to the server as parameters, cast to the type of the column they are compared
-//! with; the position of a row comes back as the server's own text.
+//! Rows whose cursor is `NULL` are never read; for a nullable cursor column they are counted once and
+//! reported. Values are sent as parameters, cast to the type of the column they are compared with. The
+//! position of a row comes back as the server's own text.
 
 mod cells;
 mod choice;
@@ -77,7 +77,7 @@ pub use offer::Offer;
 pub use sampled::Sampled;
 pub use settings::{OnSchemaChange, Relation, SourceClock, SourceSettings};
 
-/// Whether the changes of the object that `@P1` names are tracked and may be seen.
+/// Whether change tracking is enabled for the object `@P1` and visible to the login.
 const TRACKED: &str = "SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(@P1)) AS [v]";
 
 /// Reads changed rows of one table over one connection.
@@ -86,19 +86,19 @@ pub struct Mssql {
     settings: SourceSettings,
     origin: Origin,
     filter: Option<Filter>,
-    /// What is told of the source until its mode is chosen.
+    /// The description of the source until its mode is chosen.
     undecided: SourceShape,
     decided: OnceLock<Decided>,
     retry: RetryTerms,
     state: Mutex<State>,
-    /// The buffer of rows that were delivered, for those of the next fetch.
+    /// Buffer of delivered rows, reused by the next fetch.
     spare: std::sync::Mutex<String>,
     calls: DatabaseCalls,
     #[cfg(any(test, feature = "test-util"))]
     unbounded: bool,
 }
 
-/// How rows are ordered, and so what the source is.
+/// How rows are ordered, and the resulting description of the source.
 #[derive(Debug)]
 struct Decided {
     choice: Choice,
@@ -109,21 +109,21 @@ struct Decided {
 struct State {
     connection: Connection,
     plan: Option<Arc<Plan>>,
-    /// Whether the columns must be described again before the plan is used: the last read failed.
+    /// Whether the columns must be described again before the plan is used, because the last read failed.
     in_doubt: bool,
-    /// Position whose rows were refused because the columns had changed since the plan was made, and what was
-    /// remembered with it.
+    /// Position at which the poller stopped because the columns had changed since the plan was new_plan, and the
+    /// state retained at that time.
     refused_at: Option<(Cursor, SourceState)>,
-    /// How many rows a batch holds, judged by those read last.
+    /// How many rows fit into a batch, estimated from the last ones read.
     rows_fit: Option<usize>,
-    /// Whether it was said what is known of a view, or cannot be known of a query.
-    told_of_origin: bool,
-    /// Whether a unique index covered cursor and key when the server was last asked.
+    /// Whether the limits of a view or a query were reported.
+    origin_reported: bool,
+    /// Whether a unique index covered cursor and key at the last check.
     has_unique_key: bool,
 }
 
 impl Mssql {
-    /// Returns whom rights are granted to, as SQL text.
+    /// Returns the grantee of permissions, as SQL text.
     fn user(&self) -> String {
         match &self.settings.connection.auth {
             SqlAuth::Password { user, .. } | SqlAuth::EntraUser { user, .. } => quote(user),
@@ -134,7 +134,7 @@ impl Mssql {
         }
     }
 
-    /// Returns a source that has not connected yet.
+    /// Returns a source that is not connected yet.
     ///
     /// # Errors
     ///
@@ -145,13 +145,13 @@ impl Mssql {
         let filter = origin::filter(&settings).map_err(configuration)?;
         if settings.key.is_empty() {
             return Err(configuration(
-                "no key column is named: a key orders rows that change at the \
+                "no key column is set: a key orders rows that change at the \
                                       same time"
                     .to_owned(),
             ));
         }
         if settings.columns.is_some() && !settings.columns_excluded.is_empty() {
-            let both = "both a list of columns and columns to leave out are named: remove one";
+            let both = "both a column list and excluded columns are set: remove one";
             return Err(configuration(both.to_owned()));
         }
         if origin.table().is_none() && settings.mode == Some(CursorMode::ChangeTracking) {
@@ -159,7 +159,7 @@ impl Mssql {
             return Err(configuration(reason.to_owned()));
         }
         if origin.table().is_none() && settings.cursor_column.is_none() {
-            let reason = "no cursor column is named: a query needs one in every mode";
+            let reason = "no cursor column is set: a query needs one in every mode";
             return Err(configuration(reason.to_owned()));
         }
         let choice = Choice::of(&settings)?;
@@ -178,7 +178,7 @@ impl Mssql {
             in_doubt: false,
             refused_at: None,
             rows_fit: None,
-            told_of_origin: false,
+            origin_reported: false,
             has_unique_key: false,
         });
         Ok(Self {
@@ -196,7 +196,7 @@ impl Mssql {
         })
     }
 
-    /// Leaves out the upper bound, which is what keeps rows from being missed: to show that it does.
+    /// Removes the upper bound that keeps rows from being missed, so that tests can show its effect.
     #[cfg(any(test, feature = "test-util"))]
     #[must_use]
     pub fn without_bound(mut self) -> Self {
@@ -204,7 +204,7 @@ impl Mssql {
         self
     }
 
-    /// Logs in with tokens of `credential` where the connection string asks for tokens.
+    /// Logs in with tokens from `credential` if the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
         self.state.get_mut().connection =
@@ -212,7 +212,7 @@ impl Mssql {
         self
     }
 
-    /// Tries a fetch again that failed for a reason that may pass; without this it fails at once.
+    /// Retries fetches after transient errors; without this they fail at once.
     #[must_use]
     pub fn with_retries(self, retry: RetryTerms) -> Self {
         Self { retry, ..self }
@@ -230,12 +230,12 @@ impl Mssql {
         Ok(columns)
     }
 
-    /// Whether the mode is known, from the settings or by having been opened.
+    /// Whether the mode is known, from the settings or since the source was opened.
     pub fn is_decided(&self) -> bool {
         self.decided.get().is_some()
     }
 
-    /// Chooses how to read a table that was described.
+    /// Chooses how to read a table from its description.
     async fn choose(
         &self,
         connection: &mut Connection,
@@ -249,7 +249,7 @@ impl Mssql {
         choice::choose(settings, Survey { tracked, ..survey }, is_stored)
     }
 
-    /// Whether changes are tracked, and may be seen. A server that rejects the question has none to read.
+    /// Whether changes are tracked and visible. If the server rejects the query, there are none to read.
     async fn is_tracked(&self, connection: &mut Connection) -> Result<bool, FetchError> {
         let Some(table) = self.origin.table() else { return Ok(false) };
         let name = Param::Text(table.quoted());
@@ -261,7 +261,7 @@ impl Mssql {
                     event = "change_tracking_unavailable",
                     poller.name = poller,
                     error = highwater_engine::error::chain(&error),
-                    "The server does not know change tracking, so poller `{poller}` cannot use it on \
+                    "The server does not support change tracking, so poller `{poller}` cannot use it on \
                      `{table}`"
                 );
                 Ok(false)
@@ -270,7 +270,7 @@ impl Mssql {
         }
     }
 
-    /// Returns what was decided; whoever fetches has opened the source before.
+    /// Returns the chosen mode. A source is always opened before it is fetched from.
     fn decided(&self) -> Result<&Decided, FetchError> {
         self.decided.get().ok_or_else(|| {
             let reason = "the source was not opened, so its mode is not chosen yet";
@@ -282,49 +282,50 @@ impl Mssql {
         &self,
         state: &'a mut State,
     ) -> Result<(Arc<Plan>, &'a mut Connection), FetchError> {
-        let State { connection, plan, told_of_origin, has_unique_key, .. } = state;
+        let State { connection, plan, origin_reported, has_unique_key, .. } = state;
         if let Some(known) = plan {
             return Ok((Arc::clone(known), connection));
         }
         let columns = self.describe(connection).await?;
-        let made = self.make_plan(&columns)?;
+        let new_plan = self.make_plan(&columns)?;
         let choice = &self.decided()?.choice;
-        let tells = self.speaks_for_all();
-        let counts = tells && made.cursor_is_nullable();
+        let reports = self.speaks_for_all();
+        let counts = reports && new_plan.cursor_is_nullable();
         if let Some(column) = choice.cursor.as_deref().filter(|_| counts) {
             self.count_null_cursors(connection, column).await;
         }
-        if !std::mem::replace(told_of_origin, true) {
+        if !std::mem::replace(origin_reported, true) {
             match self.origin.table() {
                 None => self.say_key_not_checked("a query"),
                 Some(table) => {
-                    if tells && let Some(view) = self.bounded_view(choice.mode, &columns) {
+                    if reports && let Some(view) = self.bounded_view(choice.mode, &columns) {
                         self.warn_of_outside(connection, view).await;
                     }
-                    *has_unique_key = self.check_unique_key(connection, table, &made, tells).await;
+                    *has_unique_key =
+                        self.check_unique_key(connection, table, &new_plan, reports).await;
                 }
             }
         }
-        let made = made.of_unique_key(*has_unique_key);
-        Ok((Arc::clone(plan.insert(Arc::new(made))), connection))
+        let new_plan = new_plan.of_unique_key(*has_unique_key);
+        Ok((Arc::clone(plan.insert(Arc::new(new_plan))), connection))
     }
 
-    /// Whether this poller reports what holds for all partitions: one of them is enough.
+    /// Whether this poller reports facts that hold for all partitions; one of them is enough.
     fn speaks_for_all(&self) -> bool {
         self.settings.partition.is_none_or(|partition| partition.index == 0)
     }
 
-    /// Returns what to read where the table has these columns.
+    /// Returns the plan for a table with these columns.
     fn make_plan(&self, described: &[Column]) -> Result<Plan, FetchError> {
         let choice = &self.decided()?.choice;
         let read = Reading { origin: &self.origin, filter: self.filter.as_ref(), choice };
-        let made = Plan::new(&self.settings, read, described)?;
+        let new_plan = Plan::new(&self.settings, read, described)?;
         #[cfg(any(test, feature = "test-util"))]
-        let made = if self.unbounded { made.without_bound() } else { made };
-        Ok(made)
+        let new_plan = if self.unbounded { new_plan.without_bound() } else { new_plan };
+        Ok(new_plan)
     }
 
-    /// Warns of rows that are never read. A count that fails must not stop the poller.
+    /// Warns of rows that are never read. A failed count must not stop the poller.
     async fn count_null_cursors(&self, connection: &mut Connection, column: &str) {
         let poller = self.settings.poller.as_str();
         let sql = format!(
@@ -355,7 +356,7 @@ impl Mssql {
 
 #[async_trait]
 impl Source for Mssql {
-    // Where a fetch found nothing it is dropped, so that a poller at rest holds none.
+    // A fetch without rows drops its buffer, so that an idle poller holds none.
     fn reuse(&self, mut buffer: String) {
         if !buffer.is_empty() {
             buffer.clear();
@@ -406,7 +407,7 @@ impl Source for Mssql {
     async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
-        // Rows that follow the position by one order may lie before it by another, and would be skipped.
+        // Rows after the position in one order may be before it in another, and would be skipped.
         if let Some(kept) = kept.filter(|kept| plan.schema.known(kept) == Known::Reordered) {
             return Err(self.reordered(&plan.schema.changes_since(kept)));
         }
@@ -469,7 +470,7 @@ impl Source for Mssql {
                 event = "fetch_tried_again",
                 poller.name = self.settings.poller,
                 error = highwater_engine::error::chain(error),
-                "Poller `{}` could not read and tries again in {pause:.1?}",
+                "Poller `{}` failed to read, retrying in {pause:.1?}",
                 self.settings.poller
             );
             sleep(pause).await;
@@ -478,17 +479,18 @@ impl Source for Mssql {
 }
 
 impl State {
-    /// Has the columns described again before the next read, where the table may be another than the plan says.
+    /// Marks the columns to be described again before the next read, if the table may no longer match the
+    /// plan.
     ///
-    /// The plan itself is kept: only by comparison with it a changed key is noticed where the state
-    /// document has no hash of it yet.
+    /// The plan itself is kept. As long as the state document has no hash of the key, only a comparison with
+    /// the plan reveals a changed key.
     fn doubt_after(&mut self, error: &FetchError) {
         self.in_doubt |= is_refusal(error);
     }
 }
 
-/// Whether the server refused the statement, or the table is not the one that was read before. A server that
-/// cannot be reached, is busy or rejects the login says nothing about the statement.
+/// Whether the server rejected the statement, or the table is not the one that was read before. A server that
+/// is unreachable or busy, or rejects the login, says nothing about the statement.
 fn is_refusal(error: &FetchError) -> bool {
     let refuses = |error: &SqlError| {
         error.number().is_some() && error.again().is_none() && !error.is_unsent()
@@ -496,7 +498,7 @@ fn is_refusal(error: &FetchError) -> bool {
     error.is_position_lost() || error.schema_changed || sql_error(error).is_some_and(refuses)
 }
 
-/// Returns the error of the connection, where it is one.
+/// Returns the SQL error, if it is one.
 fn sql_error(error: &FetchError) -> Option<&SqlError> {
     error.source.as_deref()?.downcast_ref()
 }

@@ -113,7 +113,7 @@ async fn a_table_that_has_all_it_needs_is_found_well_but_for_what_only_a_real_se
     found.expect("column types", Level::Ok, "price money as string of digits");
     found.expect("cursor text", Level::Ok, "`2026-01-01T09:00:00.123");
     found.expect("read", Level::Ok, "rows are due");
-    found.expect("index", Level::Ok, "`ix_at` gives rows in order of `at`, `id`");
+    found.expect("index", Level::Ok, "`ix_at` returns rows in order of `at`, `id`");
     found.expect("row versioning", Level::Ok, "is on");
 }
 
@@ -129,7 +129,7 @@ async fn a_missing_index_is_printed_as_the_statement_that_makes_it() {
     let found = examined(&world, settings.clone()).await;
     let statement = "CREATE INDEX [ix_my ]]t_at_i]]d] ON [dbo].[my ]]t] ([at], [i]]d])";
     found.expect("index", Level::Warning, statement);
-    found.expect("index", Level::Warning, "each tick looks at every row");
+    found.expect("index", Level::Warning, "every tick scans the whole table");
     // What it prints is what it takes.
     world.execute(statement).await;
     examined(&world, settings).await.expect("index", Level::Ok, "ix_my ]t_at_i]d");
@@ -143,7 +143,7 @@ async fn an_index_in_other_directions_only_leads() {
     )
     .await;
     let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
-    found.expect("index", Level::Warning, "`ix` leads with `at`");
+    found.expect("index", Level::Warning, "`ix` starts with `at`");
     world.execute("CREATE INDEX ix2 ON dbo.t (at DESC, id DESC)").await;
     let found = examined(&world, world.settings("t", TimestampPk, "at")).await;
     found.expect("index", Level::Ok, "`ix2`");
@@ -238,7 +238,7 @@ async fn a_checkpoint_of_another_source_is_not_read_by_the_statement_of_this_one
         state: &serde_json::from_value(serde_json::json!({ "columns": [] })).unwrap(),
     };
     let found = Findings(source.examine(standing, &*world.clock()).await);
-    found.expect("read", Level::Ok, "from the beginning; the checkpoint is of another source");
+    found.expect("read", Level::Ok, "from the beginning; the checkpoint belongs to another source");
 }
 
 #[tokio::test]
@@ -285,7 +285,7 @@ async fn the_clock_that_fills_the_cursor_is_told_from_the_one_that_is_set() {
     };
     for (default, zone, clock, level, words) in [
         ("GETDATE()", -300, SourceClock::Utc, Level::Error, "set `SOURCE__CLOCK=local`"),
-        ("GETDATE()", 120, SourceClock::Utc, Level::Warning, "rows come 120 minutes late"),
+        ("GETDATE()", 120, SourceClock::Utc, Level::Warning, "rows are delivered 120 minutes late"),
         ("GETDATE()", 120, SourceClock::Local, Level::Warning, "SOURCE__AUDIT_AFTER=65m"),
         ("GETDATE()", 120, SourceClock::Offset(60), Level::Ok, "local time by its default"),
         ("GETUTCDATE()", 120, SourceClock::Utc, Level::Ok, "UTC by its default constraint"),
@@ -373,7 +373,7 @@ async fn of_a_view_the_tables_are_to_be_indexed() {
     let world = world(ORDERS).await;
     world.execute("CREATE VIEW dbo.v AS SELECT o.id, o.at FROM dbo.orders AS o").await;
     let found = examined(&world, world.settings("v", TimestampPk, "at")).await;
-    found.expect("index", Level::Unknown, "index the tables that it reads by `at`, `id`");
+    found.expect("index", Level::Unknown, "index its tables by `at`, `id`");
 }
 
 #[tokio::test]
@@ -411,7 +411,7 @@ async fn a_view_of_another_database_is_told_by_the_doctor_and_at_the_first_fetch
     }
     let settings = || world.settings("v", RowVersion, "rv");
     let found = examined(&world, settings()).await;
-    found.expect("other databases", Level::Warning, "reads from `msdb` too");
+    found.expect("other databases", Level::Warning, "also reads from `msdb`");
     let source = Mssql::new(settings()).unwrap();
     for expected in [1, 0] {
         let (rows, log) = logged(fetch(&source, None, 9)).await;
@@ -482,7 +482,7 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
     assert!(text.contains("  ok      state store: answers"), "{text}");
     assert!(text.contains("  ok      poller state: never_ran: no tick yet"), "{text}");
     assert!(
-        text.contains("  ok      index: `ix_rv` gives rows in order of `rv`, `id`\n"),
+        text.contains("  ok      index: `ix_rv` returns rows in order of `rv`, `id`\n"),
         "{text}"
     );
     assert!(text.trim_end().ends_with(" ok") && text.contains("0 errors, "), "{text}");

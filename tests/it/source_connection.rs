@@ -114,7 +114,7 @@ async fn settings_that_contradict_themselves_are_refused_without_connecting() {
             },
             "another database",
         ),
-        (SourceSettings { key: Vec::new(), ..base }, "no key column is named"),
+        (SourceSettings { key: Vec::new(), ..base }, "no key column is set"),
     ] {
         let error = Mssql::new(settings).unwrap_err();
         assert!(error.reason.contains(expected), "{error}");

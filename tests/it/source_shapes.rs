@@ -106,7 +106,7 @@ async fn columns_are_left_out_by_name_but_key_and_cursor_stay() {
         (without(&["carier"]), "did you mean `carrier`?"),
         (
             without(&["ID"]),
-            "column `id` of `dbo.flights` is excluded, and is needed as key or cursor",
+            "column `id` of `dbo.flights` is excluded, but is needed as key or cursor",
         ),
         (without(&["rv"]), "column `rv` of `dbo.flights` is excluded"),
     ] {

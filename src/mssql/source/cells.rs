@@ -1,9 +1,9 @@
-//! Rows of the driver to rows that are delivered: straight into the buffer of the fetch.
+//! Converts rows of the driver to delivered rows, directly into the fetch buffer.
 //!
-//! # Why so
+//! # Design
 //!
-//! Nothing is made of a cell but its JSON, and that once: what a batch costs is mostly this. Only key and
-//! position become values, since the order of rows is made of them.
+//! Each cell is converted to JSON once and to nothing else: this is most of the cost of a batch. Only key and
+//! position become values, since they determine the order of rows.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ use super::limit::Cut;
 use super::plan::{Answer, Plan};
 use super::{decode, values, variant};
 
-/// What to do about text that does not come as UTF-16.
-const NOT_UTF16_ADVICE: &str = "leave the column out with `SOURCE__COLUMNS_EXCLUDED`, or read a view that \
+/// Advice for text that does not arrive as UTF-16.
+const NOT_UTF16_ADVICE: &str = "exclude the column with `SOURCE__COLUMNS_EXCLUDED`, or read a view that \
      converts it to `varchar`";
 
-/// How a cell is read.
+/// How a cell is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellForm {
-    /// As what the driver takes it for.
+    /// By the driver's type.
     Plain,
-    /// As the bytes of UTF-16 text.
+    /// As UTF-16 text in bytes.
     Utf16,
-    /// As the same, which is a value with its type in front.
+    /// The same, with the value's type as a prefix.
     Variant,
 }
 
@@ -54,7 +54,7 @@ impl CellForm {
         }
     }
 
-    /// Returns the value that a cell holds which was decoded without regard to its form.
+    /// Returns the value of a cell that was decoded without regard to its form.
     pub(super) fn decoded(self, plain: Value) -> Value {
         match (self, &plain) {
             (Self::Utf16, Value::Bytes(bytes)) => Value::of_utf16(bytes),
@@ -63,7 +63,7 @@ impl CellForm {
         }
     }
 
-    /// Writes the JSON of a cell's value.
+    /// Writes the value of a cell as JSON.
     fn push(self, json: &mut String, cell: &ColumnData<'_>) {
         match (self, decode::bytes(cell)) {
             (Self::Utf16, Some(bytes)) => push_utf16(json, bytes),
@@ -107,10 +107,10 @@ impl Plan {
         self.read_cells(&cells, answer)
     }
 
-    /// Returns the position of a row of the table, and notes where the row before it has the same.
+    /// Returns the position of a row, and records whether the row before it has the same one.
     fn placed(&self, cells: &TokenRow<'_>, answer: &mut Answer) -> Result<Place, SqlError> {
         if cells.len() != self.width {
-            let reason = format!("a row has {} cells, asked for {}", cells.len(), self.width);
+            let reason = format!("a row has {} cells, expected {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
         }
         self.check_text(cells)?;
@@ -125,7 +125,7 @@ impl Plan {
         Ok(Place { position, key })
     }
 
-    /// Refuses text of half a UTF-16 unit: it is of another encoding, or was cut on its way.
+    /// Rejects text with half a UTF-16 unit: it has another encoding, or was truncated in transit.
     fn check_text(&self, cells: &TokenRow<'_>) -> Result<(), SqlError> {
         for (at, (cell, form)) in cells.iter().zip(&self.forms).enumerate() {
             if let (CellForm::Utf16 | CellForm::Variant, Some(bytes)) = (form, decode::bytes(cell))
@@ -136,7 +136,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses an odd number of bytes as the text of the column at `at`.
+    /// Rejects an odd number of bytes as the text of the column at `at`.
     pub(super) fn check_utf16(&self, at: usize, bytes: &[u8]) -> Result<(), SqlError> {
         if bytes.len().is_multiple_of(2) {
             return Ok(());
@@ -153,7 +153,7 @@ impl Plan {
         ))
     }
 
-    /// Refuses what was read over a connection whose server does not cast text to UTF-16.
+    /// Rejects rows from a server that does not cast text to UTF-16.
     pub(super) fn check_encoding(&self, connection: &Connection) -> Result<(), SqlError> {
         let Some(found) = connection.foreign_text() else { return Ok(()) };
         let is_text = |at: usize| self.forms.get(at).is_some_and(|form| *form != CellForm::Plain);
@@ -171,7 +171,7 @@ impl Plan {
         ))
     }
 
-    /// Returns the names of the columns at which `wanted` holds.
+    /// Returns the names of the columns whose index satisfies `wanted`.
     fn text_columns(&self, wanted: impl Fn(usize) -> bool) -> String {
         let key = self.key_at.iter().zip(&self.key).map(|(at, column)| (*at, column.name.as_str()));
         let delivered = self.columns.names().iter().map(String::as_str).enumerate();
@@ -186,21 +186,21 @@ impl Plan {
         cells.get(at).map_or(Value::Null, |cell| form.value(cell))
     }
 
-    /// Returns where the sizes are: after the columns that are read.
+    /// Returns the index of the sizes: after the columns that are read.
     fn sizes_at(&self) -> usize {
         self.forms.len()
     }
 
-    /// Adds a row of the table: its columns, the sizes of some, its position, whether that is the one of the row before where
-    /// the server is asked, and what happened to it where that is told.
+    /// Adds a row of the table. Its cells are the columns, the sizes of some of them, the position, whether
+    /// that equals the previous row's if the server compares them, and the kind of change if it is reported.
     pub(super) fn read_cells(
         &self,
         cells: &TokenRow<'_>,
         answer: &mut Answer,
     ) -> Result<(), SqlError> {
         let Place { position, key } = self.placed(cells, answer)?;
-        let told = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
-        let op = if told.flatten().is_some_and(is_deleted) {
+        let kind = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
+        let op = if kind.flatten().is_some_and(is_deleted) {
             Operation::Delete
         } else {
             Operation::Upsert
@@ -235,13 +235,13 @@ impl Plan {
     }
 }
 
-/// Where a row is in the order: the leading part of its position, then its key.
+/// Place of a row in the order: the leading part of its position, then its key.
 struct Place {
     position: Value,
     key: Vec<Value>,
 }
 
-/// Whether the last cell of a row says that it was deleted.
+/// Whether the last cell of a row marks it as deleted.
 fn is_deleted(cell: &ColumnData<'_>) -> bool {
-    matches!(cell, ColumnData::String(Some(told)) if told == "D")
+    matches!(cell, ColumnData::String(Some(kind)) if kind == "D")
 }

@@ -1,4 +1,4 @@
-//! How rows are ordered: as the settings say, or chosen by what the table has. Pure.
+//! Chooses how rows are ordered: by the settings, or by what the table offers. Pure.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
@@ -9,15 +9,15 @@ use super::columns::{self, Role};
 use super::describe::Column;
 use super::origin::Origin;
 
-/// A mode, and the column that it orders by.
+/// A mode, and its cursor column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) mode: CursorMode,
-    /// `None` in the mode that has none.
+    /// `None` in the mode without a cursor.
     pub(super) cursor: Option<String>,
 }
 
-/// A choice, and why.
+/// A choice with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reasoned {
     pub(super) choice: Choice,
@@ -25,36 +25,36 @@ pub(super) struct Reasoned {
 }
 
 impl Choice {
-    /// Returns what the settings say; `None` where the mode is left open.
+    /// Returns the choice of the settings; `None` if they leave the mode open.
     pub(super) fn of(settings: &SourceSettings) -> Result<Option<Self>, FetchError> {
         let cursor = settings.cursor_column.clone();
         match (settings.mode, &cursor) {
             (None, _) => Ok(None),
             (Some(CursorMode::ChangeTracking), Some(column)) => Err(configuration(format!(
-                "cursor column `{column}` is named, mode `change_tracking` has none: remove it"
+                "cursor column `{column}` is set, but mode `change_tracking` has none: remove it"
             ))),
             (Some(CursorMode::ChangeTracking), None) => {
                 Ok(Some(Self { mode: CursorMode::ChangeTracking, cursor }))
             }
             (Some(mode), None) => Err(configuration(format!(
-                "no cursor column is named, mode `{mode}` orders rows by one"
+                "no cursor column is set, but mode `{mode}` orders rows by one"
             ))),
             (Some(mode), Some(_)) => Ok(Some(Self { mode, cursor })),
         }
     }
 }
 
-/// What is known of a table when a mode is chosen.
+/// Facts about a table, for choosing a mode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Survey<'a> {
     pub(super) origin: &'a Origin,
     pub(super) columns: &'a [Column],
-    /// Whether its changes are tracked, and may be seen; only asked where the choice depends on it.
+    /// Whether its changes are tracked and visible; only queried if the choice depends on it.
     pub(super) tracked: bool,
 }
 
-/// Whether the choice depends on whether changes are tracked: not where settings or state decide, and not
-/// where the table has something better.
+/// Whether the choice depends on change tracking. It does not if settings or state decide, or if the table
+/// offers something better.
 ///
 /// # Errors
 ///
@@ -70,10 +70,10 @@ pub(super) fn depends_on_tracking(
         && !possible.iter().any(|found| is_stored(&found.choice)))
 }
 
-/// Chooses the mode that promises most.
+/// Chooses the mode with the strongest guarantees.
 ///
-/// A source that has run before stays with what it chose then, whatever the table has got since:
-/// `is_stored` tells whether a choice is that one.
+/// A source that has run before keeps its earlier choice, even if the table now offers more: `is_stored`
+/// returns whether a choice is that one.
 ///
 /// # Errors
 ///
@@ -89,20 +89,20 @@ pub(super) fn choose(
         let reason = "it was chosen when the poller first ran".to_owned();
         return Ok(Reasoned { choice: choice.clone(), reason });
     }
-    // Where changes are not tracked now, they may have been chosen before, but not anew.
+    // If changes are not tracked now, tracking may be the earlier choice, but not a new one.
     let is_offered =
         |found: &Reasoned| survey.tracked || found.choice.mode != CursorMode::ChangeTracking;
     possible.into_iter().find(is_offered).ok_or_else(|| {
         configuration(format!(
             "`{0}` has nothing that mode `auto` can order its rows by: add a column with `ALTER TABLE {1} \
-             ADD rv ROWVERSION`, track its changes, or name a time column as `SOURCE__CURSOR`",
+             ADD rv ROWVERSION`, track its changes, or set a time column as `SOURCE__CURSOR`",
             survey.origin,
             survey.origin.sql()
         ))
     })
 }
 
-/// Returns every mode that the table's columns allow, the one that promises most first.
+/// Returns every mode that the columns allow, the strongest guarantees first.
 fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasoned>, FetchError> {
     let reasoned = |mode, cursor: Option<&str>, reason: String| Reasoned {
         choice: Choice { mode, cursor: cursor.map(str::to_owned) },
@@ -114,7 +114,7 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
         let modes = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
         let mode = modes.into_iter().find(|mode| column.fits(*mode).is_ok()).ok_or_else(|| {
             configuration(format!(
-                "cursor column `{name}` of `{}` is of type `{}`, by which no mode can order rows",
+                "cursor column `{name}` of `{}` is of type `{}`, which no mode can order rows by",
                 survey.origin, column.type_name
             ))
         })?;
@@ -135,7 +135,7 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
         |column: &&Column| column.identity && column.fits(CursorMode::IntegerPk).is_ok();
     if let Some(column) = survey.columns.iter().find(is_identity) {
         let reason = format!(
-            "`{}` is an identity; only inserted rows are seen, and there is nothing better to go by",
+            "`{}` is an identity; only inserted rows are seen, and the table has no better cursor",
             column.name
         );
         found.push(reasoned(CursorMode::IntegerPk, Some(&column.name), reason));
@@ -143,7 +143,7 @@ fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasone
     Ok(found)
 }
 
-/// Checks that changes, which are known by the primary key, are ordered by it.
+/// Checks that the key is the primary key, by which tracked changes are identified.
 pub(super) fn check_key(
     table: &Origin,
     described: &[Column],
@@ -156,10 +156,10 @@ pub(super) fn check_key(
     let primary: Vec<&str> = primary(described).collect();
     Err(match primary.as_slice() {
         [] => format!(
-            "`{table}` has no primary key, mode `change_tracking` needs one: choose another mode"
+            "`{table}` has no primary key, but mode `change_tracking` needs one: choose another mode"
         ),
         primary => format!(
-            "the key is `{}`, mode `change_tracking` needs the primary key of `{table}`, `{}`: name \
+            "the key is `{}`, but mode `change_tracking` needs the primary key of `{table}`, `{}`: set \
              these columns as `SOURCE__KEY`",
             names.join("`, `"),
             primary.join("`, `")
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_that_promises_most_is_chosen_and_says_why() {
+    fn the_mode_with_the_strongest_guarantees_is_chosen_with_a_reason() {
         let (id, rv) = (column("id", "int"), column("rv", "timestamp"));
         let at = column("at", "datetime2");
         for (columns, tracked, expected) in [
@@ -264,8 +264,8 @@ mod tests {
             (
                 vec![id, at.clone()],
                 false,
-                "integer+pk id: `id` is an identity; only inserted rows are seen, and there is nothing \
-                 better to go by",
+                "integer+pk id: `id` is an identity; only inserted rows are seen, and the table has no \
+                 better cursor",
             ),
         ] {
             assert_eq!(chosen(None, &columns, tracked, None).unwrap(), expected);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_that_is_named_decides_by_its_type() {
+    fn the_type_of_a_configured_cursor_decides() {
         let columns = [
             column("id", "bigint"),
             column("rv", "rowversion"),
@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(chosen(Some(cursor), &columns, true, None).unwrap(), expected);
         }
         let error = chosen(Some("x"), &columns, true, None).unwrap_err();
-        assert!(error.contains("`x` of `dbo.t` is of type `xml`, by which no mode"), "{error}");
+        assert!(error.contains("`x` of `dbo.t` is of type `xml`, which no mode"), "{error}");
         let error = chosen(Some("y"), &columns, true, None).unwrap_err();
         assert!(error.contains("cursor column `y` is not in `dbo.t`"), "{error}");
         assert!(error.contains("correct `HIGHWATER__POLLERS__P__SOURCE__CURSOR`"), "{error}");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn tracking_is_asked_for_only_where_the_answer_decides() {
+    fn tracking_is_queried_only_if_the_answer_matters() {
         let asks = |cursor, columns: &[Column], stored: Option<CursorMode>| {
             let origin = Origin::of(&settings(cursor)).unwrap();
             let survey = Survey { origin: &origin, columns, tracked: false };
@@ -319,7 +319,7 @@ mod tests {
         let (id, rv) = (column("id", "int"), column("rv", "timestamp"));
         let plain = [id.clone(), column("at", "date")];
         assert!(asks(None, &plain, None));
-        assert!(!asks(Some("at"), &plain, None), "the cursor is named");
+        assert!(!asks(Some("at"), &plain, None), "the cursor is set");
         assert!(!asks(None, &[id.clone(), rv], None), "a rowversion is better");
         assert!(!asks(None, &[Column { primary: false, ..id }], None), "no primary key");
         for mode in [CursorMode::ChangeTracking, CursorMode::IntegerPk] {
@@ -328,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_before_stays_chosen() {
+    fn an_earlier_choice_is_kept() {
         let columns = [column("id", "int"), column("rv", "timestamp")];
         let before = |mode, tracked| chosen(None, &columns, tracked, Some(mode)).unwrap();
         let integer = before(CursorMode::IntegerPk, true);
         assert_eq!(integer, "integer+pk id: it was chosen when the poller first ran");
-        // Even where changes are tracked no more: to read on otherwise would skip some.
+        // Even if changes are no longer tracked: continuing in another mode would skip rows.
         assert!(before(CursorMode::ChangeTracking, false).starts_with("change_tracking "));
-        // What the table cannot have been read by is for the fingerprint to refuse.
+        // A mode that this table cannot have used is rejected by the fingerprint.
         assert!(before(CursorMode::TimestampPk, false).starts_with("rowversion "));
     }
 }

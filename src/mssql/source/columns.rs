@@ -1,4 +1,4 @@
-//! Which columns are read: those that settings name must be there, and a slip gets a suggestion. Pure.
+//! Selects the columns to read. Columns in the settings must exist; a typo gets a suggestion. Pure.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
@@ -12,10 +12,10 @@ use super::choice::Choice;
 use super::describe::Column;
 use super::origin::Origin;
 
-/// What a column is named for.
+/// The role of a column in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// To order rows by; the mode is `None` where it is left to choose.
+    /// Orders rows; the mode is `None` if it is not chosen yet.
     Cursor(Option<CursorMode>),
     Key,
     Listed,
@@ -34,7 +34,7 @@ impl Role {
         }
     }
 
-    /// Returns the name of the setting that names the column.
+    /// Returns the name of the setting for this role.
     fn setting(self, settings: &SourceSettings) -> String {
         let name = match self {
             Self::Cursor(_) => "CURSOR",
@@ -47,7 +47,7 @@ impl Role {
         format!("HIGHWATER__POLLERS__{poller}__SOURCE__{name}")
     }
 
-    /// Whether a column has a type for it.
+    /// Whether the column's type suits the role.
     fn fits(self, column: &Column) -> bool {
         let any = [CursorMode::RowVersion, CursorMode::TimestampPk, CursorMode::IntegerPk];
         match self {
@@ -60,11 +60,11 @@ impl Role {
     }
 }
 
-/// Returns the columns that are delivered, in the order of the list, or else of the table.
+/// Returns the columns to deliver, in the order of the list, or else of the table.
 ///
 /// # Errors
 ///
-/// [`FetchError`] if the settings name a column that is not there, or that cannot be left out.
+/// [`FetchError`] if the settings name a column that does not exist, or that cannot be excluded.
 pub(super) fn delivered(
     settings: &SourceSettings,
     origin: &Origin,
@@ -80,10 +80,10 @@ pub(super) fn delivered(
     let mut delivered = described.to_vec();
     for name in &settings.columns_excluded {
         let column = find(settings, origin, described, Role::Excluded, name)?;
-        let is_it = |kept: &String| alike(kept, &column.name);
-        if settings.key.iter().any(is_it) || choice.cursor.as_ref().is_some_and(is_it) {
+        let is_needed = |kept: &String| alike(kept, &column.name);
+        if settings.key.iter().any(is_needed) || choice.cursor.as_ref().is_some_and(is_needed) {
             return Err(configuration(format!(
-                "column `{}` of `{origin}` is excluded, and is needed as key or cursor: take it off \
+                "column `{}` of `{origin}` is excluded, but is needed as key or cursor: remove it from \
                  `SOURCE__COLUMNS_EXCLUDED`",
                 column.name
             )));
@@ -93,11 +93,12 @@ pub(super) fn delivered(
     Ok(delivered)
 }
 
-/// Returns the condition that a row counts as deleted; `None` where no column tells.
+/// Returns the condition under which a row counts as deleted; `None` without a soft-delete column.
 ///
 /// # Errors
 ///
-/// [`FetchError`] if the column is not there or cannot tell, or the mode would not see its change.
+/// [`FetchError`] if the column does not exist or has an unsuitable type, or the mode would not see its
+/// change.
 pub(super) fn deleted(
     settings: &SourceSettings,
     origin: &Origin,
@@ -107,7 +108,7 @@ pub(super) fn deleted(
     let Some(name) = &settings.soft_delete else { return Ok(None) };
     if mode == CursorMode::IntegerPk {
         let reason = format!(
-            "soft-delete column `{name}` is named, mode `{mode}` sees inserted rows only: choose \
+            "soft-delete column `{name}` is set, but mode `{mode}` sees inserted rows only: choose \
              another mode, or remove it"
         );
         return Err(configuration(reason));
@@ -116,11 +117,11 @@ pub(super) fn deleted(
     column.deleted().map(Some).map_err(configuration)
 }
 
-/// Finds a column by name: as written, or else in another case, as most collations have it.
+/// Finds a column by name: as written, or else ignoring case, as most collations do.
 ///
 /// # Errors
 ///
-/// [`FetchError`] if there is none; it names the `role` in which the column was wanted, and its setting.
+/// [`FetchError`] if it does not exist; the error has the `role` of the column, and its setting.
 pub(super) fn find(
     settings: &SourceSettings,
     origin: &Origin,
@@ -144,7 +145,7 @@ pub(super) fn find(
     })
 }
 
-/// Returns where `column` is read, adding it where it is not.
+/// Returns the index at which `column` is read, adding it if necessary.
 pub(super) fn position(read: &mut Vec<Column>, column: &Column) -> usize {
     read.iter().position(|other| other == column).unwrap_or_else(|| {
         read.push(column.clone());
@@ -152,7 +153,7 @@ pub(super) fn position(read: &mut Vec<Column>, column: &Column) -> usize {
     })
 }
 
-/// Whether two names are one where case makes no difference.
+/// Whether two names are equal when case is ignored.
 fn alike(one: &str, other: &str) -> bool {
     one.trim().to_lowercase() == other.trim().to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! One row by its key, as it is now: for a row that was set aside and is to be delivered again.
+//! One row by its key, in its current state: for redelivering a quarantined row.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::query::{SAME_ALIAS, operation};
 use super::tracking::position;
 use super::zone::now;
 
-/// Most rows that are read: a second one shows that the key is none.
+/// Most rows to read: a second one shows that the key is not unique.
 pub(super) const ROWS_MAX: usize = 2;
 
 impl Plan {
@@ -53,8 +53,9 @@ impl Plan {
         }
         params.push(Param::BigInt(changes_since(position(at, &self.poller)?)));
         let op = deleted.unwrap_or_else(|| "N'U' AS [__op]".to_owned());
-        // The version before the row: one that changes in between comes as it is then, and once more
-        // in its turn. The other way round, a target would take what comes in its turn for known.
+        // Take the version before reading the row. A row that changes in between is then delivered in its new
+        // state, and again in its turn. In the opposite order, a target would treat the delivery in its turn
+        // as a duplicate.
         let sql = format!(
             "DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();\n\
              DECLARE @at BIGINT = (SELECT MAX(c.SYS_CHANGE_VERSION) \
@@ -69,9 +70,9 @@ impl Plan {
         Ok((sql, params))
     }
 
-    /// Returns the row, or none where no row has the key any more.
+    /// Returns the row, or none if no row has the key any more.
     pub(super) fn current(&self, mut answer: Answer, at: &Cursor) -> Result<Rows, FetchError> {
-        // One that was cut behind its first row had another.
+        // If the answer was cut after its first row, there was another row.
         if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(Cut::Full)) {
             let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
@@ -88,7 +89,7 @@ impl Plan {
         Ok(Rows { columns, json: answer.json, rows: answer.rows, ..Rows::default() })
     }
 
-    /// Returns the condition that a row has the key that the first parameters hold.
+    /// Returns the condition that a row has the key in the first parameters.
     fn key_is(&self, alias: &str, values: &[KeyValue]) -> String {
         let columns = self.key.iter().zip(values).zip(1..);
         let equal = columns.map(|((column, value), number)| {
@@ -99,7 +100,7 @@ impl Plan {
     }
 }
 
-/// Returns the version behind which the changes lie that may have made the row what it is.
+/// Returns the version after which the changes that led to the row's state were made.
 fn changes_since(at: TrackedPosition) -> i64 {
     match at.phase {
         TrackedPhase::Snapshot => at.version,
@@ -107,23 +108,23 @@ fn changes_since(at: TrackedPosition) -> i64 {
     }
 }
 
-/// Returns the position of a row's last change, given one that it had.
+/// Returns the position of a row's last change, given an earlier position of it.
 fn placed(answer: &Answer, at: TrackedPosition) -> Result<TrackedPosition, FetchError> {
     let (current, changed) = match answer.head.as_slice() {
         [Value::Int(current), changed] => (*current, changed),
-        head => return Err(unexpected(head, "its current version of changes")),
+        head => return Err(unexpected(head, "its current change version")),
     };
     let Some(Value::Int(kept_since)) = answer.tail else {
-        return Err(unexpected(&answer.head, "from which version on it keeps changes"));
+        return Err(unexpected(&answer.head, "the oldest change version it keeps"));
     };
     let kept = changes_since(at) >= kept_since && at.version <= current;
     Ok(if let Value::Int(version) = changed {
         TrackedPosition { version: *version, phase: TrackedPhase::Changes }
     } else if kept {
-        // It is as it was then.
+        // The row is unchanged since then.
         at
     } else {
-        // When it changed last is not known any more: it is what the table has now.
+        // The time of its last change is no longer known: treat it as part of a snapshot of the table.
         TrackedPosition { version: current, phase: TrackedPhase::Snapshot }
     })
 }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracked_row_that_has_not_changed_keeps_its_position_while_that_is_known() {
+    fn an_unchanged_tracked_row_keeps_its_position_while_that_is_known() {
         assert_eq!(place(9, Value::Null, 5, "snapshot@5"), "snapshot@5");
         assert_eq!(place(9, Value::Null, 6, "snapshot@5"), "snapshot@9", "cleaned up");
         assert_eq!(place(9, Value::Null, 5, "5"), "snapshot@9", "cleaned up");

@@ -1,7 +1,7 @@
-//! Values of the driver as [`Value`]s and as JSON, without loss.
+//! Converts values of the driver to [`Value`]s and to JSON, without loss.
 //!
-//! The driver's own conversions are not used: they shift times by their offset, panic on large
-//! decimals and round money. The texts made here:
+//! The driver's own conversions are not used: they shift times by their offset, panic on large decimals and
+//! round money. The texts produced here:
 //!
 //! | type | text |
 //! |---|---|
@@ -24,13 +24,13 @@ use highwater_engine::value::{
     Value, push_bool, push_bytes, push_float, push_int, push_null, push_real, push_text,
 };
 
-/// Days from 0001-01-01 to 1900-01-01, where the older types begin.
+/// Days from 0001-01-01 to 1900-01-01, the epoch of the older types.
 const DAYS_TO_1900: i64 = 693_595;
 /// Units of `datetime` in a second.
 const DATETIME_TICKS: u32 = 300;
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Returns a value of the driver in neutral form.
+/// Converts a value of the driver to neutral form.
 pub(super) fn value(data: &ColumnData<'_>) -> Value {
     match data {
         ColumnData::U8(value) => int(*value),
@@ -56,7 +56,7 @@ pub(super) fn value(data: &ColumnData<'_>) -> Value {
     }
 }
 
-/// Writes the JSON of a value of the driver: that of its [`value`], which need not be made for it.
+/// Writes a value of the driver as JSON: the same as its [`value`], without creating that.
 pub(super) fn push(json: &mut String, data: &ColumnData<'_>) {
     match data {
         ColumnData::U8(value) => some(json, *value, push_whole),
@@ -80,7 +80,7 @@ pub(super) fn push(json: &mut String, data: &ColumnData<'_>) {
     }
 }
 
-/// Returns the bytes of a value, where it has some.
+/// Returns the bytes of a binary value.
 pub(super) fn bytes<'a>(data: &'a ColumnData<'_>) -> Option<&'a [u8]> {
     if let ColumnData::Binary(Some(bytes)) = data { Some(bytes) } else { None }
 }
@@ -108,7 +108,7 @@ fn some<T>(json: &mut String, value: Option<T>, write: impl FnOnce(&mut String, 
     }
 }
 
-/// Writes a text that has nothing to escape.
+/// Writes text that needs no escaping.
 fn quoted<T>(json: &mut String, value: Option<T>, write: impl FnOnce(&mut String, T)) {
     some(json, value, |json, value| {
         json.push('"');
@@ -121,7 +121,7 @@ fn push_whole(json: &mut String, value: impl Into<i64>) {
     push_int(json, value.into());
 }
 
-/// Writes a number with zeros before it, up to so many digits.
+/// Writes a number, padded with leading zeros to `digits` digits.
 fn padded(text: &mut String, value: u64, digits: usize) {
     let mut number = itoa::Buffer::new();
     let number = number.format(value);
@@ -163,7 +163,7 @@ fn date(text: &mut String, value: Date) {
     day(text, value.days().into());
 }
 
-/// Writes the day that is so many days after 0001-01-01.
+/// Writes the day that is `days` days after 0001-01-01.
 ///
 /// The algorithm counts years from March, so that the leap day is a year's last.
 /// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>
@@ -195,7 +195,7 @@ fn clock(text: &mut String, seconds: u64, fraction: u64, digits: usize) {
     }
 }
 
-/// Takes a time apart into seconds and units of its scale.
+/// Splits a time into seconds and units of its scale.
 fn seconds_and_fraction(value: Time) -> (u64, u64) {
     // The driver has checked that the scale is at most 7.
     let unit = 10_u64.pow(u32::from(value.scale()));
@@ -240,14 +240,14 @@ fn datetime(text: &mut String, value: DateTime) {
 }
 
 fn smalldatetime(text: &mut String, value: SmallDateTime) {
-    // The driver calls them fragments; they are minutes.
+    // The driver calls them fragments, but they are minutes.
     let seconds = u64::from(value.seconds_fragments()) * 60;
     day(text, DAYS_TO_1900 + i64::from(value.days()));
     text.push('T');
     clock(text, seconds, 0, 0);
 }
 
-/// Days of a date in the form this module writes; the inverse of [`day`].
+/// Returns the day number of a date; the inverse of [`day`].
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -257,7 +257,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 306
 }
 
-/// Returns the milliseconds since year 1 of a text like `2013-01-31T10:00:00.1234567Z` or a date.
+/// Returns the milliseconds since year 1 of a text like `2013-01-31T10:00:00.1234567Z`, or of a date.
 pub(super) fn millis(text: &str) -> Option<i64> {
     let (day, clock) = text.trim_end_matches('Z').split_once('T').unwrap_or((text, "00:00:00"));
     let number = |text: Option<&str>| text?.parse::<i64>().ok();
@@ -275,7 +275,7 @@ pub(super) fn millis(text: &str) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// Returns the JSON that is delivered.
+    /// Returns the delivered JSON.
     fn json(data: &ColumnData<'_>) -> String {
         let mut json = String::new();
         push(&mut json, data);
@@ -332,7 +332,7 @@ mod tests {
             (of(-nines, 10), "-9999999999999999999999999999.9999999999"),
             (of(nines, 38), "0.99999999999999999999999999999999999999"),
             (of(-1, 38), "-0.00000000000000000000000000000000000001"),
-            // The ends of money.
+            // The limits of money.
             (of(9_223_372_036_854_775_807, 4), "922337203685477.5807"),
             (of(-9_223_372_036_854_775_808, 4), "-922337203685477.5808"),
         ]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_added_to_what_the_wire_has_in_utc() {
+    fn offsets_are_added_to_utc_times_from_the_wire() {
         let of = |days, increments, offset| {
             let time = Time::new(increments, 7);
             let utc = DateTime2::new(Date::new(days), time);

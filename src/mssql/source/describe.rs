@@ -1,4 +1,4 @@
-//! What the server says of the table's columns, and which of them can order rows.
+//! The table's columns as the server describes them, and which of them can order rows.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
@@ -9,7 +9,7 @@ use crate::ident::quote;
 
 use super::values;
 
-/// Cells by which a column is described.
+/// Cells per column description.
 const COLUMN_CELLS: usize = 9;
 
 /// A column of the table.
@@ -23,16 +23,16 @@ pub(super) struct Column {
     pub(super) precision: i64,
     pub(super) scale: i64,
     pub(super) nullable: bool,
-    /// Of text only.
+    /// Text columns only.
     pub(super) collation: Option<String>,
-    /// Whether the server numbers the rows in it.
+    /// Whether it is an identity column.
     pub(super) identity: bool,
     /// Whether it is part of the primary key.
     pub(super) primary: bool,
 }
 
 impl Column {
-    /// Whether `mode` can order by the column, and otherwise what it needs.
+    /// Whether `mode` can order by the column; otherwise what the mode needs.
     pub(super) fn fits(&self, mode: CursorMode) -> Result<(), &'static str> {
         let name = self.type_name.as_str();
         match mode {
@@ -52,7 +52,7 @@ impl Column {
             CursorMode::IntegerPk if matches!(name, "bigint" | "int" | "smallint" | "tinyint") => {
                 Ok(())
             }
-            CursorMode::IntegerPk => Err("a column of whole numbers: `int` or `bigint`"),
+            CursorMode::IntegerPk => Err("an integer column: `int` or `bigint`"),
             CursorMode::ChangeTracking => Err("no cursor column"),
         }
     }
@@ -65,21 +65,21 @@ impl Column {
         )
     }
 
-    /// Returns the condition that a row counts as deleted by the column, or why it cannot tell.
+    /// Returns the condition that marks a row as deleted, or why the column cannot be used for that.
     pub(super) fn deleted(&self) -> Result<String, String> {
         let column = format!("t.{}", quote(&self.name));
         match self.type_name.as_str() {
             "bit" | "tinyint" | "smallint" | "int" | "bigint" => Ok(format!("{column} <> 0")),
             _ if self.nullable => Ok(format!("{column} IS NOT NULL")),
             _ => Err(format!(
-                "column `{}` is of type `{}` and never NULL, so every row would count as deleted: name a \
-                 flag or a column that is NULL until then as `SOURCE__SOFT_DELETE`",
+                "column `{}` is of type `{}` and never NULL, so every row would count as deleted: set a \
+                 flag, or a column that is NULL until deletion, as `SOURCE__SOFT_DELETE`",
                 self.name, self.type_name
             )),
         }
     }
 
-    /// Returns a cursor's normal text with the digits that the type can read.
+    /// Returns a cursor's normalized text with as many digits as the type accepts.
     pub(super) fn cursor_text(&self, normal: &str) -> String {
         let length = match self.type_name.as_str() {
             "datetime" => "2013-01-01T10:00:00.000".len(),
@@ -91,8 +91,8 @@ impl Column {
 
     /// Returns by how many milliseconds a time may be rounded up when it is stored in the column.
     ///
-    /// The upper bound of a fetch is stored in the same type: lowered by this much, it is rounded
-    /// down in effect, and never lies before a row that is stamped later.
+    /// The upper bound of a fetch is converted to the column's type. Lowered by this amount, the bound is in
+    /// effect rounded down, so no row that is stamped later is below it.
     pub(super) fn rounding_ms(&self) -> u32 {
         match (self.type_name.as_str(), self.scale) {
             ("smalldatetime", _) => 30_000,
@@ -101,12 +101,12 @@ impl Column {
             ("datetime2" | "datetimeoffset", 1) => 50,
             ("datetime2" | "datetimeoffset", 2) => 5,
             ("datetime2" | "datetimeoffset", 3..=6) => 1,
-            // A conversion to `date` cuts the time off.
+            // A conversion to `date` truncates the time.
             _ => 0,
         }
     }
 
-    /// Returns how many milliseconds at most lie between two times that the column cannot tell apart.
+    /// Returns the largest difference in milliseconds between two times that the column cannot tell apart.
     pub(super) fn grain_ms(&self) -> i32 {
         match (self.type_name.as_str(), self.scale) {
             ("date", _) => 86_400_000,
@@ -114,17 +114,17 @@ impl Column {
             ("datetime2" | "datetimeoffset", 0) => 1_000,
             ("datetime2" | "datetimeoffset", 1) => 100,
             ("datetime2" | "datetimeoffset", 2) => 10,
-            // `datetime` counts in thirds of ten milliseconds.
+            // `datetime` counts in steps of 3⅓ ms.
             _ => 4,
         }
     }
 }
 
-/// Reads one row of what the server says of its columns.
+/// Reads one row of the server's column description.
 #[expect(clippy::needless_pass_by_value, reason = "a connection hands its rows over")]
 pub(super) fn column(row: tiberius::Row) -> Result<Column, SqlError> {
     let mut row = values(&row);
-    // Of a query, whether it can be read stands behind.
+    // For a query, whether it can be run follows.
     if row.len() > COLUMN_CELLS {
         let problem = row.split_off(COLUMN_CELLS);
         if let [Value::Int(number), message] = problem.as_slice() {
@@ -145,7 +145,7 @@ pub(super) fn column(row: tiberius::Row) -> Result<Column, SqlError> {
         Value::Bool(primary),
     ] = row.as_slice()
     else {
-        let reason = format!("the catalogue describes a column as {row:?}");
+        let reason = format!("the catalogue has an unexpected format for a column: {row:?}");
         return Err(SqlError::new(ErrorKind::Internal, reason));
     };
     Ok(Column {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_or_what_is_null_until_then_marks_a_deleted_row() {
+    fn a_flag_or_a_non_null_value_marks_a_deleted_row() {
         let deleted =
             |type_name, nullable| Column { nullable, ..column(type_name, 8, 0, 0) }.deleted().ok();
         for type_name in ["bit", "int"] {

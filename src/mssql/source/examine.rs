@@ -1,11 +1,11 @@
-//! The source's part of `highwater doctor`: each check is one statement, and one finding for its answer.
+//! The source's checks in `highwater doctor`: each check is one statement and one finding.
 //!
-//! # Why so
+//! # Design
 //!
-//! A statement for each check, so that a right that is missing for one does not hide the others. Where
-//! the server refuses, the check is unknown, with the right that would let it be known; what only a
-//! real server knows is told apart. Nothing is written, no table is locked, and what could read many
-//! rows is bounded by `TOP` and the command time-out.
+//! Each check has its own statement, so that a missing permission for one does not hide the others. If the
+//! server rejects a statement, the check is unknown, and its finding names the permission that is missing.
+//! Checks that need a real server are reported as such. Nothing is written and no table is locked. Statements
+//! that could read many rows are limited by `TOP` and the command time-out.
 
 mod clock;
 mod columns;
@@ -31,22 +31,22 @@ use super::describe::Column;
 use super::plan::Plan;
 use super::{Mssql, values};
 
-/// What the embedded development server calls itself.
+/// Name that the embedded development server reports.
 const EMBEDDED: &str = "Highwater development server";
-/// Errors of a server that does not know what it is asked.
+/// Errors of a server that does not support a query.
 const NOT_KNOWN: [u32; 6] = [102, 156, 195, 207, 208, 40515];
-/// Errors of a login that may not ask.
+/// Errors of a login without the permission for a query.
 /// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
 const NOT_ALLOWED: [u32; 7] = [229, 230, 262, 297, 300, 371, 916];
 
-/// Where the poller stands, as far as its state tells.
+/// Where the poller is, according to its state.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
-    /// What the state document is of; `None` where there is none.
+    /// The source of the state document; `None` if there is none.
     pub fingerprint: Option<&'a SourceFingerprint>,
     /// The checkpoint.
     pub after: Option<&'a Cursor>,
-    /// What the source asked to be remembered.
+    /// State that the source asked to retain.
     pub state: &'a SourceState,
 }
 
@@ -59,7 +59,7 @@ struct Examination<'a> {
     findings: Vec<Finding>,
 }
 
-/// What is known of the table once it was described and fits the settings.
+/// Facts about the table once it is described and matches the settings.
 struct Table {
     columns: Vec<Column>,
     choice: Choice,
@@ -67,10 +67,10 @@ struct Table {
 }
 
 impl Mssql {
-    /// Checks everything that the poller's source needs, and what would make it better. Reads only.
+    /// Checks everything that the poller's source needs, and what would improve it. Read-only.
     ///
-    /// Ends early where what follows has no sense: without a connection, a table, or settings that fit
-    /// it. The source is open then if its mode could be chosen.
+    /// Stops early if later checks would be meaningless: without a connection, a table, or settings that
+    /// match it. Afterwards the source is open if its mode could be chosen.
     pub async fn examine(&self, standing: Standing<'_>, clock: &dyn Clock) -> Vec<Finding> {
         let findings = Vec::new();
         let mut examination =
@@ -102,7 +102,7 @@ impl Examination<'_> {
         self.plan_shape(&table).await;
     }
 
-    /// Describes the table and fits the settings to it.
+    /// Describes the table and matches the settings to it.
     async fn table(&mut self) -> Option<Table> {
         let check = "table";
         let source = self.source;
@@ -134,10 +134,10 @@ impl Examination<'_> {
                 Some(Table { columns, choice, plan })
             }
             Err(error) => {
-                // Each column that has no form is named, where the first one ends a tick. Whatever else is
-                // wrong must not wait until they are mended.
-                let told = self.unreadable(&columns);
-                if !told.contains(&error.reason) {
+                // Report every column without a JSON form, where a tick stops at the first one. Any other
+                // error is reported at the same time, not only after those are fixed.
+                let reported = self.unreadable(&columns);
+                if !reported.contains(&error.reason) {
                     self.refused("settings", &error);
                 }
                 None
@@ -154,7 +154,7 @@ impl Examination<'_> {
         state.connection.query(sql, params, |row| Ok(values(&row))).await
     }
 
-    /// Asks for one row; `right` is the statement that would allow the question.
+    /// Queries one row; `right` is the statement that would grant the permission.
     async fn ask_row(
         &mut self,
         check: &'static str,
@@ -170,23 +170,23 @@ impl Examination<'_> {
         }
     }
 
-    /// Returns the statement that grants a right on what is read.
+    /// Returns the statement that grants a permission on the source's table.
     fn grant(&self, right: &str) -> String {
         format!("GRANT {right} ON {} TO {}", self.object(), self.source.user())
     }
 
-    /// Returns what rights are granted on, as SQL text.
+    /// Returns the object of grants, as SQL text.
     fn object(&self) -> String {
         let table = self.source.origin.table();
-        table.map_or("[what the query reads]".to_owned(), QualifiedName::quoted)
+        table.map_or("[the query's tables]".to_owned(), QualifiedName::quoted)
     }
 
-    /// Returns the finding of a question that got no answer.
+    /// Returns the finding of a query that failed.
     fn unanswered(&self, check: &'static str, error: &SqlError, right: &str) -> Finding {
         unanswered(check, (error.number(), &chain(error)), right, self.embedded)
     }
 
-    /// Adds the finding of something that would end each tick with the same error.
+    /// Adds the finding of an error that every tick would fail with.
     fn refused(&mut self, check: &'static str, error: &FetchError) {
         self.add(Finding::error(check, chain(error), advice(error)));
     }
@@ -201,11 +201,11 @@ fn unanswered(
     match number {
         Some(number) if embedded && NOT_KNOWN.contains(&number) => Finding::only_real(check),
         Some(number) if NOT_ALLOWED.contains(&number) => {
-            let found = format!("the login may not ask (error {number})");
+            let found = format!("the login lacks the permission for this check (error {number})");
             Finding::unknown(
                 check,
                 found,
-                format!("{right}; the poller itself needs no such right"),
+                format!("{right}; the poller itself does not need this permission"),
             )
         }
         _ => {
@@ -214,14 +214,14 @@ fn unanswered(
     }
 }
 
-/// Returns what to do about an error of a tick; most say it themselves.
+/// Returns the fix for an error of a tick; most errors contain it themselves.
 fn advice(error: &FetchError) -> &'static str {
     match error.kind {
         ErrorKind::Transient => {
-            "nothing, if it passes: a tick tries again; else look for what holds the database up"
+            "nothing if it is temporary, since ticks retry; otherwise find out what slows the database down"
         }
-        ErrorKind::Configuration => "mend the setting, right or object that the error names",
-        ErrorKind::Data => "decide as the error says: no tick goes on before that",
+        ErrorKind::Configuration => "fix the setting, permission or object that the error names",
+        ErrorKind::Data => "decide as the error says: ticks cannot continue before that",
         ErrorKind::Internal => "report it as a bug, with this text",
     }
 }
@@ -233,13 +233,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_got_no_answer_is_unknown_and_names_the_right_or_the_server() {
+    fn a_failed_check_is_unknown_and_names_the_permission_or_the_error() {
         let right = "GRANT VIEW DATABASE STATE TO [u]";
         let missing = unanswered("x", (Some(262), "denied"), right, false);
         assert_eq!(missing.level, Level::Unknown);
         assert!(missing.fix.unwrap().starts_with(right));
         assert_eq!(unanswered("x", (Some(208), "no"), right, true), Finding::only_real("x"));
-        // A real server that does not know the question says so in its own words.
+        // A real server that does not support a query says so in its own words.
         let old = unanswered("x", (Some(208), "Invalid object"), right, false);
         assert_eq!((old.level, old.found.as_str()), (Level::Unknown, "Invalid object"));
         let lost = unanswered("x", (None, "connection reset"), right, true);

@@ -1,4 +1,4 @@
-//! One fetch: the rows, and whether they were read by what the table is now.
+//! One fetch: reads rows, and checks that the table still matches the plan.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::{Mssql, State, is_refusal, traced, values};
 
 /// Change tracking is not enabled on the table.
 const NOT_TRACKED: u32 = 22105;
-/// How often a table is described anew within one fetch.
+/// How often a table is described again within one fetch.
 const DESCRIBED_MAX: u32 = 3;
 
 impl Mssql {
@@ -36,7 +36,7 @@ impl Mssql {
         rows
     }
 
-    /// Fetches once, from the first row on: what an earlier try has read is forgotten.
+    /// Fetches once, from the first row on; anything read by an earlier attempt is discarded.
     async fn try_fetch(
         &self,
         state: &mut State,
@@ -48,17 +48,17 @@ impl Mssql {
                 return Ok(rows);
             }
         }
-        let reason = format!("the columns of `{}` change all the time", self.origin);
+        let reason = format!("the columns of `{}` keep changing", self.origin);
         Err(FetchError::new(ErrorKind::Transient, reason))
     }
 
-    /// Reads by what is known of the table; `None` where that has changed meanwhile.
+    /// Reads by the current plan; `None` if the table has changed meanwhile.
     async fn try_read(
         &self,
         state: &mut State,
         window: FetchWindow<'_>,
     ) -> Result<Option<Rows>, FetchError> {
-        // A range that is read again is read whole.
+        // A bounded range is re-read completely.
         let fit = state.rows_fit.filter(|_| window.upto.is_none()).unwrap_or(usize::MAX);
         let window = FetchWindow { rows_max: window.rows_max.min(fit), ..window };
         self.resolve_doubt(state, window).await?;
@@ -68,14 +68,14 @@ impl Mssql {
         let (sql, params) = plan.whole_statement(window)?;
         let mut answer = Answer { is_identified: plan.identify().is_some(), ..Answer::of(window) };
         let take = |row| {
-            // Not before: until there are rows, the buffer may be in use for those before them.
+            // Not earlier: until rows arrive, the buffer may hold the previous rows.
             if answer.json.capacity() == 0 {
                 answer.json = std::mem::take(&mut *self.spare());
             }
             plan.read(row, &mut answer)
         };
         let read = connection.query(&sql, &params, take).await;
-        // Before its consequences.
+        // Before acting on the answer.
         plan.check_encoding(connection)?;
         answer.identity.check(&self.origin, window)?;
         if answer.lost_index {
@@ -110,7 +110,7 @@ impl Mssql {
         Ok(Some(rows))
     }
 
-    /// Describes the columns again where the last read failed: they may have changed.
+    /// Describes the columns again after a failed read: they may have changed.
     async fn resolve_doubt(
         &self,
         state: &mut State,
@@ -125,8 +125,8 @@ impl Mssql {
         Ok(())
     }
 
-    /// Has the server compare rows from now on: the index that made them unique is gone. What was read by the old
-    /// plan is not delivered.
+    /// Lets the server compare rows from now on, since the index that made them unique is gone. Rows read by
+    /// the old plan are not delivered.
     fn compare_by_server(&self, state: &mut State, plan: &Plan) -> Result<(), FetchError> {
         state.has_unique_key = false;
         state.plan = Some(Arc::new(self.make_plan(&plan.described)?.of_unique_key(false)));
@@ -136,7 +136,7 @@ impl Mssql {
         Ok(())
     }
 
-    /// Checks whether a failed read is explained by columns that have changed.
+    /// Checks whether changed columns explain a failed read.
     async fn failed(
         &self,
         state: &mut State,
@@ -146,13 +146,13 @@ impl Mssql {
     ) -> Result<(), FetchError> {
         if error.number() == Some(NOT_TRACKED) {
             let reason = format!(
-                "changes of `{}` were not tracked, or there was no right to see them ({error})",
+                "changes of `{}` were not tracked, or the login may not see them ({error})",
                 self.origin
             );
-            // Without a command: this is kept, and tracking may be on again when it is read.
+            // Without a command: this text is kept, and tracking may be on again when it is read.
             let lost = lost_tracking(&reason);
             let reason = format!(
-                "{}. Turn tracking on if it is still off, since a reset is refused until then",
+                "{}. Turn tracking on if it is still off, since a reset fails until then",
                 lost.reason
             );
             return Err(FetchError { reason, ..lost });
@@ -165,15 +165,15 @@ impl Mssql {
             Ok(described) if described != plan.described => {
                 self.adopt(state, plan, window, &described)
             }
-            // The columns are not at fault: a filter or a right is, or what a view reads.
+            // The columns are not the cause: the filter, a permission, or an object that a view reads is.
             Ok(_) | Err(_) => Err(error),
         }
     }
 
-    /// Reads by changed columns from now on, unless the poller has to stop.
+    /// Reads by the changed columns from now on, unless the poller has to stop.
     ///
-    /// A refusal keeps the old plan, and holds for the position it was made at and what was remembered with it.
-    /// A fetch where one of them differs comes after an operator has reset the poller, so the columns are
+    /// A refusal keeps the old plan. It applies to the position at which it was made, and the state retained
+    /// then. If either differs at a later fetch, an operator has reset the poller. The columns are then
     /// accepted as in a new process, where only the state document decides.
     fn adopt(
         &self,
@@ -182,9 +182,9 @@ impl Mssql {
         window: FetchWindow<'_>,
         described: &[Column],
     ) -> Result<(), FetchError> {
-        let stays =
+        let unchanged =
             |(at, known): &(Cursor, SourceState)| window.after == Some(at) && window.state == known;
-        let moved = state.refused_at.as_ref().is_some_and(|refused| !stays(refused));
+        let moved = state.refused_at.as_ref().is_some_and(|refused| !unchanged(refused));
         if described.is_empty() || moved {
             (state.plan, state.refused_at) = (None, None);
             return Ok(());
@@ -206,7 +206,7 @@ impl Mssql {
         Ok(())
     }
 
-    /// Compares what is read with what was last delivered, perhaps by another process.
+    /// Compares the columns with those of the last delivery, perhaps by another process.
     fn check_known(
         &self,
         plan: &Plan,
@@ -223,7 +223,7 @@ impl Mssql {
         }
     }
 
-    /// Tells of a change, or stops for it.
+    /// Reports a change, or stops because of it.
     fn changed(&self, changes: &str) -> Result<(), FetchError> {
         let poller = self.settings.poller.as_str();
         if self.settings.on_schema_change == OnSchemaChange::Stop {
@@ -237,7 +237,7 @@ impl Mssql {
             event = "schema_changed",
             poller.name = poller,
             changes,
-            "Columns of `{}`, which poller `{poller}` reads, changed ({changes})",
+            "Columns of `{}`, read by poller `{poller}`, changed ({changes})",
             self.origin
         );
         Ok(())

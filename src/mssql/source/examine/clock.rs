@@ -1,4 +1,4 @@
-//! Whether the clock that fills the cursor column is the one that the setting names.
+//! Checks that `SOURCE__CLOCK` matches the clock that fills the cursor column.
 
 use std::fmt::Write as _;
 
@@ -7,33 +7,33 @@ use highwater_engine::doctor::Finding;
 use highwater_engine::value::Value;
 
 use super::super::{decode, zone};
-use super::server::not_told;
+use super::server::unexpected_answer;
 use super::{Examination, Table};
 use crate::connection::Param;
 use crate::ident::quote;
 use crate::source::SourceClock;
 
 const CHECK: &str = "cursor clock";
-const NOTHING: &str = "nothing is needed for it";
+const NOTHING: &str = "no permission should be needed for it";
 const CLOCKS: &str = "SELECT CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS utc, \
      CONVERT(NVARCHAR(33), SYSDATETIME(), 126) AS here";
 const DEFAULT: &str = "SELECT d.definition FROM sys.default_constraints AS d JOIN sys.columns AS c \
      ON c.object_id = d.parent_object_id AND c.column_id = d.parent_column_id \
      WHERE c.object_id = OBJECT_ID(@P1) AND c.name = @P2";
-/// A row so new that it says which clock stamped it.
+/// A row newer than this shows which clock stamped it.
 const NEW_MS: i64 = 60_000;
-/// What is added to stay on the safe side of an hour that is repeated.
-const REPEATED_HOUR: &str = "an hour that is repeated in autumn would be skipped: give the zone's winter \
-     offset in place of `local`, or find those rows with `SOURCE__AUDIT_AFTER=65m`";
+/// Advice about the repeated hour at the end of daylight saving time.
+const REPEATED_HOUR: &str = "the hour repeated in autumn would be skipped: set the zone's winter \
+     offset instead of `local`, or find those rows with `SOURCE__AUDIT_AFTER=65m`";
 
-/// A clock that a default constraint tells.
+/// The clock of a default constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stamp {
     Utc,
     Local,
 }
 
-/// What the server says of the column's times.
+/// Facts about the column's times.
 #[derive(Clone, Debug)]
 struct Facts {
     clock: SourceClock,
@@ -45,7 +45,7 @@ struct Facts {
 }
 
 impl Examination<'_> {
-    /// Holds the column's newest time and its default against both clocks of the server.
+    /// Compares the column's newest time and its default with both clocks of the server.
     pub(super) async fn cursor_clock(&mut self, table: &Table) {
         let Some(cursor) = &table.plan.cursor else { return };
         let has_offset = cursor.type_name == "datetimeoffset";
@@ -72,8 +72,8 @@ impl Examination<'_> {
             }
         };
         let finding = match facts(self.source.settings.clock, &clocks, &newest, &default) {
-            Some(facts) => judge(&cursor.name, &facts),
-            None => not_told(CHECK),
+            Some(facts) => evaluate(&cursor.name, &facts),
+            None => unexpected_answer(CHECK),
         };
         self.add(finding);
     }
@@ -100,22 +100,22 @@ fn facts(
     Some(Facts { clock, offset, newest, default })
 }
 
-/// Reads a constraint like `(getdate())`.
+/// Classifies a constraint like `(getdate())`.
 fn stamp(definition: &str) -> Option<Stamp> {
     let lower = definition.to_lowercase();
     let has = |names: [&str; 2]| names.iter().any(|name| lower.contains(name));
     if has(["getutcdate", "sysutcdatetime"]) {
         return Some(Stamp::Utc);
     }
-    // `SYSDATETIMEOFFSET` may be turned to any zone.
+    // `SYSDATETIMEOFFSET` may be converted to any zone.
     let local = has(["getdate", "sysdatetime"]) || lower.contains("current_timestamp");
     (local && !lower.contains("sysdatetimeoffset")).then_some(Stamp::Local)
 }
 
-fn judge(column: &str, facts: &Facts) -> Finding {
+fn evaluate(column: &str, facts: &Facts) -> Finding {
     let here = zone::offset(facts.offset);
     let set = zone::name(facts.clock);
-    // Minutes that the setting's clock is ahead of UTC.
+    // Minutes by which the setting's clock is ahead of UTC.
     let assumed = match facts.clock {
         SourceClock::Utc => 0,
         SourceClock::Local => facts.offset,
@@ -134,10 +134,10 @@ fn judge(column: &str, facts: &Facts) -> Finding {
             // Writing to a string cannot fail.
             write!(found, " has a time {} minutes ahead of that clock", ahead / 60_000)
                 .unwrap_or_default();
-            let fix = "name the clock that fills the column as `SOURCE__CLOCK`, or mend that row";
+            let fix = "set `SOURCE__CLOCK` to the clock that fills the column, or fix that row";
             return Finding::warning(CHECK, found, fix);
         }
-        return Finding::ok(CHECK, format!("{found} has no row that speaks against it"));
+        return Finding::ok(CHECK, format!("{found} has no row that contradicts it"));
     };
     found = format!("{found} is filled with {why}");
     let fits = if stamped == 0 { "utc" } else { "local" };
@@ -153,20 +153,20 @@ fn judge(column: &str, facts: &Facts) -> Finding {
     }
     if stamped - assumed > behind {
         let late = stamped - assumed;
-        let found = format!("{found}: rows come {late} minutes late");
+        let found = format!("{found}: rows are delivered {late} minutes late");
         return Finding::warning(CHECK, found, format!("set `SOURCE__CLOCK={fits}`"));
     }
     if facts.clock == SourceClock::Local {
         return Finding::warning(
             CHECK,
-            format!("{found}, if the zone has summer time"),
+            format!("{found}, if the zone has daylight saving time"),
             REPEATED_HOUR,
         );
     }
     Finding::ok(CHECK, found)
 }
 
-/// Tells the clock of a row that was stamped just now; `None` where it fits neither, or both.
+/// Returns the clock of a row that was stamped just now; `None` if it matches neither, or both.
 fn by_newest(newest: i64, offset: i64) -> Option<(i64, &'static str)> {
     let fits = |minutes: i64| (newest - minutes * 60_000).abs() <= NEW_MS;
     match (fits(0), fits(offset)) {
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_default_tells_its_clock() {
+    fn a_default_reveals_its_clock() {
         for (definition, expected) in [
             ("(getdate())", Some(Stamp::Local)),
             ("(sysdatetime())", Some(Stamp::Local)),
@@ -198,28 +198,42 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_is_held_against_what_stamps_the_column() {
+    fn the_setting_is_compared_with_the_clock_of_the_column() {
         use SourceClock::{Local, Offset, Utc};
         let hour = 3_600_000;
         for (clock, offset, newest, default, level, words) in [
-            (Utc, 0, None, None, Level::Ok, "no row that speaks against it"),
-            (Utc, 120, None, Some(Stamp::Local), Level::Warning, "rows come 120 minutes late"),
+            (Utc, 0, None, None, Level::Ok, "no row that contradicts it"),
+            (
+                Utc,
+                120,
+                None,
+                Some(Stamp::Local),
+                Level::Warning,
+                "rows are delivered 120 minutes late",
+            ),
             (Utc, -300, None, Some(Stamp::Local), Level::Error, "300 minutes ahead of it"),
             (Utc, -300, None, Some(Stamp::Utc), Level::Ok, "UTC-05:00"),
             (Local, 120, None, Some(Stamp::Utc), Level::Error, "120 minutes ahead of it"),
             (Local, -300, None, Some(Stamp::Utc), Level::Warning, "300 minutes late"),
-            (Local, 120, None, Some(Stamp::Local), Level::Warning, "if the zone has summer time"),
+            (
+                Local,
+                120,
+                None,
+                Some(Stamp::Local),
+                Level::Warning,
+                "if the zone has daylight saving time",
+            ),
             (Offset(60), 120, None, Some(Stamp::Local), Level::Ok, "`+01:00`"),
             (Offset(60), 60, None, Some(Stamp::Local), Level::Ok, "`+01:00`"),
             (Offset(120), 60, None, Some(Stamp::Local), Level::Error, "60 minutes ahead"),
             (Utc, -300, Some(-5 * hour - 9), None, Level::Error, "local time by its newest row"),
             (Utc, -300, Some(-9), None, Level::Ok, "UTC by its newest row"),
             (Utc, 120, Some(hour), None, Level::Warning, "a time 60 minutes ahead"),
-            (Utc, -300, Some(-48 * hour), None, Level::Ok, "no row that speaks against it"),
+            (Utc, -300, Some(-48 * hour), None, Level::Ok, "no row that contradicts it"),
         ] {
-            let finding = judge("at", &Facts { clock, offset, newest, default });
-            let told = (finding.level, finding.found.contains(words));
-            assert_eq!(told, (level, true), "{clock:?} {offset}: {}", finding.found);
+            let finding = evaluate("at", &Facts { clock, offset, newest, default });
+            let outcome = (finding.level, finding.found.contains(words));
+            assert_eq!(outcome, (level, true), "{clock:?} {offset}: {}", finding.found);
         }
     }
 }

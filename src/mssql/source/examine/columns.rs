@@ -1,4 +1,4 @@
-//! What holds for the table's columns: types, `NULL`, what makes rows unique, what orders them.
+//! Checks of the table's columns: types, `NULL`, uniqueness, order.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::doctor::Finding;
@@ -7,16 +7,16 @@ use highwater_engine::value::Value;
 use super::super::describe::Column;
 use super::super::unique_key::IS_VIEW;
 use super::index::{self, INDEXES, Index, Support};
-use super::server::not_told;
+use super::server::unexpected_answer;
 use super::{Examination, Table};
 use crate::connection::Param;
 use crate::ident::{QualifiedName, quote};
 
-/// Most rows that are counted: what matters is whether there are any.
+/// Most rows to count: what matters is whether there are any.
 const COUNTED_MAX: i64 = 1_000;
 
 impl Examination<'_> {
-    /// Each delivered column with its JSON form.
+    /// Reports each delivered column with its JSON form.
     pub(super) fn types(&mut self, table: &Table) {
         let check = "column types";
         let delivered = |column: &&Column| table.plan.columns.names().contains(&column.name);
@@ -29,7 +29,7 @@ impl Examination<'_> {
         self.add(Finding::ok(check, forms.join(", ")));
     }
 
-    /// Names each column that has no lossless form; returns the reasons, as a tick would give them.
+    /// Reports each column that has no lossless form; returns the reasons, worded as in a tick.
     pub(super) fn unreadable(&mut self, columns: &[Column]) -> Vec<String> {
         let settings = &self.source.settings;
         let named =
@@ -41,7 +41,7 @@ impl Examination<'_> {
         let read = columns.iter().filter(is_read);
         let reasons: Vec<String> = read.filter_map(|column| column.expression().err()).collect();
         for reason in &reasons {
-            let (found, fix) = reason.split_once(": ").unwrap_or((reason, "leave it out"));
+            let (found, fix) = reason.split_once(": ").unwrap_or((reason, "exclude it"));
             self.add(Finding::error("column types", found, fix));
         }
         reasons
@@ -68,16 +68,16 @@ impl Examination<'_> {
             let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { continue };
             let finding = match row.as_slice() {
                 [Value::Int(rows)] => nullable_finding(&self.object(), column, is_cursor, *rows),
-                _ => not_told(check),
+                _ => unexpected_answer(check),
             };
             self.add(finding);
         }
     }
 
-    /// What makes rows unique, and what gives them in order.
+    /// Checks which index makes rows unique, and which one returns them in order.
     pub(super) async fn indexes(&mut self, table: &Table) {
         let Some(name) = self.source.origin.table() else {
-            self.add(of_several(table, "a query"));
+            self.add(depends_on_tables(table, "a query"));
             return;
         };
         let param = [Param::Text(name.quoted())];
@@ -92,11 +92,11 @@ impl Examination<'_> {
         let view = self.ask(IS_VIEW, &param).await;
         let is_view = matches!(view.as_deref(), Ok([row]) if row.as_slice() == [Value::Int(1)]);
         let Some(indexes) = index::read(&rows) else {
-            self.add(not_told("index"));
+            self.add(unexpected_answer("index"));
             return;
         };
         if is_view && indexes.is_empty() {
-            self.add(of_several(table, "a view"));
+            self.add(depends_on_tables(table, "a view"));
             return;
         }
         self.add(unique(table, name, &indexes));
@@ -110,29 +110,26 @@ fn unique(table: &Table, name: &QualifiedName, indexes: &[Index]) -> Finding {
     let check = "unique key";
     let columns = table.plan.identity();
     if let Some(name) = index::unique_in(indexes, &columns) {
-        return Finding::ok(
-            check,
-            format!("`{name}` lets no two rows have one place in the order"),
-        );
+        return Finding::ok(check, format!("`{name}` makes the position of every row unique"));
     }
-    // Several rows may have one key at different places: what must be unique is the place.
+    // Several rows may share a key at different positions: the position must be unique.
     let quoted: Vec<String> = columns.iter().copied().map(quote).collect();
     let (names, plain) = (columns.join("`, `"), quoted.join(", "));
-    let found = format!("nothing keeps two rows from having the same `{names}`");
+    let found = format!("no unique index keeps two rows from having the same `{names}`");
     let fix = format!(
-        "name the primary key's columns as `SOURCE__KEY`, or run `{}`; that fails while rows share these values, which \
-         `SELECT {plain}, COUNT(*) AS n FROM {} AS t GROUP BY {plain} HAVING COUNT(*) > 1` lists: remove those first",
+        "set `SOURCE__KEY` to the primary key's columns, or run `{}`; that fails while rows share these values: list them with \
+         `SELECT {plain}, COUNT(*) AS n FROM {} AS t GROUP BY {plain} HAVING COUNT(*) > 1` and remove the duplicates first",
         index::create_unique_index(name, &columns),
         table.plan.quoted
     );
     match table.choice.mode {
-        // The server gives each row a value of its own; only SELECT INTO copies one.
+        // The server gives each row its own value; only SELECT INTO copies one.
         CursorMode::RowVersion => Finding::warning(check, found, fix),
         CursorMode::TimestampPk | CursorMode::IntegerPk | CursorMode::ChangeTracking => {
             Finding::error(
                 check,
                 format!(
-                    "{found}: a tick that reads two such rows fails, and one that is inserted after the \
+                    "{found}: a tick that reads two such rows fails, and a row inserted after the \
                      other was delivered is missed"
                 ),
                 fix,
@@ -146,20 +143,20 @@ fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> S
     let columns = table.plan.identity();
     let fix = || {
         format!(
-            "`{}`, with `WITH (ONLINE = ON)` where the edition has it, else outside of busy hours",
+            "`{}`, with `WITH (ONLINE = ON)` if the edition supports it, otherwise off-peak",
             statement(&columns)
         )
     };
     match index::support(indexes, &columns) {
         Support::Full(name) => Finding::ok(
             check,
-            format!("`{name}` gives rows in order of `{}`", columns.join("`, `")),
+            format!("`{name}` returns rows in order of `{}`", columns.join("`, `")),
         ),
         Support::Leading(name) => Finding::warning(
             check,
             format!(
-                "`{name}` leads with `{}`, but does not go on with `{}` in one direction: rows that share \
-                 the first are sorted at each read",
+                "`{name}` starts with `{}`, but does not continue with `{}` in one direction: rows that share \
+                 the first are sorted at every read",
                 columns.first().copied().unwrap_or_default(),
                 columns.get(1..).unwrap_or_default().join("`, `")
             ),
@@ -167,19 +164,22 @@ fn supporting(table: &Table, indexes: &[Index], statement: impl Fn(&[&str]) -> S
         ),
         Support::None => Finding::warning(
             check,
-            format!("none leads with `{}`: each tick looks at every row", columns.join("`, `")),
+            format!(
+                "no index starts with `{}`: every tick scans the whole table",
+                columns.join("`, `")
+            ),
             fix(),
         ),
     }
 }
 
-fn of_several(table: &Table, what: &str) -> Finding {
+fn depends_on_tables(table: &Table, what: &str) -> Finding {
     let name = &table.plan.table;
     Finding::unknown(
         "index",
-        format!("`{name}` is {what}: what is unique and in order is a matter of its tables"),
+        format!("`{name}` is {what}: uniqueness and order depend on its tables"),
         format!(
-            "index the tables that it reads by `{}`, and see to it that these columns are unique",
+            "index its tables by `{}`, and make sure that these columns are unique",
             table.plan.identity().join("`, `")
         ),
     )
@@ -198,19 +198,19 @@ fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -
         (true, 0) => Finding::warning(
             check,
             format!(
-                "cursor `{name}` can be NULL; no row is now, and one that were would never be read"
+                "cursor `{name}` is nullable; no row has NULL now, but such a row would never be read"
             ),
             alter,
         ),
         (true, _) => Finding::error(
             check,
             format!("{rows}{plural} rows have NULL in cursor `{name}` and are never read"),
-            format!("{alter}, or a `FILTER` that leaves them out on purpose"),
+            format!("{alter}, or exclude them with a `FILTER`"),
         ),
         (false, 0) => Finding::warning(
             check,
             format!(
-                "key `{name}` can be NULL; no row is now, and one that were would stop the poller"
+                "key `{name}` is nullable; no row has NULL now, but such a row would stop the poller"
             ),
             alter,
         ),
@@ -219,7 +219,7 @@ fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -
             format!(
                 "{rows}{plural} rows have NULL in key `{name}`: the first one stops the poller"
             ),
-            format!("{alter}, or name another key as `SOURCE__KEY`"),
+            format!("{alter}, or set another key as `SOURCE__KEY`"),
         ),
     }
 }
@@ -231,7 +231,7 @@ fn type_name(column: &Column) -> String {
     }
 }
 
-/// Returns the JSON form in one word or two; `docs/reference/types.md` has it in full.
+/// Returns the JSON form in a few words; `docs/reference/types.md` has the details.
 fn form(column: &Column) -> &'static str {
     match column.type_name.as_str() {
         "bit" => "boolean",

@@ -1,18 +1,18 @@
-//! What lies outside of the database that a rowversion is bounded in: other databases, other replicas.
+//! Checks of data outside of the database whose rowversions are tracked: other databases, other replicas.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::doctor::Finding;
 
 use super::super::outside::Outside;
-use super::server::not_told;
+use super::server::unexpected_answer;
 use super::{Examination, Table};
 
-/// Who may ask what a view names.
-const NAMED_RIGHT: &str = "to have it checked, a DBA runs `GRANT VIEW DEFINITION TO [user]` and `GRANT SELECT \
+/// Permission to list the references of a view.
+const NAMED_RIGHT: &str = "to enable this check, a DBA runs `GRANT VIEW DEFINITION TO [user]` and `GRANT SELECT \
      ON sys.sql_expression_dependencies TO [user]`";
 
 impl Examination<'_> {
-    /// What mode `rowversion` cannot bound.
+    /// Checks for data that the bound of mode `rowversion` does not cover.
     pub(super) async fn elsewhere(&mut self, table: &Table) {
         let source = self.source;
         if table.choice.mode != CursorMode::RowVersion {
@@ -22,12 +22,12 @@ impl Examination<'_> {
             self.add(read_intent());
         }
         let Some(view) = source.bounded_view(table.choice.mode, &table.columns) else { return };
-        let told = {
+        let answer = {
             let mut state = source.state.lock().await;
             source.outside(&mut state.connection, view).await
         };
         let check = "other databases";
-        self.add(match &told {
+        self.add(match &answer {
             Ok(outside) => named(check, outside),
             Err(error) => self.unanswered(check, error, NAMED_RIGHT),
         });
@@ -37,7 +37,7 @@ impl Examination<'_> {
 fn read_intent() -> Finding {
     Finding::warning(
         "read intent",
-        "the connection asks for a replica that is only read, where the upper bound of mode `rowversion` \
+        "the connection asks for a read-only replica, where the upper bound of mode `rowversion` \
          is not documented",
         "remove `ApplicationIntent=ReadOnly` from the connection string: poll the primary replica",
     )
@@ -45,17 +45,17 @@ fn read_intent() -> Finding {
 
 fn named(check: &'static str, outside: &Outside) -> Finding {
     match outside {
-        Outside::Nothing => Finding::ok(check, "the view's own text names none"),
+        Outside::Nothing => Finding::ok(check, "the view's definition names none"),
         Outside::Database(name) => Finding::warning(
             check,
             format!(
-                "the view reads from `{name}` too, and a rowversion is bounded in the connection's \
+                "the view also reads from `{name}`, but rowversions are tracked in the connection's \
                  database only: late commits there are lost"
             ),
-            "where the cursor's column comes from there, connect to that database, or read by \
-             `timestamp+pk`; a table that is only looked up does no harm",
+            "if the cursor column comes from there, connect to that database, or use mode \
+             `timestamp+pk`; a table used only for lookups does no harm",
         ),
-        Outside::Unknown => not_told(check),
+        Outside::Unknown => unexpected_answer(check),
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(named("x", &Outside::Nothing).level, Level::Ok);
         let finding = named("x", &Outside::Database("far.shop".to_owned()));
         assert_eq!(finding.level, Level::Warning);
-        assert!(finding.found.contains("reads from `far.shop` too"), "{finding:?}");
+        assert!(finding.found.contains("also reads from `far.shop`"), "{finding:?}");
         assert_eq!(named("x", &Outside::Unknown).level, Level::Unknown);
     }
 }

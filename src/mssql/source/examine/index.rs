@@ -1,10 +1,10 @@
-//! Which index serves a poller, and which one makes its rows unique. Pure.
+//! Finds the index that serves a poller, and the one that makes its rows unique. Pure.
 
 use highwater_engine::value::Value;
 
 use crate::ident::{QualifiedName, quote};
 
-/// Indexes of the object that `@P1` names, a line for each of their columns.
+/// Indexes of the object `@P1`, one row per column.
 pub(in crate::source) const INDEXES: &str = "\
 SELECT x.name, x.type, x.is_unique, x.is_disabled, x.has_filter, c.name AS column_name, \
 i.key_ordinal, i.is_descending_key \
@@ -14,14 +14,14 @@ JOIN sys.columns AS c ON c.object_id = i.object_id AND c.column_id = i.column_id
 WHERE x.object_id = OBJECT_ID(@P1) AND x.is_hypothetical = 0 \
 ORDER BY x.index_id, i.key_ordinal, i.index_column_id";
 
-/// Types of index that keep rows in an order.
+/// Index types that keep rows in order.
 /// <https://learn.microsoft.com/sql/relational-databases/system-catalog-views/sys-indexes-transact-sql>
 const CLUSTERED: i64 = 1;
 const NONCLUSTERED: i64 = 2;
-/// Longest name of an index.
+/// Longest index name.
 const NAME_CHARS_MAX: usize = 128;
 
-/// An index as the catalogue tells of it.
+/// An index as described by the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::source) struct Index {
     pub(super) name: String,
@@ -29,18 +29,18 @@ pub(in crate::source) struct Index {
     unique: bool,
     disabled: bool,
     filtered: bool,
-    /// Key columns in their order, each with whether it descends. Included columns are left out.
+    /// Key columns in order, each with whether it is descending. Included columns are omitted.
     key: Vec<(String, bool)>,
 }
 
 impl Index {
-    /// Whether every row is in it, in order.
+    /// Whether it contains every row, in order.
     fn is_usable(&self) -> bool {
         matches!(self.kind, CLUSTERED | NONCLUSTERED) && !self.disabled && !self.filtered
     }
 
-    /// Returns the columns that its rows are in order by: where it is not unique, the server adds the
-    /// clustered index's key behind its own.
+    /// Returns the columns that its rows are ordered by. If it is not unique, the server appends the key of
+    /// the clustered index to its own.
     fn order(&self, all: &[Self]) -> Vec<(String, bool)> {
         let mut order = self.key.clone();
         let clustered = all.iter().find(|index| index.kind == CLUSTERED && !index.disabled);
@@ -52,18 +52,18 @@ impl Index {
     }
 }
 
-/// How well an index serves reads in the order of some columns.
+/// How well an index serves reads ordered by some columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Support {
-    /// Rows come in exactly that order.
+    /// Rows are returned in exactly that order.
     Full(String),
-    /// Rows come in the order of the first column, and those that share it have to be sorted.
+    /// Rows are returned in the order of the first column; rows that share it have to be sorted.
     Leading(String),
-    /// Every row has to be looked at.
+    /// Every row has to be read.
     None,
 }
 
-/// Returns how well the best of `indexes` serves reads in the order of `wanted`.
+/// Returns how well the best of `indexes` serves reads ordered by `wanted`.
 pub(super) fn support(indexes: &[Index], wanted: &[&str]) -> Support {
     let usable = || indexes.iter().filter(|index| index.is_usable());
     let serves = |index: &&Index| serves(index, &index.order(indexes), wanted);
@@ -78,7 +78,7 @@ pub(super) fn support(indexes: &[Index], wanted: &[&str]) -> Support {
 
 fn serves(index: &Index, order: &[(String, bool)], wanted: &[&str]) -> bool {
     let Some((_, direction)) = order.first() else { return false };
-    // Read backwards, an index that descends throughout ascends.
+    // An index that is descending throughout can be read backwards.
     let fits = |((name, descends), wanted): (&(String, bool), &&str)| {
         same(name, wanted) && descends == direction
     };
@@ -86,7 +86,7 @@ fn serves(index: &Index, order: &[(String, bool)], wanted: &[&str]) -> bool {
     long_enough && order.iter().zip(wanted).all(fits)
 }
 
-/// Returns the name of an index that lets no two rows have the same values in `columns`.
+/// Returns the name of an index that makes the values in `columns` unique.
 pub(in crate::source) fn unique_in<'a>(indexes: &'a [Index], columns: &[&str]) -> Option<&'a str> {
     let is_unique = |index: &&Index| {
         index.unique
@@ -115,7 +115,7 @@ fn create(what: &str, prefix: &str, table: &QualifiedName, columns: &[&str]) -> 
     format!("CREATE {what} {} ON {} ({})", quote(&name), table.quoted(), columns.join(", "))
 }
 
-/// Reads the answer to [`INDEXES`]; `None` where it is not as asked for.
+/// Reads the answer to [`INDEXES`]; `None` if it has an unexpected form.
 pub(in crate::source) fn read(rows: &[Vec<Value>]) -> Option<Vec<Index>> {
     let mut indexes: Vec<Index> = Vec::new();
     for row in rows {
@@ -142,7 +142,7 @@ pub(in crate::source) fn read(rows: &[Vec<Value>]) -> Option<Vec<Index>> {
                 key: Vec::new(),
             });
         }
-        // Ordinal 0 has what is only kept beside the key.
+        // Ordinal 0 marks included columns.
         if let Some(index) = indexes.last_mut().filter(|_| *ordinal > 0) {
             index.key.push((column.clone(), *descends));
         }
@@ -207,17 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_clustered_index_lies_behind_every_other_one() {
+    fn the_clustered_key_is_appended_to_every_other_index() {
         let clustered = "unique clustered pk: id";
         assert_eq!(supported(&[clustered, "ix: at"]), "Full(\"ix\")");
-        // Of a unique index it is no part of the order, but then there is nothing left to order.
+        // The clustered key is not part of a unique index's order, but then there is nothing left to order.
         assert_eq!(supported(&[clustered, "unique ix: at"]), "Full(\"ix\")");
         assert_eq!(supported(&["unique clustered pk: id desc", "ix: at"]), "Leading(\"ix\")");
         assert_eq!(supported(&["unique pk: id", "ix: at"]), "Leading(\"ix\")");
     }
 
     #[test]
-    fn an_index_without_all_rows_or_without_order_serves_nobody() {
+    fn an_index_without_all_rows_or_without_order_is_not_used() {
         for kind in ["disabled", "filtered", "columnstore"] {
             assert_eq!(supported(&[&format!("{kind} ix: at, id")]), "None", "{kind}");
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_included_is_no_part_of_the_key() {
+    fn included_columns_are_not_part_of_the_key() {
         let row = |column: &str, ordinal, descends| {
             vec![
                 Value::Text("ix".to_owned()),
@@ -262,7 +262,7 @@ mod tests {
                 Value::Bool(descends),
             ]
         };
-        // The server lists what is included first, as its ordinal is 0.
+        // The server lists included columns first, since their ordinal is 0.
         let rows = [row("x", 0, false), row("at", 1, true), row("id", 2, false)];
         assert_eq!(read(&rows).unwrap(), [index("unique ix: at desc, id")]);
         assert_eq!(read(&[vec![Value::Null]]), None);

@@ -1,5 +1,5 @@
-//! What holds for the position: its text there and back, how far the mode's bound lies behind, the
-//! poller's own statement, and how the server would run it.
+//! Checks of the position: its conversion to text and back, the lag of the mode's bound, the poller's own
+//! statement, and the server's plan for it.
 
 use highwater_engine::cursor::{CursorMode, RowVersion, SourceState, normalize_timestamp};
 use highwater_engine::doctor::Finding;
@@ -8,15 +8,16 @@ use highwater_engine::source::{FetchWindow, Source as _};
 use highwater_engine::value::Value;
 
 use super::super::sql_error;
-use super::server::not_told;
+use super::server::unexpected_answer;
 use super::shape::{self, Shape};
 use super::{Examination, Table, advice};
 use crate::connection::{Param, SqlError};
 use crate::ident::quote;
 
-/// What to do about the poller's own statement, where the server rejects it.
-const REJECTED: &str = "fix what the server names: every tick of the poller fails with this error";
-/// Rows read to see whether the statement runs.
+/// Fix for a statement of the poller that the server rejects.
+const REJECTED: &str =
+    "fix the problem that the server names: every tick of the poller fails with this error";
+/// Rows to read to check that the statement runs.
 const ROWS_READ: usize = 1;
 const HELD: &str =
     "SELECT CAST(MIN_ACTIVE_ROWVERSION() AS BIGINT) AS hi, CAST(@@DBTS AS BIGINT) AS last";
@@ -29,7 +30,7 @@ const RETENTION: &str = "SELECT CAST(d.retention_period AS int) AS period, d.ret
 const RETENTION_MIN_MINUTES: i64 = 3 * 24 * 60;
 
 impl Examination<'_> {
-    /// Whether the newest cursor is the same after its way as text through this program.
+    /// Checks that the newest cursor survives its conversion to text and back.
     pub(super) async fn round_trip(&mut self, table: &Table) {
         let check = "cursor text";
         let Some(cursor) = &table.plan.cursor else { return };
@@ -52,16 +53,16 @@ impl Examination<'_> {
         let Some(row) = self.ask_row(check, (&sql, &[]), &select).await else { return };
         let (value, same) = match row.as_slice() {
             [] => {
-                self.add(Finding::ok(check, "there is no row to try it with yet"));
+                self.add(Finding::ok(check, "there is no row to check it with yet"));
                 return;
             }
             [value, Value::Int(same)] => (value.clone(), *same == 1),
             _ => {
-                self.add(not_told(check));
+                self.add(unexpected_answer(check));
                 return;
             }
         };
-        // What comes from a checkpoint has the normal form, which the server has to read alike.
+        // The checkpoint has the normalized form, which the server has to read as the same value.
         let (shown, alike) = match &value {
             Value::Text(raw) => {
                 let normal = normalize_timestamp(raw).unwrap_or_default();
@@ -87,7 +88,7 @@ impl Examination<'_> {
         self.add(round_trip(check, &cursor.name, &shown, same && alike));
     }
 
-    /// What each mode has of its own.
+    /// Checks that are specific to each mode.
     pub(super) async fn mode_facts(&mut self, table: &Table) {
         match table.choice.mode {
             CursorMode::RowVersion => self.hold_back().await,
@@ -101,10 +102,12 @@ impl Examination<'_> {
 
     async fn hold_back(&mut self) {
         let check = "hold-back";
-        if let Some(row) = self.ask_row(check, (HELD, &[]), "nothing is needed for it").await {
+        if let Some(row) =
+            self.ask_row(check, (HELD, &[]), "no permission should be needed for it").await
+        {
             self.add(match row.as_slice() {
                 [Value::Int(hi), Value::Int(last)] => hold_back(*hi, *last),
-                _ => not_told(check),
+                _ => unexpected_answer(check),
             });
         }
     }
@@ -116,25 +119,26 @@ impl Examination<'_> {
         if let Some(row) = self.ask_row(check, (VERSIONS, &name), &right).await {
             self.add(tracking(&row, &table.plan.quoted, &right));
         }
-        if let Some(row) =
-            self.ask_row("retention", (RETENTION, &[]), "nothing is needed for it").await
+        if let Some(row) = self
+            .ask_row("retention", (RETENTION, &[]), "no permission should be needed for it")
+            .await
         {
             self.add(retention(&row));
         }
     }
 
-    /// Whether there is a checkpoint that says nothing of this source.
+    /// Whether there is a checkpoint of another source.
     fn is_of_other_source(&self) -> bool {
         let fingerprint = &self.source.shape().fingerprint;
         let is_other = self.standing.fingerprint.is_some_and(|stored| stored != fingerprint);
         is_other && self.standing.after.is_some()
     }
 
-    /// Runs the poller's own statement at its own position, for one row that is not delivered.
+    /// Runs the poller's own statement at its position, for one row that is not delivered.
     pub(super) async fn read(&mut self, _: &Table) {
         let check = "read";
         let nothing = SourceState::new();
-        // The check `fingerprint` reports a checkpoint of another source, and says nothing of this one.
+        // The check `fingerprint` reports a checkpoint of another source; here it is ignored.
         let is_other = self.is_of_other_source();
         let window = FetchWindow {
             after: self.standing.after.filter(|_| !is_other),
@@ -149,7 +153,7 @@ impl Examination<'_> {
             Ok(_) if is_other => Finding::ok(
                 check,
                 format!(
-                    "the poller's statement ran in {took} ms from the beginning; the checkpoint is of another source"
+                    "the poller's statement ran in {took} ms from the beginning; the checkpoint belongs to another source"
                 ),
             ),
             Ok(rows) if rows.rows.is_empty() => Finding::ok(
@@ -176,10 +180,10 @@ impl Examination<'_> {
         });
     }
 
-    /// How the server would run that statement, as it estimates.
+    /// Reports the server's estimated plan of that statement.
     pub(super) async fn plan_shape(&mut self, table: &Table) {
         let check = "plan";
-        // The server plans `CHANGETABLE` over tables of its own, which nobody can index.
+        // The server plans `CHANGETABLE` over internal tables, which cannot be indexed.
         let Some(cursor) = &table.plan.cursor else { return };
         let stand_in = shape::stand_in(table.choice.mode, cursor);
         let after = self.standing.after.filter(|_| !self.is_of_other_source());
@@ -208,7 +212,7 @@ impl Examination<'_> {
                 self.add(planned_finding(shape::shape(&text)));
             }
             Err(error) => {
-                let right = "to have it checked, a DBA runs `GRANT SHOWPLAN TO [user]`";
+                let right = "to enable this check, a DBA runs `GRANT SHOWPLAN TO [user]`";
                 self.add(self.unanswered(check, &error, right));
             }
         }
@@ -217,13 +221,14 @@ impl Examination<'_> {
 
 fn round_trip(check: &'static str, column: &str, shown: &str, same: bool) -> Finding {
     if same {
-        let found = format!("the newest `{column}`, `{shown}`, is the same after its way as text");
+        let found =
+            format!("the newest `{column}`, `{shown}`, is unchanged by its conversion to text");
         return Finding::ok(check, found);
     }
     Finding::error(
         check,
-        format!("the newest `{column}` comes back from text as another value than `{shown}`"),
-        "report it as a bug with the column's type; until then, read by another column",
+        format!("the newest `{column}`, `{shown}`, is changed by its conversion to text"),
+        "report it as a bug with the column's type; until then, use another cursor column",
     )
 }
 
@@ -236,11 +241,11 @@ fn settling(settle: std::time::Duration) -> Finding {
     if settle.is_zero() {
         return Finding::warning(
             check,
-            "0: a row that is committed after a later one was read is never delivered",
+            "0: a row committed after a later one was read is never delivered",
             "set `SOURCE__SETTLE` above the longest transaction that writes the table",
         );
     }
-    let found = format!("rows come {settle:?} late, and commits may");
+    let found = format!("rows are delivered {settle:?} late, and commits may be as late");
     Finding::ok(check, found)
 }
 
@@ -255,7 +260,7 @@ fn hold_back(hi: i64, last: i64) -> Finding {
         held => Finding::warning(
             check,
             format!("an open transaction holds back up to {held} rowversions, from `{hi}` on"),
-            "nothing, if it passes; else find the transaction (`DBCC OPENTRAN`) and end it: any that wrote a \
+            "nothing if it ends soon; otherwise find it (`DBCC OPENTRAN`) and end it: a transaction that wrote a \
              rowversion in this database holds back every poller",
         ),
     }
@@ -278,17 +283,17 @@ fn tracking(row: &[Value], table: &str, grant: &str) -> Finding {
         ),
         [Value::Int(_), Value::Null] => Finding::error(
             check,
-            "it is not enabled on the table, or there is no right to see it",
+            "it is not enabled on the table, or the login may not see it",
             format!("`ALTER TABLE {table} ENABLE CHANGE_TRACKING` and `{grant}`"),
         ),
-        _ => not_told(check),
+        _ => unexpected_answer(check),
     }
 }
 
 fn retention(row: &[Value]) -> Finding {
     let check = "retention";
     let [Value::Int(period), Value::Text(unit), Value::Int(cleans)] = row else {
-        return not_told(check);
+        return unexpected_answer(check);
     };
     let minutes = match unit.as_str() {
         "MINUTES" => 1,
@@ -297,12 +302,12 @@ fn retention(row: &[Value]) -> Finding {
     };
     let found = format!("{period} {}", unit.to_lowercase());
     if *cleans == 0 {
-        return Finding::ok(check, format!("{found}, but nothing is cleaned up"));
+        return Finding::ok(check, format!("{found}, but automatic cleanup is off"));
     }
     if period * minutes < RETENTION_MIN_MINUTES {
         return Finding::warning(
             check,
-            format!("{found}: a poller that rests for longer stops, and has to start over"),
+            format!("{found}: a poller that does not run for longer has to start over"),
             "`ALTER DATABASE CURRENT SET CHANGE_TRACKING (CHANGE_RETENTION = 7 DAYS)`",
         );
     }
@@ -311,20 +316,20 @@ fn retention(row: &[Value]) -> Finding {
 
 fn planned_finding(shape: Option<Shape>) -> Finding {
     let check = "plan";
-    let fix = "make the index that the check `index` prints, and `UPDATE STATISTICS`; on a table of a few \
-               pages looking at every row is the cheapest way";
+    let fix = "create the index that the check `index` prints, and run `UPDATE STATISTICS`; on a table of a few \
+               pages a full scan is the cheapest plan";
     match shape {
         Some(Shape::Seek(how)) => Finding::ok(check, format!("{how}, estimated")),
         Some(Shape::SeekAndSort(how)) => Finding::warning(
             check,
-            format!("{how}, and a sort of all that it finds, estimated"),
+            format!("{how} with a sort of its whole result, estimated"),
             fix,
         ),
         Some(Shape::Scan(how)) => Finding::warning(check, format!("{how}, estimated"), fix),
         None => Finding::unknown(
             check,
-            "the estimated plan has no operator that is known to read the table",
-            "look at the plan of the poller's statement in the query store",
+            "the estimated plan has no known operator that reads the table",
+            "check the plan of the poller's statement in Query Store",
         ),
     }
 }
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_nothing_a_changed_text_and_a_scan_are_told() {
+    fn a_zero_window_a_changed_text_and_a_scan_are_reported() {
         assert_eq!(settling(std::time::Duration::ZERO).level, Level::Warning);
         assert_eq!(settling(std::time::Duration::from_secs(5)).level, Level::Ok);
         assert_eq!(round_trip("x", "at", "1", true).level, Level::Ok);

@@ -1,4 +1,4 @@
-//! What holds for the whole database: connection, edition, clock, row versioning, open transactions.
+//! Checks of the whole database: connection, edition, clock, row versioning, open transactions.
 
 use std::time::Duration;
 
@@ -22,20 +22,20 @@ const VERSIONING: &str =
     "SELECT d.is_read_committed_snapshot_on FROM sys.databases AS d WHERE d.name = DB_NAME()";
 const SNAPSHOT: &str = "SELECT CAST(d.snapshot_isolation_state AS int) AS state \
      FROM sys.databases AS d WHERE d.name = DB_NAME()";
-/// Age in seconds of the oldest transaction that has written here. Only what has written has a begin
-/// time, which is in the server's local time.
+/// Age in seconds of the oldest transaction that has written to this database. Only transactions that have
+/// written have a start time, which is in the server's local time.
 /// <https://learn.microsoft.com/sql/relational-databases/system-dynamic-management-views/sys-dm-tran-database-transactions-transact-sql>
 const OLDEST: &str = "SELECT DATEDIFF(SECOND, MIN(d.database_transaction_begin_time), GETDATE()) AS age \
      FROM sys.dm_tran_database_transactions AS d \
      WHERE d.database_id = DB_ID() AND d.database_transaction_type = 1 \
      AND d.database_transaction_begin_time IS NOT NULL";
-/// Who may ask that: three servers, three rights.
-const OLDEST_RIGHT: &str = "to have it checked, a DBA runs `GRANT VIEW DATABASE STATE TO [user]` (Azure SQL \
+/// Permission for that query: three kinds of server, three permissions.
+const OLDEST_RIGHT: &str = "to enable this check, a DBA runs `GRANT VIEW DATABASE STATE TO [user]` (Azure SQL \
      Database), `GRANT VIEW SERVER STATE TO [login]` (up to SQL Server 2019) or `GRANT VIEW SERVER \
      PERFORMANCE STATE TO [login]` (from 2022 on)";
-/// Above this age a transaction that holds rows back is worth a word.
+/// Above this age, a transaction that holds rows back is reported.
 const HELD_BACK_MAX_SECONDS: i64 = 60;
-/// Milliseconds from year 1, as texts are read, to 1970.
+/// Year 1, the epoch of parsed texts.
 const EPOCH: OffsetDateTime = datetime!(0001-01-01 0:00 UTC);
 
 impl Examination<'_> {
@@ -60,7 +60,7 @@ impl Examination<'_> {
             }
             Ok(_) => {
                 let fix = "check that `Server` names a SQL Server";
-                self.add(Finding::unreachable(check, "the server told nothing of itself", fix));
+                self.add(Finding::unreachable(check, "the server did not identify itself", fix));
                 false
             }
             Err(error) => {
@@ -71,7 +71,7 @@ impl Examination<'_> {
                          machine in"
                     }
                     ErrorKind::Configuration | ErrorKind::Data | ErrorKind::Internal => {
-                        "mend what the error names in the connection string, or on the server"
+                        "fix what the error names, in the connection string or on the server"
                     }
                 };
                 self.add(Finding::unreachable(check, chain(error), fix));
@@ -80,9 +80,10 @@ impl Examination<'_> {
         }
     }
 
-    /// Edition, and whether this is a replica that can only be read.
+    /// Reports the edition, and whether this is a read-only replica.
     pub(super) async fn edition(&mut self) {
-        let Some(row) = self.ask_row("edition", (EDITION, &[]), "nothing is needed for it").await
+        let Some(row) =
+            self.ask_row("edition", (EDITION, &[]), "no permission should be needed for it").await
         else {
             return;
         };
@@ -91,19 +92,23 @@ impl Examination<'_> {
 
     pub(super) async fn clocks(&mut self) {
         let asked_at = self.clock.now();
-        let Some(row) = self.ask_row("clock", (NOW, &[]), "nothing is needed for it").await else {
+        let Some(row) =
+            self.ask_row("clock", (NOW, &[]), "no permission should be needed for it").await
+        else {
             return;
         };
         let answered_at = self.clock.now();
-        let told = match row.as_slice() {
+        let server_time = match row.as_slice() {
             [Value::Text(text)] => decode::millis(text),
             _ => None,
         };
-        let Some(told) = told.map(|millis| EPOCH + time::Duration::milliseconds(millis)) else {
+        let Some(server_time) =
+            server_time.map(|millis| EPOCH + time::Duration::milliseconds(millis))
+        else {
             return;
         };
         let reading = clock::ClockReading {
-            reported: told,
+            reported: server_time,
             asked_at,
             answered_at,
             grain: Duration::from_millis(1),
@@ -118,53 +123,60 @@ impl Examination<'_> {
 
     pub(super) async fn row_versioning(&mut self) {
         let check = "row versioning";
-        if let Some(row) = self.ask_row(check, (VERSIONING, &[]), "nothing is needed for it").await
+        if let Some(row) =
+            self.ask_row(check, (VERSIONING, &[]), "no permission should be needed for it").await
         {
             self.add(match row.as_slice() {
                 [Value::Bool(true)] => Finding::ok(
                     check,
-                    "READ_COMMITTED_SNAPSHOT is on: reads wait for no writer and hold none up",
+                    "READ_COMMITTED_SNAPSHOT is on: reads do not wait for writers, nor block them",
                 ),
                 [Value::Bool(false)] => Finding::warning(
                     check,
-                    "READ_COMMITTED_SNAPSHOT is off: each read waits for writers of its rows, up to 5 s",
-                    "`ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON`, when nobody else is connected",
+                    "READ_COMMITTED_SNAPSHOT is off: every read waits for writers of its rows, up to 5 s",
+                    "`ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON`, when there is no other connection",
                 ),
-                _ => not_told(check),
+                _ => unexpected_answer(check),
             });
         }
         let check = "snapshot isolation";
-        if let Some(row) = self.ask_row(check, (SNAPSHOT, &[]), "nothing is needed for it").await {
+        if let Some(row) =
+            self.ask_row(check, (SNAPSHOT, &[]), "no permission should be needed for it").await
+        {
             let allowed = row.as_slice() == [Value::Int(1)];
             let is = if allowed { "allowed" } else { "not allowed" };
             self.add(Finding::ok(check, format!("{is}; no mode needs it")));
         }
     }
 
-    /// The longest open transaction, against what the mode can bear.
+    /// Compares the age of the longest open transaction with what the mode tolerates.
     pub(super) async fn transactions(&mut self, table: &Table) {
         let check = "open transactions";
         if let Some(row) = self.ask_row(check, (OLDEST, &[]), OLDEST_RIGHT).await {
             let settle = self.source.settings.settle;
             self.add(match row.as_slice() {
                 [Value::Int(age)] => oldest(check, table.choice.mode, *age, settle),
-                [Value::Null] => Finding::ok(check, "none has written anything"),
-                _ => not_told(check),
+                [Value::Null] => Finding::ok(check, "none has written"),
+                _ => unexpected_answer(check),
             });
         }
     }
 }
 
-pub(super) fn not_told(check: &'static str) -> Finding {
-    Finding::unknown(check, "the server told nothing", "run `highwater doctor` again")
+pub(super) fn unexpected_answer(check: &'static str) -> Finding {
+    Finding::unknown(
+        check,
+        "the server's answer has an unexpected form",
+        "run `highwater doctor` again",
+    )
 }
 
-/// What to do where no token could be had, of which the server knows nothing.
+/// Returns the fix for a failed token request, which never reached the server.
 fn token_fix(auth: &SqlAuth) -> &'static str {
     match auth {
         SqlAuth::ManagedIdentity { .. } => {
             "give the app an identity, and if it is a user-assigned one, its client id as `User ID`; \
-             outside of Azure there is none: use `Authentication=Active Directory Default` there"
+             outside Azure there is none: use `Authentication=Active Directory Default` there"
         }
         SqlAuth::WorkloadIdentity { .. } => {
             "check `AZURE_TENANT_ID`, `AZURE_CLIENT_ID`, the file that `AZURE_FEDERATED_TOKEN_FILE` names, \
@@ -175,17 +187,17 @@ fn token_fix(auth: &SqlAuth) -> &'static str {
              machine reaches Microsoft Entra (`login.microsoftonline.com`)"
         }
         SqlAuth::EntraUser { .. } => {
-            "mend what the error names; where nothing answered, let this machine reach Microsoft Entra \
-             (`login.microsoftonline.com`, or what `AZURE_AUTHORITY_HOST` names)"
+            "fix what the error names; if there was no answer, make sure that this machine reaches Microsoft Entra \
+             (`login.microsoftonline.com`, or the host in `AZURE_AUTHORITY_HOST`)"
         }
         SqlAuth::Default { .. } => {
             "in Azure give the app an identity; on this machine install the Azure CLI and run `az login`"
         }
-        SqlAuth::Password { .. } => "mend what the error names in the connection string",
+        SqlAuth::Password { .. } => "fix what the error names in the connection string",
     }
 }
 
-/// What the settings make of the wire; a server can only be stricter.
+/// Reports the encryption that the settings ask for; a server can only be stricter.
 fn encryption(settings: &SqlConnection) -> Finding {
     let check = "encryption";
     let is_local = matches!(settings.host.as_str(), "localhost" | "127.0.0.1" | "::1");
@@ -202,11 +214,11 @@ fn encryption(settings: &SqlConnection) -> Finding {
             "remove `Encrypt=DANGER_PLAINTEXT` from the connection string",
         ),
         (Encrypt::Optional, _) => finding(
-            "only the login is encrypted, unless the server insists on more",
+            "only the login is encrypted, unless the server requires more",
             "set `Encrypt=Mandatory` in the connection string",
         ),
         (Encrypt::Mandatory | Encrypt::Strict, true) => finding(
-            "everything is encrypted, but any certificate is taken",
+            "everything is encrypted, but any certificate is accepted",
             "remove `TrustServerCertificate=true`, or name the authority's file as `ServerCertificate`",
         ),
         (Encrypt::Mandatory, false) => {
@@ -220,7 +232,7 @@ fn encryption(settings: &SqlConnection) -> Finding {
 
 fn edition(row: &[Value]) -> Finding {
     let check = "edition";
-    let [edition, number, updateability] = row else { return not_told(check) };
+    let [edition, number, updateability] = row else { return unexpected_answer(check) };
     let text = |value: &Value| {
         if let Value::Text(text) = value { text.as_str() } else { "unnamed" }.to_owned()
     };
@@ -228,7 +240,9 @@ fn edition(row: &[Value]) -> Finding {
     if *updateability == Value::Text("READ_ONLY".to_owned()) {
         return Finding::warning(
             check,
-            format!("{found}; the database is read-only here: a secondary replica, or set so"),
+            format!(
+                "{found}; the database is read-only here: a secondary replica, or set to read-only"
+            ),
             "poll the primary replica: remove `ApplicationIntent=ReadOnly`; on a secondary the upper bound \
              of mode `rowversion` is not documented",
         );
@@ -237,17 +251,17 @@ fn edition(row: &[Value]) -> Finding {
 }
 
 fn oldest(check: &'static str, mode: CursorMode, age: i64, settle: Duration) -> Finding {
-    let found = format!("the longest one that has written here is open since {age} s");
+    let found = format!("the oldest one that has written here has been open for {age} s");
     let settle_seconds = i64::try_from(settle.as_secs()).unwrap_or(i64::MAX);
     match mode {
         CursorMode::TimestampPk | CursorMode::IntegerPk if age >= settle_seconds => {
             Finding::warning(
                 check,
                 format!(
-                    "{found}, no less than the settle window of {settle:?}: its rows may be missed"
+                    "{found}, which is not below the settle window of {settle:?}: its rows may be missed"
                 ),
-                "raise `SOURCE__SETTLE` above the longest transaction that writes the table, or read by a \
-             `rowversion` column, which needs no window",
+                "raise `SOURCE__SETTLE` above the longest transaction that writes the table, or use a \
+             `rowversion` column as cursor, which needs no window",
             )
         }
         CursorMode::RowVersion if age >= HELD_BACK_MAX_SECONDS => Finding::warning(
@@ -269,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_is_judged_by_what_the_mode_can_bear() {
+    fn the_age_of_a_transaction_is_compared_with_what_the_mode_tolerates() {
         use CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
         for (mode, age, level) in [
             (TimestampPk, 4, Level::Ok),
@@ -285,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_encrypted_or_not_checked_is_a_warning_beyond_this_machine() {
+    fn weak_encryption_is_a_warning_except_on_this_machine() {
         let level = |host: &str, more: &str| {
             let text = format!("Server={host};User ID=u;Password=p;{more}");
             encryption(&SqlConnection::parse(&text).unwrap()).level
@@ -299,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_only_read_is_a_warning() {
+    fn a_read_only_replica_is_a_warning() {
         let text = |text: &str| Value::Text(text.to_owned());
         let row = |how: &str| [text("Developer Edition"), text("16.0.4155.4"), text(how)];
         assert_eq!(edition(&row("READ_WRITE")).level, Level::Ok);

@@ -1,7 +1,7 @@
-//! What an estimated plan says of how a table is read: seek, scan or sort. Pure.
+//! How an estimated plan reads a table: seek, scan or sort. Pure.
 //!
-//! Of the plan's XML only a few attributes matter, in elements that the schema fixes; they are picked
-//! out of the text, and what is not found is not judged.
+//! Only a few attributes of the plan's XML matter, in elements fixed by the schema. They are extracted from
+//! the text; if one is missing, the plan is not classified.
 //! <https://schemas.microsoft.com/sqlserver/2004/07/showplan/>
 
 use highwater_engine::cursor::{Cursor, CursorMode, KeyValues, RowVersion};
@@ -10,18 +10,18 @@ use crate::connection::Param;
 
 use super::super::describe::Column;
 
-/// How the statement of a poller gets at its rows.
+/// How a poller's statement finds its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// By a range of an index, already in order.
     Seek(String),
-    /// By a range of an index, but sorted before the first row comes.
+    /// By a range of an index, with a sort before the first row.
     SeekAndSort(String),
-    /// By looking at every row; the operator, and the index if any.
+    /// By reading every row; the operator, and the index if any.
     Scan(String),
 }
 
-/// Returns the shape of the last statement in `plan` that reads a table; `None` where none does.
+/// Returns the shape of the last statement in `plan` that reads a table; `None` if there is none.
 pub(super) fn shape(plan: &str) -> Option<Shape> {
     let statements: Vec<&str> = plan.split("<StmtSimple").skip(1).collect();
     statements.into_iter().rev().find_map(of_statement)
@@ -34,7 +34,7 @@ fn of_statement(statement: &str) -> Option<Shape> {
         let (tag, _) = operator.split_once('>')?;
         let physical = attribute(tag, "PhysicalOp").unwrap_or_default();
         sorted |= physical == "Sort";
-        // It fetches the rest of rows that were found already.
+        // A lookup fetches the rest of rows that were already found.
         let looks_up = operator.contains("Lookup=\"1\"") || operator.contains("Lookup=\"true\"");
         let Some((_, object)) = operator.split_once("<Object ") else { continue };
         let object = object.split('>').next().unwrap_or_default();
@@ -61,7 +61,7 @@ fn attribute(tag: &str, name: &str) -> Option<String> {
     Some(entities.iter().fold(value.to_owned(), |text, (from, to)| text.replace(from, to)))
 }
 
-/// Returns a position to plan with, where there is no checkpoint: the plan does not depend on it.
+/// Returns a placeholder position if there is no checkpoint: the plan does not depend on it.
 pub(super) fn stand_in(mode: CursorMode, cursor: &Column) -> Cursor {
     let key = KeyValues::new();
     match mode {
@@ -75,8 +75,8 @@ pub(super) fn stand_in(mode: CursorMode, cursor: &Column) -> Cursor {
     }
 }
 
-/// Returns a statement as a batch that can be planned: its parameters become variables. Their values
-/// would not change the plan, so none are given.
+/// Returns a statement as a batch that can be planned: its parameters become variables. Their values would
+/// not change the plan, so they are not set.
 pub(super) fn batch(statement: &str, params: &[Param]) -> String {
     let declared = |(number, param): (usize, &Param)| {
         let type_name = match param {
@@ -130,12 +130,12 @@ mod tests {
         )
     }
 
-    fn told(operators: &[&str]) -> Option<String> {
+    fn describe(operators: &[&str]) -> Option<String> {
         shape(&plan(operators)).map(|shape| format!("{shape:?}"))
     }
 
     #[test]
-    fn a_range_of_an_index_is_told_from_looking_at_every_row() {
+    fn a_range_of_an_index_differs_from_a_scan() {
         for (operators, expected) in [
             (&["Top", "Index Seek|[ix &amp; rv]"][..], "Seek(\"Index Seek of [ix & rv]\")"),
             (&["Top", "Clustered Index Seek|[pk]"], "Seek(\"Clustered Index Seek of [pk]\")"),
@@ -144,21 +144,21 @@ mod tests {
             (&["Sort", "Table Scan|heap"], "Scan(\"Table Scan of [t]\")"),
             (&["Sort", "Index Seek|[ix]"], "SeekAndSort(\"Index Seek of [ix]\")"),
         ] {
-            assert_eq!(told(operators).as_deref(), Some(expected), "{operators:?}");
+            assert_eq!(describe(operators).as_deref(), Some(expected), "{operators:?}");
         }
     }
 
     #[test]
-    fn a_look_up_of_found_rows_is_no_access_of_its_own() {
+    fn a_lookup_of_found_rows_does_not_count_as_access() {
         let nested = ["Nested Loops", "Clustered Index Seek|[pk]|Lookup=\"1\"", "Index Seek|[ix]"];
-        assert_eq!(told(&nested).unwrap(), "Seek(\"Index Seek of [ix]\")");
+        assert_eq!(describe(&nested).unwrap(), "Seek(\"Index Seek of [ix]\")");
         let nested = ["Nested Loops", "Index Scan|[ix]", "Clustered Index Seek|[pk]|Lookup=\"1\""];
-        assert_eq!(told(&nested).unwrap(), "Scan(\"Index Scan of [ix]\")");
+        assert_eq!(describe(&nested).unwrap(), "Scan(\"Index Scan of [ix]\")");
     }
 
     #[test]
-    fn what_reads_no_table_is_not_judged() {
-        assert_eq!(told(&["Constant Scan"]), None);
+    fn plans_that_read_no_table_are_not_classified() {
+        assert_eq!(describe(&["Constant Scan"]), None);
         assert_eq!(shape(""), None);
         assert_eq!(shape("<StmtSimple><RelOp "), None);
     }
