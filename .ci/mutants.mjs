@@ -210,7 +210,7 @@ const BREAKS = [
   ["highest number read after the clock", QUERY, "DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);\\n\\\n             DECLARE @now DATETIME2(7) = SYSUTCDATETIME();", "DECLARE @now DATETIME2(7) = SYSUTCDATETIME();\\n\\\n             DECLARE @max BIGINT = (SELECT MAX(t.{}) FROM {} AS t);"],
   ["expired changes skipped", TRACKING, "match since.filter(|since| *since < kept_since) {", "match since.filter(|since| false && *since < kept_since) {"],
   ["database that went back read on", TRACKING, "range.after.filter(|at| at.version > current)", "range.after.filter(|_| false)"],
-  ["half a version taken for the whole", TRACKING, "let since = if whole { at.version } else { at.version - 1 };", "let since = at.version;"],
+  ["half a version taken for the whole", TRACKING, "let since = if complete { at.version } else { at.version - 1 };", "let since = at.version;"],
   ["changes read past the current version", TRACKING, 'let mut conditions = vec![format!("{version} <= @cur")];', 'let mut conditions = vec!["1 = 1".to_owned()];'],
   ["rows left unread for changes", TRACKING, "known.is_none_or(|known| known < at.version)", "known.is_none()"],
   ["resting position not renewed", TRACKING, "let due = current > since && !recent;", "let due = false;"],

@@ -78,8 +78,8 @@ async fn a_filter_and_its_values_are_part_of_the_fingerprint_and_fit_each_other(
     assert_eq!(of(" id > @a ", &[("A", "5")]), of("id > @a", &[("A", "5")]));
     assert_ne!(of("id > @a", &[("A", "5")]), of("id > @a", &[("A", "6")]));
     for (filter, values, expected) in [
-        ("id > @a", &[][..], "there is no value for its `@a`"),
-        ("id > @a", &[("A", "5"), ("B", "5")], "it does not name `@B`"),
+        ("id > @a", &[][..], "it uses `@a`, which has no value"),
+        ("id > @a", &[("A", "5"), ("B", "5")], "it does not use `@B`"),
         ("id > @a", &[("A", "decimal:5")], "the value of `@A`: `decimal` is not a valid type"),
         ("id > 5) OR (1 = 1", &[], "a closing parenthesis has no opening one"),
         ("id > @hi", &[], "no value for its `@hi`"),

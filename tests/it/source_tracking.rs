@@ -240,7 +240,7 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     assert_eq!(ticks.changes().await, [1]);
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = ticks.failure().await;
-    assert!(error.contains("what changes while tracking is off is not known"), "{error}");
+    assert!(error.contains("changes made while tracking is off stay unknown"), "{error}");
     assert!(error.contains("Turn tracking on if it is still off"), "{error}");
     // It is refused with the command.
     let refused = ticks.follow(&error).await.unwrap_err();

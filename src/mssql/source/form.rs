@@ -1,15 +1,15 @@
-//! The form of each type: how a column is read so that nothing is lost, and how a value in that form
-//! becomes one of the column's type again. `docs/reference/types.md` is the same as a table.
+//! The form of each type: the expression that reads a column without loss, and the one that converts a value
+//! in that form back to the column's type. `docs/reference/types.md` has the same as a table.
 //!
-//! # Why so
+//! # Design
 //!
-//! The driver would lose some of it: it reads money as a binary fraction, puts U+FFFD in the place of
-//! half a surrogate pair, and guesses the code page of `char` and `varchar` from the collation's
-//! language, which is wrong for all UTF-8 collations. So money comes as a decimal, text of a code page
-//! is converted by the server, and UTF-16 text comes as the bytes that it is.
+//! The driver would lose data: it reads money as a binary fraction, replaces an unpaired surrogate by U+FFFD,
+//! and guesses the code page of `char` and `varchar` from the collation's language, which is wrong for all
+//! UTF-8 collations. So money is read as a decimal, the server converts text with a code page, and UTF-16
+//! text is read as bytes.
 //!
-//! On the way back a text parameter would be converted to the code page of the database; it is given
-//! the column's own collation first. A type that is not known is refused, never passed on.
+//! On the way back, the server would convert a text parameter to the code page of the database, so it is
+//! given the column's collation first. An unknown type is rejected, never passed on.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,15 +21,15 @@ use crate::ident::{collation, quote};
 use super::describe::Column;
 use super::variant::{self, Base};
 
-/// Longest `nvarchar` with a length of its own, in UTF-16 units.
+/// Longest `nvarchar` with an explicit length, in UTF-16 units.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/nchar-and-nvarchar-transact-sql>
 const NVARCHAR_MAX: i64 = 4_000;
 
-/// A key value of a position: what a statement compares with.
+/// A key value of a position, for comparison in a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KeyValue {
     pub(super) param: Param,
-    /// The value's own type, where it is not the column's.
+    /// The value's own type, if it differs from the column's.
     pub(super) base: Option<Base>,
 }
 
@@ -45,15 +45,15 @@ impl Column {
         .declared()
     }
 
-    /// Returns the type with its collation, for people and to compare.
-    pub(super) fn declared_whole(&self) -> String {
+    /// Returns the type with its collation, for display and comparison.
+    pub(super) fn declared_with_collation(&self) -> String {
         match &self.collation {
             Some(collation) => format!("{} COLLATE {collation}", self.declared()),
             None => self.declared(),
         }
     }
 
-    /// Returns what the order of rows by the column depends on: it stays while a type only grows.
+    /// Returns the properties that determine the order of rows by the column; unchanged if a type only grows.
     pub(super) fn order(&self) -> String {
         let name = self.type_name.as_str();
         match name {
@@ -63,16 +63,16 @@ impl Column {
                 format!("{name} {}", self.collation.as_deref().unwrap_or_default())
             }
             "varbinary" => name.to_owned(),
-            _ => self.declared_whole(),
+            _ => self.declared_with_collation(),
         }
     }
 
-    /// Returns the expression of a value's size in bytes, where it can be more than `bytes_max`.
+    /// Returns the expression for a value's size in bytes, if it can exceed `bytes_max`.
     pub(super) fn size(&self, bytes_max: usize) -> Option<String> {
         let column = format!("t.{}", quote(&self.name));
         match self.type_name.as_str() {
             "text" | "ntext" | "image" => Some(format!("DATALENGTH({column})")),
-            // Its own form can be far smaller than its text.
+            // Its stored form can be far smaller than its text.
             "xml" => Some(format!("DATALENGTH(CAST({column} AS nvarchar(max)))")),
             "char" | "varchar" | "nchar" | "nvarchar" | "binary" | "varbinary" | "hierarchyid"
             | "sql_variant"
@@ -116,25 +116,25 @@ impl Column {
         let name = quote(&self.name);
         let (why, instead) = match self.type_name.as_str() {
             "geography" | "geometry" => (
-                "whose text leaves its reference system out",
+                "whose text omits its reference system",
                 format!("`{name}.AsTextZM()` and `{name}.STSrid`"),
             ),
-            _ => ("which Highwater does not know", format!("`CONVERT(nvarchar(max), {name})`")),
+            _ => ("which Highwater does not support", format!("`CONVERT(nvarchar(max), {name})`")),
         };
         format!(
-            "column `{}` is of type `{}`, {why}: leave it out, by `SOURCE__COLUMNS` or \
-             `SOURCE__COLUMNS_EXCLUDED`, or read a view that has {instead} in its place",
+            "column `{}` is of type `{}`, {why}: exclude it with `SOURCE__COLUMNS` or \
+             `SOURCE__COLUMNS_EXCLUDED`, or read a view that has {instead} instead",
             self.name, self.type_name
         )
     }
 
-    /// Whether the column is read as the bytes of UTF-16 text.
+    /// Whether the column is read as UTF-16 text in bytes.
     pub(super) fn is_utf16(&self) -> bool {
         matches!(self.type_name.as_str(), "nchar" | "nvarchar" | "ntext" | "sql_variant")
     }
 
-    /// Returns the expression that makes a value of the column's type of the parameter `value`, which may have
-    /// a type of its own.
+    /// Returns the expression that converts the parameter `value`, which may have its own type, to the
+    /// column's type.
     pub(super) fn cast(&self, value: &str, base: Option<&Base>) -> String {
         if let Some(base) = base {
             return base.cast(value);
@@ -145,16 +145,16 @@ impl Column {
         format!("CAST({value}{collate} AS {})", self.declared())
     }
 
-    /// Whether each value of the column has a type of its own.
+    /// Whether each value of the column has its own type.
     pub(super) fn is_variant(&self) -> bool {
         self.type_name == "sql_variant"
     }
 
-    /// Returns what a key value of a checkpoint is compared as.
+    /// Returns how to compare with a key value of a checkpoint.
     ///
     /// # Errors
     ///
-    /// Why it cannot be: it is of another type.
+    /// The reason if it has a different type.
     pub(super) fn key_value(&self, json: &Json) -> Result<KeyValue, String> {
         if let (true, Json::String(text)) = (self.is_variant(), json) {
             let (base, param) = variant::parameter(text)?;
@@ -169,7 +169,8 @@ impl Column {
         match json {
             Json::Bool(value) => Some(Param::Bool(*value)),
             Json::Number(number) if self.type_name == "real" => {
-                // Through the shortest text: by way of a double, a few would be one bit off.
+                // Parsed from the shortest text: converting from a double would be one bit off for some
+                // numbers.
                 number.to_string().parse().ok().map(Param::Real)
             }
             Json::Number(number) => match number.as_i64() {
@@ -187,7 +188,7 @@ impl Column {
     }
 }
 
-/// Returns what a JSON value is, without telling it.
+/// Returns the kind of a JSON value, without its content.
 fn kind(json: &Json) -> &'static str {
     match json {
         Json::Null => "null",
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_would_lose_is_converted_by_the_server() {
+    fn the_server_converts_data_that_the_driver_would_lose() {
         for (column, selected) in [
             (column("int", 4, 10, 0), "t.[c]]]"),
             (column("money", 8, 19, 4), "CAST(t.[c]]] AS decimal(19, 4))"),
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_too_large_is_measured() {
+    fn columns_that_can_be_too_large_are_measured() {
         let size = |type_name, max_length| column(type_name, max_length, 0, 0).size(20);
         assert_eq!(size("nvarchar", 20), None);
         assert_eq!(size("decimal", 21), None);
@@ -268,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn a_type_without_a_form_is_refused_with_what_to_do_instead() {
+    fn a_type_without_a_form_is_rejected_with_an_alternative() {
         for (type_name, expected) in [
             ("geography", "`[c]]].AsTextZM()` and `[c]]].STSrid`"),
-            ("json", "which Highwater does not know"),
-            ("json", "a view that has `CONVERT(nvarchar(max), [c]]])` in its place"),
-            ("vector", "a view that has `CONVERT(nvarchar(max), [c]]])` in its place"),
+            ("json", "which Highwater does not support"),
+            ("json", "a view that has `CONVERT(nvarchar(max), [c]]])` instead"),
+            ("vector", "a view that has `CONVERT(nvarchar(max), [c]]])` instead"),
         ] {
             let reason = column(type_name, -1, 0, 0).expression().unwrap_err();
             assert!(
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn text_goes_back_through_the_code_page_of_its_column() {
+    fn text_is_converted_back_with_the_collation_of_its_column() {
         let text = column("varchar", 5, 0, 0);
         assert_eq!(
             text.cast("@P1", None),
@@ -311,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_with_a_type_of_its_own_is_compared_as_one() {
+    fn a_variant_is_compared_with_its_own_type() {
         let variant = column("sql_variant", 8016, 0, 0);
         let value = variant.key_value(&"tinyint:5".into()).unwrap();
         assert_eq!(value.param, Param::BigInt(5));
         let cast = variant.cast("@P1", value.base.as_ref());
         assert_eq!(cast, "CAST(CAST(@P1 AS tinyint) AS sql_variant)");
-        // Without its type a number would be one of another family, and so another position.
+        // Without its type a number would belong to another family, and be another position.
         for json in [Json::from(5), Json::from("5"), Json::from(true), Json::Null] {
             let error = variant.key_value(&json).unwrap_err();
             assert!(error.contains("it is") || error.contains("`sql_variant`"), "{error}");

@@ -1,15 +1,16 @@
-//! Which table the rows come from, and since when its changes are tracked: kept so that another one in its
-//! place is noticed. Pure.
+//! Identifies the table that rows come from, and its change tracking. Retained so that a replacement is
+//! noticed. Pure.
 //!
-//! # Why
+//! # Design
 //!
-//! A table that is dropped and created again, or swapped with another, has the same name and may have the same
-//! columns, but its rows have nothing to do with the checkpoint: those whose cursor is not above it would never
-//! be read. The same holds for change tracking that is switched off and on again: what changed in between is
-//! tracked nowhere. So each fetch asks which object the name stands for, ahead of the rows and in the same round trip.
-//! If the table is replaced between this answer and the rows, the next fetch finds the difference.
+//! A table that is dropped and recreated, or swapped with another, has the same name and may have the same
+//! columns, but its rows are unrelated to the checkpoint: rows whose cursor is not above it would never be
+//! read. The same holds for change tracking that is switched off and on again: changes in between are not
+//! tracked at all. So each fetch queries the identity of the object, before the rows and in the same round
+//! trip. If the table is replaced between this answer and the rows, the next fetch detects it.
 //!
-//! A view is recreated without any change of its rows, and a query is no object: neither has an identity.
+//! A view can be recreated without any change of its rows, and a query is not an object: neither has an
+//! identity.
 
 use highwater_engine::cursor::{CursorMode, SourceState};
 use highwater_engine::source::{FetchError, FetchWindow, RetainedState};
@@ -20,12 +21,12 @@ use crate::ident::literal;
 
 use super::origin::Origin;
 
-/// The table that the checkpoint was made of.
+/// The table of the checkpoint.
 const TABLE: &str = "table";
-/// The change tracking that it was made by.
+/// The change tracking of the checkpoint.
 const TRACKING: &str = "tracking";
 
-/// What the server says about the object behind a name; `None` for what it does not say.
+/// Identity of a named object; `None` for anything that the server does not return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     table: Option<Table>,
@@ -40,13 +41,13 @@ struct Table {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tracking {
-    /// The version from which on changes are tracked.
+    /// The version from which changes are tracked.
     begin_version: i64,
-    /// The internal table that has the changes. A login may lack the right to see it.
+    /// The internal table with the changes. A login may lack the permission to see it.
     object_id: Option<i64>,
 }
 
-/// Returns the columns of the statement that asks for the identity; none where there is no identity.
+/// Returns the columns of the identity query; none if there is no identity.
 pub(super) fn select(origin: &Origin, mode: CursorMode) -> Vec<String> {
     let Some(table) = origin.table() else { return Vec::new() };
     let object = format!("OBJECT_ID({})", literal(&table.quoted()));
@@ -92,17 +93,17 @@ impl Identity {
         Self { table, tracking }
     }
 
-    /// Returns the version from which on changes are tracked, where the server shows it.
+    /// Returns the version from which changes are tracked, if the server returns it.
     pub(super) fn tracked_from(&self) -> Option<i64> {
         self.tracking.as_ref().map(|tracking| tracking.begin_version)
     }
 
-    /// Whether the server shows the table, and no tracking of its changes.
+    /// Whether the server returns the table, but no tracking of its changes.
     pub(super) fn is_untracked(&self) -> bool {
         self.table.is_some() && self.tracking.is_none()
     }
 
-    /// Returns what a state document keeps.
+    /// Returns the identity retained in a state document.
     fn of(state: &SourceState) -> Self {
         let number = |of: &Json, name| of.get(name).and_then(Json::as_i64);
         let table = state.get(TABLE).and_then(|table| {
@@ -116,7 +117,7 @@ impl Identity {
         Self { table, tracking }
     }
 
-    /// Returns how this differs from `earlier`, as far as both are known.
+    /// Returns the differences from `earlier`, as far as both are known.
     fn differences_from(&self, earlier: &Self) -> Vec<String> {
         let mut differences = Vec::new();
         if let (Some(before), Some(now)) = (&earlier.table, &self.table)
@@ -139,12 +140,12 @@ impl Identity {
         differences
     }
 
-    /// Returns how this differs from what is kept.
+    /// Returns the differences from the retained identity.
     pub(super) fn changes_since(&self, kept: &SourceState) -> Vec<String> {
         self.differences_from(&Self::of(kept))
     }
 
-    /// Stops a fetch whose position is of another table, or of changes tracked earlier.
+    /// Fails a fetch whose position belongs to another table, or to earlier change tracking.
     pub(super) fn check(&self, origin: &Origin, window: FetchWindow<'_>) -> Result<(), FetchError> {
         if window.after.is_none() {
             return Ok(());
@@ -160,33 +161,34 @@ impl Identity {
         )))
     }
 
-    /// Returns what to remember with this: it is kept with the next write, and costs none of its own.
+    /// Returns the state to retain, with this identity: it is stored with the next write, and causes none of
+    /// its own.
     pub(super) fn kept(
         &self,
         remember: Option<RetainedState>,
         window: FetchWindow<'_>,
     ) -> Option<RetainedState> {
-        self.behind(window).with(remember, window.state)
+        self.retained_after(window).with(remember, window.state)
     }
 
-    /// Returns what to keep before the first row of a fetch is delivered. A fetch that is not delivered whole
-    /// keeps nothing else, and a position without it would fit any table.
+    /// Returns the state to store before the first row of a fetch is delivered. A fetch that is not fully
+    /// delivered stores nothing else, and a position without it would match any table.
     pub(super) fn anchor(&self, window: FetchWindow<'_>) -> SourceState {
-        let facts = self.behind(window).facts().into_iter();
+        let facts = self.retained_after(window).facts().into_iter();
         let news = facts.filter(|(name, fact)| window.state.get(*name) != Some(fact));
         news.map(|(name, fact)| (name.to_owned(), fact)).collect()
     }
 
-    /// Returns what positions depend on once the rows of `window` were delivered: what is known already never
-    /// changes. Without a position nothing depends on an earlier table.
-    fn behind(&self, window: FetchWindow<'_>) -> Self {
+    /// Returns the identity that positions depend on once the rows of `window` are delivered. Known parts
+    /// never change. Without a position nothing depends on an earlier table.
+    fn retained_after(&self, window: FetchWindow<'_>) -> Self {
         let earlier = if window.after.is_some() { Self::of(window.state) } else { Self::default() };
         let table = earlier.table.or_else(|| self.table.clone());
         let tracking = earlier.tracking.or_else(|| self.tracking.clone());
         Self { table, tracking }
     }
 
-    /// Adds this to what is to be remembered.
+    /// Adds this identity to the state to retain.
     fn with(&self, remember: Option<RetainedState>, known: &SourceState) -> Option<RetainedState> {
         let facts = self.facts();
         let is_news = facts.iter().any(|(name, fact)| known.get(*name) != Some(fact));
@@ -199,7 +201,7 @@ impl Identity {
         Some(remember)
     }
 
-    /// Returns what a state document keeps of this.
+    /// Returns the fields that a state document retains.
     pub(super) fn facts(&self) -> Vec<(&'static str, Json)> {
         let table = self.table.as_ref().map(|Table { object_id, create_date }| {
             (TABLE, json!({ "object_id": object_id, "create_date": create_date }))
@@ -248,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn another_table_or_other_tracking_stops_a_poller_that_has_a_position() {
+    fn another_table_or_other_tracking_stops_a_poller_with_a_position() {
         let at = Cursor::integer(10, highwater_engine::cursor::KeyValues::new());
         let kept = state(&identity(7, Some(3), Some(90)));
         for (now, expected) in [
             (identity(7, Some(3), Some(90)), None),
-            // What the server does not say is no difference.
+            // Missing information is not a difference.
             (identity(7, None, None), None),
             (identity(7, Some(3), None), None),
             (Identity::default(), None),
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_kept_with_the_next_write_and_never_replaced() {
+    fn an_unknown_identity_is_stored_with_the_next_write_and_never_replaced() {
         let at = Cursor::integer(10, highwater_engine::cursor::KeyValues::new());
         let window = |after, state| FetchWindow { after, upto: None, rows_max: 1, state };
         let (one, other) = (identity(7, Some(3), None), identity(8, Some(5), Some(90)));
@@ -283,18 +285,18 @@ mod tests {
         let known = adopted.state;
         assert_eq!(one.kept(None, window(Some(&at), &known)), None, "it is known");
         assert_eq!(other.kept(None, window(Some(&at), &known)), None, "it is another one");
-        // The state of the mode replaces all that was kept.
+        // The state of the mode replaces everything that was retained.
         let moved = RetainedState { state: SourceState::new(), at_once: true };
         let both = other.kept(Some(moved), window(Some(&at), &known)).unwrap();
         assert!(both.at_once);
         assert_eq!(Identity::of(&both.state), one);
-        // Before a first row any table is the right one.
+        // Before the first row any table is acceptable.
         let begun = other.kept(None, window(None, &known)).unwrap();
         assert_eq!(Identity::of(&begun.state), other);
     }
 
     #[test]
-    fn what_positions_depend_on_is_kept_before_the_first_row() {
+    fn the_identity_is_stored_before_the_first_row() {
         let at = Cursor::integer(10, highwater_engine::cursor::KeyValues::new());
         let window = |after, state| FetchWindow { after, upto: None, rows_max: 1, state };
         let (one, other) = (identity(7, Some(3), None), identity(8, Some(5), Some(90)));
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn views_and_queries_have_no_identity() {
-        // The statement asks for tables only, so of a view it answers NULL.
+        // The query selects tables only, so for a view it returns NULL.
         assert_eq!(Identity::read(&[Value::Null, Value::Null]), Identity::default());
         let query = Origin::Query("SELECT 1 AS a".to_owned());
         assert!(select(&query, CursorMode::RowVersion).is_empty());

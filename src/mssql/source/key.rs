@@ -1,4 +1,4 @@
-//! The key of a position: what its values are compared as, and where it is read. Pure.
+//! The key of a position: its values for comparisons, and their place in a row. Pure.
 
 use highwater_engine::cursor::Cursor;
 use highwater_engine::error::{ErrorKind, reset_to_beginning};
@@ -12,10 +12,10 @@ use super::plan::Plan;
 use super::query::Bases;
 
 impl Plan {
-    /// Returns the values of a position's key.
+    /// Returns the key values of a position.
     pub(super) fn key_values(&self, cursor: &Cursor) -> Result<Vec<KeyValue>, FetchError> {
         let value = |(column, name): (&Column, &String)| {
-            let value = cursor.key.get(name).ok_or_else(|| "it is not there".to_owned());
+            let value = cursor.key.get(name).ok_or_else(|| "it is missing".to_owned());
             value.and_then(|value| column.key_value(value)).map_err(|why| {
                 let reason = format!(
                     "the checkpoint has no value of type `{}` for key column `{name}` ({why}): \
@@ -29,12 +29,12 @@ impl Plan {
         self.key.iter().zip(&self.key_names).map(value).collect()
     }
 
-    /// Whether values of the key have types of their own, which the statements of a fetch then depend on.
+    /// Whether key values have their own types, which then appear in the statements of a fetch.
     pub(super) fn has_variants(&self) -> bool {
         self.key.iter().any(Column::is_variant)
     }
 
-    /// Returns the types that key values of a window's bounds have of their own: the text depends on them.
+    /// Returns the types of the key values in a window's bounds: the statement depends on them.
     pub(super) fn bases(&self, window: FetchWindow<'_>) -> Result<Bases, FetchError> {
         if !self.has_variants() {
             return Ok(Bases::default());
@@ -48,18 +48,18 @@ impl Plan {
         Ok(Bases { after: of(window.after)?, upto: of(window.upto)? })
     }
 
-    /// Returns the key columns behind `alias`.
+    /// Returns the key columns, qualified with `alias`.
     pub(super) fn key_names_of(&self, alias: &str) -> Vec<String> {
         self.key.iter().map(|column| format!("{alias}.{}", quote(&column.name))).collect()
     }
 
-    /// Returns the select list with the key from the change, as a deleted row has no other.
+    /// Returns the select list with the key from the change, since a deleted row has no other.
     pub(super) fn select_of_change(&self) -> Vec<String> {
         let mut select = self.select.clone();
         for (column, at) in self.key.iter().zip(&self.key_at) {
             if let Some(selected) = select.get_mut(*at) {
                 let name = quote(&column.name);
-                // A name cannot hold itself with something in front, so its alias stays.
+                // A name cannot contain its own qualified form, so its alias stays.
                 *selected = selected.replace(&format!("t.{name}"), &format!("c.{name}"));
             }
         }

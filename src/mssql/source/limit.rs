@@ -1,12 +1,12 @@
-//! How much of a table is held in memory: values that are too large are not sent by the server, and
-//! reading stops where a batch is full.
+//! Limits how much of a table is held in memory: the server does not send values that are too large, and
+//! reading stops once a batch is full.
 //!
-//! # Why so
+//! # Design
 //!
-//! The driver holds a whole row before it can be judged, and a value may have 2 GiB. So each column
-//! that could hold a larger value than allowed is read as `NULL` there, with its size beside it. What
-//! can be in memory at once is then a batch and one row more: at most one largest value for each
-//! column of unlimited length. Where reading stops early, the connection is given up with what the
+//! The driver holds a complete row before it can be checked, and a value may have 2 GiB. So each column that
+//! could exceed the limit is read as `NULL` in that case, with its size in an extra cell. Memory then holds
+//! at most a batch and one more row: at most one largest value for each column of unlimited length. If
+//! reading stops early, the connection is dropped together with the rest of the answer.
 //! server still had to say.
 
 use highwater_engine::value::Value;
@@ -17,13 +17,13 @@ use crate::ident::quote;
 use super::SourceSettings;
 use super::describe::Column;
 
-/// What may be read at once.
+/// How much may be read at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeLimits {
-    /// Largest value of one column, in bytes as stored; of `xml`, in bytes of its UTF-16 text.
+    /// Largest value of one column, in stored bytes; for `xml`, in bytes of its UTF-16 text.
     pub value_bytes_max: usize,
-    /// Bytes of events, about, at which a batch is closed; a single row may have more, and of a range that ends
-    /// where it is told to only columns count.
+    /// Approximate bytes of events at which a batch is closed; a single row may exceed it. For a range with a
+    /// given end only columns count.
     pub batch_bytes_max: usize,
 }
 
@@ -33,20 +33,20 @@ impl Default for SizeLimits {
     }
 }
 
-/// About how many bytes an event takes beside its columns: some 240 in its JSON for id, key, position and source, and
-/// as many again in memory, so that a batch of small rows takes no more than one of large ones.
+/// Approximate bytes of an event besides its columns: some 240 in its JSON for id, key, position and source,
+/// and as many again in memory. With this, a batch of small rows needs no more memory than one of large rows.
 const EVENT_BYTES: usize = 450;
 
-/// Why no further row is read.
+/// Why reading stopped.
 #[derive(Debug)]
 pub(super) enum Cut {
     /// The batch is full.
     Full,
-    /// A value is larger than allowed, which says so.
+    /// A value exceeds the limit; the error text.
     Value(String),
 }
 
-/// The columns whose values can be too large, and what is said of one that is.
+/// The columns whose values can be too large, and the context for the error.
 #[derive(Debug)]
 pub(super) struct Guard {
     poller: String,
@@ -58,9 +58,9 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Returns the guard of a table, and the select list of `read` with the sizes behind it.
+    /// Returns the guard of a table, and the select list of `read` followed by the sizes.
     ///
-    /// The first `delivered` columns and those of the key are read; keys are never long, and needed.
+    /// The first `delivered` columns and those of the key are read. Keys are never long, and always needed.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Guard {
     pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<Cut> {
         let bytes_max = self.limits.value_bytes_max;
         let sizes = sizes.iter().map(|size| {
-            // Of NULL there is no size.
+            // NULL has no size.
             let Value::Int(bytes) = size else { return 0 };
             usize::try_from(*bytes).unwrap_or(usize::MAX)
         });
@@ -114,25 +114,25 @@ impl Guard {
         Some(Cut::Value(format!(
             "poller `{}`: column `{column}` of `{}` has a value of {bytes} bytes in the row with key \
              {key}, more than the {bytes_max} that `VALUE_BYTES_MAX` allows: raise that setting of \
-             the poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; \
+             the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; \
              nothing after the row is delivered until then",
             self.poller, self.table
         )))
     }
 
-    /// Returns how many rows like these, whose columns have so many bytes, will fit into a batch, so that the server is
-    /// not asked for more; a tenth of the space is left for rows that are larger.
+    /// Returns how many rows of this size fit into a batch, so that the server is not asked for more. A tenth
+    /// of the space is reserved for larger rows.
     pub(super) fn rows_that_fit(&self, rows: usize, bytes: usize) -> Option<usize> {
         let average = bytes.checked_div(rows)?.saturating_add(EVENT_BYTES);
         Some((self.limits.batch_bytes_max / 10 * 9 / average).max(1))
     }
 
-    /// Whether so many rows, whose columns have so many bytes, are more than a batch holds.
+    /// Whether this many rows and column bytes exceed a batch.
     pub(super) fn is_full(&self, rows: usize, bytes: usize) -> bool {
         bytes.saturating_add(rows.saturating_mul(EVENT_BYTES)) > self.limits.batch_bytes_max
     }
 
-    /// Whether columns alone are more than a batch holds.
+    /// Whether the columns alone exceed a batch.
     pub(super) fn is_over(&self, bytes: usize) -> bool {
         bytes > self.limits.batch_bytes_max
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_too_large_is_measured_and_a_key_never() {
+    fn only_columns_that_can_be_too_large_are_measured_and_never_a_key() {
         let (guard, select) = guard();
         assert_eq!(
             select,
@@ -210,20 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn a_value_over_the_limit_is_named_with_all_that_is_needed_to_find_it() {
+    fn a_value_over_the_limit_is_reported_with_everything_needed_to_find_it() {
         let (guard, _) = guard();
         let key = [Value::Text("k".to_owned())];
         for sizes in [[Value::Null, Value::Null], [Value::Int(20), Value::Int(0)]] {
             assert!(guard.check(&sizes, &key).is_none());
         }
         let Some(Cut::Value(reason)) = guard.check(&[Value::Null, Value::Int(21)], &key) else {
-            panic!("not refused");
+            panic!("not rejected");
         };
-        expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; nothing after the row is delivered until then"#]].assert_eq(&reason);
+        expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; nothing after the row is delivered until then"#]].assert_eq(&reason);
     }
 
     #[test]
-    fn a_batch_is_full_above_its_limit_and_the_next_is_asked_for_what_fits() {
+    fn a_batch_is_full_above_its_limit_and_the_next_one_asks_for_what_fits() {
         let (guard, _) = guard();
         assert!(!guard.is_full(2, 100) && guard.is_full(2, 101) && guard.is_full(3, 0));
         assert!(!guard.is_over(1_000) && guard.is_over(1_001));

@@ -1,12 +1,12 @@
-//! The high-water mark of mode `integer+pk`: how far rows may be read, and when it moves on. Pure.
+//! The high-water mark of mode `integer+pk`: how far rows may be read, and when it advances. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! A number is taken when a row is written and seen when its transaction commits, so the rows below
-//! the highest number seen are not all there yet. The highest one is noted with the time, and rows up
-//! to it are read once the settle window has passed since: every number up to it was taken before the
-//! note, so its transaction has had that long to commit. The note is part of the state document, since
-//! two ticks may be two processes, of which neither lives for as long as the window.
+//! A number is allocated when a row is written, and becomes visible when its transaction commits. So some
+//! rows below the highest visible number may still be missing. The highest number is recorded with the time,
+//! and rows up to it are read once the settle window has passed. Every number up to it was allocated before
+//! the mark was recorded, so its transaction has had that long to commit. The mark is part of the state
+//! document, since two ticks may be two processes, neither of which lives as long as the window.
 
 use highwater_engine::cursor::SourceState;
 use highwater_engine::source::RetainedState;
@@ -18,12 +18,12 @@ const SETTLED: &str = "settled";
 const WAITING: &str = "waiting";
 const TAKEN_AT: &str = "taken_at";
 
-/// What is known of the numbers that a table has given out.
+/// Marks of the numbers that a table has allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// Rows up to here may be read.
+    /// Rows up to this number may be read.
     settled: Option<i64>,
-    /// What the settled mark becomes; always higher.
+    /// The next settled mark; always higher.
     waiting: Option<Waiting>,
 }
 
@@ -31,23 +31,23 @@ pub(super) struct Marks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Waiting {
     value: i64,
-    /// The server's own text, which the server reads again.
+    /// The server's own text, which the server parses again.
     taken_at: String,
 }
 
-/// What the server said of itself with a fetch.
+/// What the server reported with a fetch.
 #[derive(Clone, Debug)]
 pub(super) struct Seen<'a> {
     /// How far rows were read.
     pub(super) hi: Option<i64>,
     /// The highest number of a committed row.
     pub(super) max: Option<i64>,
-    /// Its clock, read after that.
+    /// The server's clock, read after that.
     pub(super) now: &'a str,
 }
 
 impl Marks {
-    /// Reads what was remembered; what cannot be read counts as forgotten, which costs time only.
+    /// Reads the retained marks. Invalid ones count as absent, which only costs time.
     pub(super) fn of(state: &SourceState) -> Self {
         let text = |name| state.get(name).and_then(Json::as_str);
         let number = |name| text(name).and_then(|digits| digits.parse().ok());
@@ -71,8 +71,8 @@ impl Marks {
         state
     }
 
-    /// Returns the three parameters of the statement: the settled mark, the waiting one, and when that
-    /// was taken; blank where there is none.
+    /// Returns the three parameters of the statement: the settled mark, the waiting one, and the time of the
+    /// latter; blank if absent.
     pub(super) fn params(&self) -> [Param; 3] {
         let digits = |value: Option<i64>| value.map_or_else(String::new, |value| value.to_string());
         let taken_at = self.waiting.as_ref().map(|waiting| waiting.taken_at.clone());
@@ -84,12 +84,12 @@ impl Marks {
         .map(Param::Text)
     }
 
-    /// Returns what to remember after a fetch; `None` where that has not changed.
+    /// Returns the state to retain after a fetch; `None` if it is unchanged.
     ///
-    /// A mark that was just taken has rows waiting for it.
+    /// A new mark is stored at once, since rows are waiting for it.
     pub(super) fn after(&self, seen: &Seen<'_>) -> Option<RetainedState> {
         let settled = self.settled.max(seen.hi);
-        // A mark from the future was taken before the server's clock was set back.
+        // A mark from the future was recorded before the server's clock was set back.
         let waiting = self
             .waiting
             .clone()
@@ -104,7 +104,7 @@ impl Marks {
     }
 }
 
-/// Returns `state` as if every number had settled, for a look at rows that nothing is concluded from.
+/// Returns `state` as if every number had settled, for reads that only check for rows.
 pub(super) fn all_settled(state: &SourceState) -> SourceState {
     let mut state = state.clone();
     state.remove(WAITING);
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_taken_wait_settle_and_are_taken_again() {
+    fn marks_are_recorded_wait_settle_and_are_recorded_again() {
         for (before, seen, after, at_once) in [
             // An empty table has nothing to wait for.
             (marks(None, None), seen(None, None, NOON), None, false),
             (marks(None, None), seen(None, Some(7), NOON), Some((None, Some((7, NOON)))), true),
-            // A mark that waits is not pushed on by newer rows, or it would wait for ever.
+            // A waiting mark does not advance with newer rows, or it would wait forever.
             (marks(None, Some((7, NOON))), seen(None, Some(9), LATER), None, false),
             (
                 marks(None, Some((7, NOON))),
@@ -150,17 +150,17 @@ mod tests {
                 false,
             ),
             (marks(Some(9), None), seen(Some(9), Some(9), LATER), None, false),
-            // Rows that were deleted do not take a mark back.
+            // Deleted rows do not move a mark back.
             (marks(Some(9), None), seen(Some(9), Some(3), LATER), None, false),
             (marks(Some(9), None), seen(Some(9), None, LATER), None, false),
-            // The clock was set back: the mark is taken anew.
+            // The clock was set back: a new mark is recorded.
             (
                 marks(Some(1), Some((9, LATER))),
                 seen(Some(1), Some(9), NOON),
                 Some((Some(1), Some((9, NOON)))),
                 true,
             ),
-            // Numbers below zero are numbers.
+            // Negative numbers are valid.
             (marks(None, None), seen(None, Some(-5), NOON), Some((None, Some((-5, NOON)))), true),
         ] {
             let expected = after.map(|(settled, waiting)| RetainedState {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_read_again_and_what_cannot_be_is_forgotten() {
+    fn retained_marks_are_read_back_and_invalid_ones_are_ignored() {
         for known in
             [marks(None, None), marks(Some(i64::MIN), None), marks(Some(7), Some((i64::MAX, NOON)))]
         {

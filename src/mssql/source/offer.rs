@@ -1,4 +1,4 @@
-//! What a table offers to a poller that is to be set up: a key, a mode, a cursor, and why.
+//! Proposes a key, a mode and a cursor for a new poller of a table, with reasons.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
@@ -13,23 +13,23 @@ use super::{Mssql, SourceSettings};
 pub struct Offer {
     /// How its rows are ordered.
     pub mode: CursorMode,
-    /// The column that they are ordered by; change tracking has none.
+    /// The cursor column; change tracking has none.
     pub cursor: Option<String>,
-    /// Why these.
+    /// Why this mode and cursor.
     pub reason: String,
     /// Key columns.
     pub key: Vec<String>,
-    /// Why these.
+    /// Why this key.
     pub key_reason: String,
 }
 
 impl Mssql {
-    /// Asks the catalogue what to read the table by: the cursor that the settings name, or the best there
-    /// is; the key that they name where `key_is_named`, else the primary key. Reads only.
+    /// Queries the catalogue for the best way to read the table: the cursor of the settings, or the best
+    /// available one; the key of the settings if `key_is_named`, else the primary key. Read-only.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the table cannot be described, or has nothing to offer.
+    /// [`FetchError`] if the table cannot be described, or cannot be read in any mode.
     pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
         let mut state = self.state.lock().await;
         let columns = self.describe(&mut state.connection).await?;
@@ -55,13 +55,13 @@ fn primary_key(columns: &[Column]) -> Result<Vec<String>, String> {
     let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
     if primary.is_empty() {
         let reason =
-            "it has no primary key: name columns with `--key` that are unique and never NULL";
+            "it has no primary key: set columns with `--key` that are unique and never NULL";
         return Err(reason.to_owned());
     }
     Ok(primary)
 }
 
-/// Returns the columns that could order rows once somebody says that they do.
+/// Returns the columns that could order rows if the operator confirms it.
 fn time_columns(columns: &[Column]) -> Option<String> {
     let times = columns.iter().filter(|column| column.fits(CursorMode::TimestampPk).is_ok());
     let names: Vec<&str> = times.map(|column| column.name.as_str()).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_the_primary_one_and_nothing_is_guessed_where_there_is_none() {
+    fn the_key_is_the_primary_key_and_is_not_guessed_without_one() {
         let columns =
             [column("a", "int", true), column("x", "datetime2", false), column("b", "int", true)];
         assert_eq!(primary_key(&columns), Ok(vec!["a".to_owned(), "b".to_owned()]));

@@ -1,9 +1,9 @@
-//! What rows are read from: a table or view by its name, or a query as a derived table. Pure.
+//! What rows are read from: a table or view by name, or a query as a derived table. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! Both are described by the server, and both stand behind `FROM` under the name `t`, so nothing else
-//! has to know which it is. Of a query the server tells neither a key nor an identity.
+//! The server describes both, and both follow `FROM` under the name `t`, so nothing else has to distinguish
+//! them. For a query the server returns neither a key nor an identity.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::tsql::{check_database, check_query, connected_database, without_liter
 use super::SourceSettings;
 use super::choice::Choice;
 
-/// What is read from.
+/// The table, view or query to read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Table(QualifiedName),
@@ -29,11 +29,11 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Reads what the settings name.
+    /// Parses the settings.
     ///
     /// # Errors
     ///
-    /// Why it cannot be read from, as far as that can be told without a server.
+    /// Why it cannot be read from, as far as this can be checked without a server.
     pub(super) fn of(settings: &SourceSettings) -> Result<Self, String> {
         let name = match &settings.relation {
             Relation::Table(name) => name,
@@ -49,11 +49,11 @@ impl Origin {
         };
         let mut table = QualifiedName::parse(name).map_err(|error| error.to_string())?;
         if let Some(database) = table.database.take() {
-            // The rowversion of another database does not order its rows.
+            // A rowversion of another database does not order its rows.
             let connected = settings.connection.database.as_deref();
             if !connected.is_some_and(|connected| database.eq_ignore_ascii_case(connected)) {
                 return Err(format!(
-                    "table `{name}` is in another database than the connection ({}): name `{database}` \
+                    "table `{name}` is in another database than the connection ({}): set `{database}` \
                      in the connection string",
                     connected_database(connected)
                 ));
@@ -62,17 +62,17 @@ impl Origin {
         Ok(Self::Table(table))
     }
 
-    /// Returns what stands behind `FROM`, as SQL text that needs a name behind it.
+    /// Returns the SQL text to follow `FROM`, which needs an alias after it.
     pub(super) fn sql(&self) -> String {
         match self {
             Self::Table(table) => table.quoted(),
-            // A line of its own, so that a comment in it cannot hide what follows.
+            // On a line of its own, so that a comment in the query cannot hide what follows.
             Self::Query(text) => format!("({text}\n)"),
         }
     }
 
-    /// Returns the statement that asks for the columns. An alias type is shown as the type it stands
-    /// for; the types made with CLR code share one system type, and are told apart by their own id.
+    /// Returns the statement that describes the columns. An alias type is shown as its base type. CLR types
+    /// share one system type, so they are identified by their own id.
     pub(super) fn describe(&self) -> String {
         let types = "sys.types AS t ON t.user_type_id = \
                      CASE WHEN c.system_type_id = 240 THEN c.user_type_id ELSE c.system_type_id END";
@@ -88,7 +88,7 @@ impl Origin {
                  WHERE c.object_id = OBJECT_ID({}) ORDER BY c.column_id;",
                 literal(&table.quoted())
             ),
-            // In the form in which it is read, so that columns without a name are found out.
+            // In the form in which it is read, so that unnamed columns are detected.
             Self::Query(_) => format!(
                 "SELECT c.name, t.name AS type_name, c.max_length, c.precision, c.scale, c.is_nullable, \
                  c.collation_name, CAST(0 AS BIT) AS is_identity, CAST(0 AS BIT) AS is_key, \
@@ -108,7 +108,7 @@ impl Origin {
         }
     }
 
-    /// Returns what handlers are told, and what gives a checkpoint its meaning.
+    /// Returns the description for handlers, and the identity that gives a checkpoint its meaning.
     pub(super) fn shape(
         &self,
         settings: &SourceSettings,
@@ -119,7 +119,7 @@ impl Origin {
             Self::Table(table) => table.to_string(),
             Self::Query(_) => "query".to_owned(),
         };
-        // Whatever part reads it, a row is the same event.
+        // A row is the same event whichever partition reads it.
         let label = SourceLabel {
             poller: whole_of(&settings.poller).to_owned(),
             object,
@@ -134,7 +134,7 @@ impl Origin {
         }
     }
 
-    /// Returns what the fingerprint is made of, for people: without what literals and parameters hold.
+    /// Returns the parts of the fingerprint for display: without the content of literals and parameters.
     fn definition(
         &self,
         settings: &SourceSettings,
@@ -184,7 +184,7 @@ impl Origin {
         if !values.is_empty() {
             parts.push(("filter_values", &values));
         }
-        // Rows of other keys lie behind the same position.
+        // Rows with other keys follow the same position.
         let partition = settings.partition.map(|partition| partition.to_string());
         parts.extend(partition.as_deref().map(|partition| ("partition", partition)));
         SourceFingerprint::of(&parts)
@@ -203,7 +203,7 @@ fn server(connection: &SqlConnection) -> String {
     format!("{host}\\{instance},{port}").to_lowercase()
 }
 
-/// The name for people.
+/// The name for display.
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -213,18 +213,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Reads the condition that rows must meet; `None` where there is none.
+/// Parses the filter condition; `None` if there is none.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The problem of the condition.
 pub(super) fn filter(settings: &SourceSettings) -> Result<Option<Filter>, String> {
     let text = settings.filter.as_deref().unwrap_or_default();
     let filter = Filter::parse(text, &settings.filter_params).map_err(|problems| {
         let problems = problems.into_iter().map(|problem| match problem {
             FilterProblem::Text(reason) => reason,
-            FilterProblem::Missing(name) => format!("there is no value for its `@{name}`"),
-            FilterProblem::Unused(name) => format!("it does not name `@{name}`, which has a value"),
+            FilterProblem::Missing(name) => format!("it uses `@{name}`, which has no value"),
+            FilterProblem::Unused(name) => format!("it does not use `@{name}`, which has a value"),
             FilterProblem::Value(name, reason) => format!("the value of `@{name}`: {reason}"),
         });
         format!("`SOURCE__FILTER`: {}", problems.collect::<Vec<_>>().join("; "))

@@ -1,4 +1,4 @@
-//! The databases that a view names beside the connection's, in which alone a rowversion is bounded.
+//! The databases that a view references outside of the connection's, whose rowversions alone are tracked.
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::value::Value;
@@ -8,21 +8,21 @@ use super::{Mssql, values};
 use crate::connection::{Connection, Param, SqlError};
 use crate::ident::QualifiedName;
 
-/// How many the view's own text names, and one of them.
+/// Number of databases that the view's definition references, and one of them.
 /// <https://learn.microsoft.com/sql/relational-databases/system-catalog-views/sys-sql-expression-dependencies-transact-sql>
 const NAMED: &str = "SELECT COUNT(*) AS n, MIN(COALESCE(d.referenced_server_name + N'.', N'') \
      + COALESCE(d.referenced_database_name, N'')) AS name \
      FROM sys.sql_expression_dependencies AS d WHERE d.referencing_id = OBJECT_ID(@P1) \
      AND (d.referenced_server_name IS NOT NULL OR d.referenced_database_name <> DB_NAME())";
 
-/// What the server tells of a view.
+/// The server's answer about a view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outside {
-    /// Its own text names no other database.
+    /// Its definition references no other database.
     Nothing,
-    /// It names this one, at least.
+    /// It references at least this one.
     Database(String),
-    /// The answer could not be read.
+    /// The answer has an unexpected form.
     Unknown,
 }
 
@@ -38,9 +38,9 @@ impl Outside {
 }
 
 impl Mssql {
-    /// Returns the name of what can read from another database, where the mode is bounded in one: a view.
+    /// Returns the name of the view, if rows may come from a database that the mode does not cover.
     ///
-    /// A view has no primary key, and a table names nothing. Of a query its own text is checked.
+    /// A view has no primary key, and a table references nothing. For a query, its own text is checked.
     pub(super) fn bounded_view(
         &self,
         mode: CursorMode,
@@ -50,7 +50,7 @@ impl Mssql {
         self.origin.table().filter(|_| mode == CursorMode::RowVersion && !is_table)
     }
 
-    /// Asks which other databases a view names.
+    /// Queries which other databases a view references.
     pub(super) async fn outside(
         &self,
         connection: &mut Connection,
@@ -61,8 +61,8 @@ impl Mssql {
         Ok(Outside::read(&answer))
     }
 
-    /// Warns of a view that names another database. Most logins may not ask, and a poller needs no such
-    /// right, so that nothing is told to them.
+    /// Warns of a view that references another database. Most logins lack the permission to query this, and a
+    /// poller does not need it, so that case is not reported.
     pub(super) async fn warn_of_outside(&self, connection: &mut Connection, view: &QualifiedName) {
         let poller = self.settings.poller.as_str();
         if let Ok(Outside::Database(name)) = self.outside(connection, view).await {
@@ -70,9 +70,9 @@ impl Mssql {
                 event = "view_reads_elsewhere",
                 poller.name = poller,
                 database = name,
-                "View `{view}` of poller `{poller}` reads from `{name}` too, and a rowversion is bounded in \
-                 the connection's database only: where the cursor's column comes from there, late commits \
-                 are lost; connect to that database, or read by `timestamp+pk`"
+                "View `{view}` of poller `{poller}` also reads from `{name}`, but rowversions are tracked in \
+                 the connection's database only: if the cursor column comes from there, late commits \
+                 are lost; connect to that database, or use mode `timestamp+pk`"
             );
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_tells_nothing_one_database_or_cannot_be_read() {
+    fn the_answer_is_no_database_one_database_or_invalid() {
         let name = Value::Text("far.shop".to_owned());
         assert_eq!(Outside::read(&[vec![Value::Int(0), Value::Null]]), Outside::Nothing);
         let found = Outside::read(&[vec![Value::Int(2), name]]);

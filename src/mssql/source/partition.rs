@@ -1,20 +1,21 @@
-//! Which rows belong to one part of a poller: the condition on the key. Pure.
+//! Which rows belong to a partition of a poller: the condition on the key. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! - `HASHBYTES('SHA2_256', …)` is SHA-256 of bytes: no version of the server, no collation and no setting of a
-//!   session changes it. `CHECKSUM` depends on the collation, gives neighbouring numbers neighbouring values,
-//!   and is promised by nobody to stay; its `ABS` fails at -2,147,483,648.
-//! - The bytes are those of the value as Unicode text, in a form that the server documents (styles 126, 127, 1,
-//!   2, 3): how it lays out a number or a time in bytes is not promised across its versions.
+//! - `HASHBYTES('SHA2_256', …)` is SHA-256 of bytes: it does not depend on the server version, the collation
+//!   or the session settings. `CHECKSUM` depends on the collation, maps neighbouring numbers to neighbouring
+//!   values, and is not guaranteed to be stable; its `ABS` fails at -2,147,483,648.
+//! - The bytes are those of the value as Unicode text, in a form that the server documents (styles 126, 127,
+//!   1, 2, 3). The binary layout of numbers and times is not guaranteed across versions.
 //! - Four bytes of the hash as a `BIGINT` are never negative, so `%` needs no `ABS`.
-//! - `NULL` is empty text: a condition that is neither true nor false would leave the row to nobody.
-//! - Number and count are constants in the text, so that the server can tell that a computed column holds
-//!   just this expression, and seek by its index.
+//! - `NULL` becomes empty text: with a condition that is neither true nor false, no partition would read the
+//!   row.
+//! - Index and count are constants in the text, so that the server can match the expression with a computed
+//!   column, and seek by its index.
 //!
-//! Two keys may have one text (`a|`, `b` and `a`, `|b`): they belong to one part then, which is no harm. Two
-//! texts may be one key (`a` and `A`, where the collation says so): a row whose key is respelled may change
-//! its part, and comes there with its new position.
+//! Two keys may have the same text (`a|`, `b` and `a`, `|b`): they belong to the same partition, which is
+//! harmless. Two texts may be the same key (`a` and `A`, depending on the collation): a row whose key changes
+//! its spelling may move to another partition, and is read there at its new position.
 
 use highwater_engine::partition::Partition;
 
@@ -23,7 +24,7 @@ use crate::ident::quote;
 use super::describe::Column;
 use super::variant;
 
-/// Returns the condition that a row, whose key columns stand behind `alias`, belongs to `partition`.
+/// Returns the condition that a row, whose key columns are qualified with `alias`, belongs to `partition`.
 pub(super) fn condition(partition: Partition, key: &[Column], alias: &str) -> String {
     let Partition { index, count } = partition;
     format!("{} % {count} = {index}", hash(key, alias))
@@ -36,7 +37,7 @@ fn hash(key: &[Column], alias: &str) -> String {
     format!("CAST(SUBSTRING(HASHBYTES('SHA2_256', {text}), 1, 4) AS BIGINT)")
 }
 
-/// Returns a value as text that only the value decides.
+/// Returns a value as text that depends on the value only.
 fn text(column: &Column, alias: &str) -> String {
     let value = format!("{alias}.{}", quote(&column.name));
     let converted = match column.type_name.as_str() {
@@ -51,9 +52,10 @@ fn text(column: &Column, alias: &str) -> String {
         }
         "binary" | "varbinary" => format!("CONVERT(NVARCHAR(4000), {value}, 1)"),
         "char" | "varchar" | "nchar" | "nvarchar" => format!("CONVERT(NVARCHAR(4000), {value})"),
-        // With its type, as values of different types may have one text; what is cut belongs to one part.
+        // With its type, since values of different types may have the same text. Truncated texts share a
+        // partition.
         "sql_variant" => format!("CONVERT(NVARCHAR(4000), {})", variant::expression(&value)),
-        // Whole numbers, decimals, flags and identifiers have one text only.
+        // Integers, decimals, flags and identifiers have only one text.
         _ => format!("CONVERT(NVARCHAR(40), {value})"),
     };
     format!("ISNULL({converted}, N'')")
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_of_the_part_that_its_hash_leaves_as_a_rest() {
+    fn the_partition_of_a_row_is_the_remainder_of_its_hash() {
         let partition = Partition { index: 3, count: 8 };
         expect!["CAST(SUBSTRING(HASHBYTES('SHA2_256', ISNULL(CONVERT(NVARCHAR(40), t.[id]), N'')), 1, 4) AS BIGINT) % 8 = 3"]
             .assert_eq(&condition(partition, &[column("id", "int")], "t"));
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_that_can_be_a_key_has_a_text_that_no_setting_changes() {
+    fn every_key_type_has_a_text_that_is_independent_of_settings() {
         for (type_name, expected) in [
             ("uniqueidentifier", "CONVERT(NVARCHAR(40), t.[k])"),
             ("decimal", "CONVERT(NVARCHAR(40), t.[k])"),

@@ -1,4 +1,4 @@
-//! What is known of a table once it has been described: the statements, and how to read their rows.
+//! The plan of a described table: its statements, and how to read their rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ use super::query::{Bases, Bounds, Read};
 use super::schema::{Known, Schema};
 use super::{SourceSettings, decode, tracking, unique_key, zone};
 
-/// What is read, and how it is ordered.
+/// What to read, and in which order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'a> {
     pub(super) origin: &'a Origin,
@@ -37,56 +37,56 @@ pub(super) struct Reading<'a> {
     pub(super) choice: &'a Choice,
 }
 
-/// What is read of one described table, and how its rows are laid out.
+/// How to read one described table, and the layout of its rows.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Name of the poller.
     pub(super) poller: String,
-    /// Name of the table, and the same quoted.
+    /// Name of the table, and its quoted form.
     pub(super) table: String,
     pub(super) quoted: String,
     pub(super) mode: CursorMode,
-    /// The column that rows are ordered by; `None` where changes are.
+    /// The cursor column; `None` under change tracking.
     pub(super) cursor: Option<Column>,
-    /// Key columns, and the names under which checkpoints hold their values.
+    /// Key columns, and their names in checkpoints.
     pub(super) key: Vec<Column>,
     pub(super) key_names: Vec<String>,
     /// The delivered columns: the first ones of each row.
     pub(super) columns: Arc<Columns>,
-    /// Where in a row the key values are.
+    /// Index of each key value in a row.
     pub(super) key_at: Vec<usize>,
-    /// How the columns of a row are read.
+    /// How each column of a row is decoded.
     pub(super) forms: Vec<CellForm>,
-    /// Cells of a row: columns, then the sizes of the guarded ones, the position, where the server is asked
-    /// whether it repeats, and, where there are deleted ones, what happened.
+    /// Cells per row: columns, then the sizes of the guarded ones, the position, whether it repeats the
+    /// previous one if the server compares them, and the kind of change if rows can be deleted.
     pub(super) width: usize,
     pub(super) guard: Guard,
-    /// All columns, as the server described them, and what matters of those that are read.
+    /// All columns as the server described them, and the schema of those that are read.
     pub(super) described: Vec<Column>,
     pub(super) schema: Schema,
     /// The select list, without the cursor.
     pub(super) select: Vec<String>,
     pub(super) filter: Option<Filter>,
-    /// The part of the keys whose rows are read.
+    /// The partition to read.
     pub(super) partition: Option<Partition>,
-    /// Whether a row counts as deleted, as a condition.
+    /// The condition under which a row counts as deleted.
     pub(super) deleted: Option<String>,
     pub(super) settle_ms: i32,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
     /// The statement that describes the columns.
     describe: String,
-    /// The columns of the statement that asks which table it is; empty for what is none.
+    /// The columns of the identity query; empty without an identity.
     identify: Vec<String>,
-    /// The statements of fetches, as far as they have been made.
+    /// The statements of fetches, built so far.
     statements: Mutex<BTreeMap<Bounds, Arc<str>>>,
-    /// The quoted names of all columns that statements read.
+    /// The quoted names of all columns in statements.
     read: Vec<String>,
-    /// Whether each row says if the server considers its position equal to that of the row before.
+    /// Whether each row includes the server's comparison of its position with the previous one.
     pub(super) asks_same: bool,
-    /// Whether the rows are read as unique because an index makes them so, and each fetch asks if it still does.
+    /// Whether the plan relies on a unique index; each fetch then checks that it still exists.
     relies_on_index: bool,
-    /// Set by tests that show what the upper bound is for.
+    /// Set by tests that show the purpose of the upper bound.
     unbounded: bool,
 }
 
@@ -94,53 +94,53 @@ pub(super) struct Plan {
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of an answer")]
 pub(super) struct Answer {
-    /// Whether the first result says which table it is.
+    /// Whether the first result is the identity of the table.
     pub(super) is_identified: bool,
     pub(super) identity: Identity,
-    /// Whether the index is gone that the plan relies on.
+    /// Whether the index that the plan relies on is gone.
     pub(super) lost_index: bool,
-    /// What the server says of itself.
+    /// Values about the server itself.
     pub(super) head: Vec<Value>,
     pub(super) rows: Vec<Row>,
     /// The columns of the rows.
     pub(super) json: String,
-    /// What it says behind them, under change tracking.
+    /// The values after the rows, under change tracking.
     pub(super) tail: Option<Value>,
-    /// What it says last: the columns.
+    /// The last result: the columns.
     pub(super) described: Vec<Column>,
-    /// Most rows that are kept; the one behind them only says that there is more.
+    /// Most rows to keep; one more only shows that more rows follow.
     pub(super) rows_max: usize,
-    /// Whether they are a range that ends where it is told to, of which no more is left out than must be.
+    /// Whether this is a range with a given end, which is cut only if necessary.
     pub(super) is_range: bool,
     pub(super) more: bool,
     pub(super) cut: Option<Cut>,
-    /// Why the page must not be delivered: two of its rows have one position.
+    /// Why the page must not be delivered: two of its rows share a position.
     pub(super) repeated: Option<String>,
 }
 
 impl Answer {
-    /// Returns an answer of which nothing has been read.
+    /// Returns an empty answer.
     pub(super) fn new(rows_max: usize) -> Self {
         Self { rows_max, ..Self::default() }
     }
 
-    /// Returns one for the rows of a window.
+    /// Returns an empty answer for the rows of a window.
     pub(super) fn of(window: FetchWindow<'_>) -> Self {
         Self { is_range: window.upto.is_some(), ..Self::new(window.rows_max) }
     }
 
-    /// Whether the plan refused a row, so that the error of reading it is none.
+    /// Whether the plan stopped reading, so that the resulting error is not a real one.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
 
-    /// Whether there are rows behind those that were kept.
+    /// Whether there are rows after those that were kept.
     pub(super) fn has_more(&self) -> bool {
         self.more || self.is_cut()
     }
 
-    /// Refuses an answer with two rows at one position, and one whose first row has a value over the
-    /// limit; rows before such a value are delivered.
+    /// Rejects an answer with two rows at one position, and one whose first row has a value over the limit.
+    /// Rows before such a value are delivered.
     pub(super) fn check_rows(&self) -> Result<(), FetchError> {
         if let Some(reason) = &self.repeated {
             return Err(unique_key::not_unique(reason));
@@ -155,7 +155,7 @@ impl Answer {
 }
 
 impl Plan {
-    /// Checks the settings against the table's columns and writes the statements.
+    /// Checks the settings against the table's columns, and builds the statements.
     pub(super) fn new(
         settings: &SourceSettings,
         read: Reading<'_>,
@@ -169,7 +169,7 @@ impl Plan {
         if let Some(cursor) = &cursor {
             cursor.fits(mode).map_err(|needed| {
                 configuration(format!(
-                    "cursor column `{}` of `{origin}` is of type `{}`, mode `{mode}` needs {needed}",
+                    "cursor column `{}` of `{origin}` is of type `{}`, but mode `{mode}` needs {needed}",
                     cursor.name, cursor.type_name
                 ))
             })?;
@@ -178,7 +178,7 @@ impl Plan {
             settings.key.iter().map(|name| find(Role::Key, name)).collect::<Result<Vec<_>, _>>()?;
         if let Some(column) = key.iter().find(|column| !column.can_be_key()) {
             return Err(configuration(format!(
-                "key column `{}` of `{origin}` is of type `{}`, which cannot be a key of a checkpoint: name \
+                "key column `{}` of `{origin}` is of type `{}`, which cannot be part of a checkpoint: set \
                  another as `SOURCE__KEY`",
                 column.name, column.type_name
             )));
@@ -200,9 +200,9 @@ impl Plan {
         let forms = read.iter().map(CellForm::of_column).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
         let schema = Schema::of(&read, &ordering);
-        let gone = settings.soft_delete.as_deref();
-        let gone = gone.map(|name| find(Role::SoftDelete, name)).transpose()?;
-        let names_read = read.iter().chain(&cursor).chain(&gone);
+        let soft_delete = settings.soft_delete.as_deref();
+        let soft_delete = soft_delete.map(|name| find(Role::SoftDelete, name)).transpose()?;
+        let names_read = read.iter().chain(&cursor).chain(&soft_delete);
         let mut names_read: Vec<String> = names_read.map(|column| quote(&column.name)).collect();
         names_read.sort_unstable();
         names_read.dedup();
@@ -237,8 +237,8 @@ impl Plan {
         })
     }
 
-    /// Prepares for keys whose equality only the server can judge: a unique index rules out equal ones as long
-    /// as it exists; without one the server compares the rows of each page.
+    /// Prepares for keys whose equality only the server can decide. A unique index rules out equal ones as
+    /// long as it exists. Without one the server compares the rows of each page.
     pub(super) fn of_unique_key(mut self, is_unique: bool) -> Self {
         if self.cursor.is_none() || !self.key.iter().any(Column::equates_loosely) {
             return self;
@@ -253,17 +253,17 @@ impl Plan {
         self
     }
 
-    /// Returns the statement that asks which table it is; `None` for what is none.
+    /// Returns the identity query; `None` without an identity.
     pub(super) fn identify(&self) -> Option<String> {
         (!self.identify.is_empty()).then(|| format!("SELECT {};", self.identify.join(", ")))
     }
 
-    /// Whether the answer to [`Self::identify`] says that the index is gone that made the rows unique.
+    /// Whether the answer to [`Self::identify`] shows that the unique index is gone.
     pub(super) fn lost_index(&self, cells: &[Value]) -> bool {
         self.relies_on_index && cells.last() != Some(&Value::Int(1))
     }
 
-    /// Leaves the upper bound out of the statements.
+    /// Removes the upper bound from the statements.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn without_bound(self) -> Self {
         Self { unbounded: true, ..self }
@@ -284,8 +284,8 @@ impl Plan {
         Ok((self.text(&read, Bounds::of(window)), self.params(window)?))
     }
 
-    /// Returns the same with a statement ahead of it that says which table it is, and one after it that
-    /// describes the columns by which the rows were read. Where the text depends on bounds alone, it is made once for all windows that have them.
+    /// Returns the same, preceded by the identity query and followed by a description of the columns by which
+    /// the rows were read. If the text depends on the bounds alone, it is built once per kind of window.
     pub(super) fn whole_statement(
         &self,
         window: FetchWindow<'_>,
@@ -333,7 +333,7 @@ impl Plan {
         Ok(params)
     }
 
-    /// Returns what is read; `None` where changes are.
+    /// Returns what to read; `None` under change tracking.
     pub(super) fn untracked(&self) -> Option<Read<'_>> {
         Some(Read {
             table: &self.quoted,
@@ -350,12 +350,12 @@ impl Plan {
         })
     }
 
-    /// One row more than wanted: it says whether there is more.
+    /// One row more than requested: it shows whether more rows follow.
     pub(super) fn rows_param(window: FetchWindow<'_>) -> Param {
         Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    /// As many rows as are wanted, and not one more.
+    /// Exactly as many rows as requested.
     pub(super) fn count_param(window: FetchWindow<'_>) -> Param {
         Param::BigInt(i64::try_from(window.rows_max).unwrap_or(i64::MAX))
     }
@@ -379,19 +379,19 @@ impl Plan {
             CursorMode::IntegerPk => Param::BigInt(cursor.integer_value().map_err(wrong)?),
             CursorMode::ChangeTracking => Param::Text(cursor.value.clone()),
         });
-        // A position without a key lies behind all rows that have its cursor.
+        // A position without a key is after all rows with its cursor.
         if !cursor.key.is_empty() {
             params.extend(self.key_values(cursor)?.into_iter().map(|value| value.param));
         }
         Ok(())
     }
 
-    /// Returns how many rows like those of the answer will fit into a batch.
+    /// Returns how many rows of this size fit into a batch.
     pub(super) fn rows_that_fit(&self, answer: &Answer) -> Option<usize> {
         self.guard.rows_that_fit(answer.rows.len(), answer.json.len())
     }
 
-    /// Returns the rows, unless the server is not the one that the checkpoint is of.
+    /// Returns the rows, unless the server is not that of the checkpoint.
     pub(super) fn finish(
         &self,
         answer: Answer,
@@ -409,7 +409,7 @@ impl Plan {
             CursorMode::TimestampPk | CursorMode::ChangeTracking => None,
         };
         answer.check_rows()?;
-        // Of an answer that was not read to its end nothing is concluded.
+        // Nothing is concluded from an answer that was not read to its end.
         let remember = remember.filter(|_| !answer.is_cut());
         let lag = lag(self.mode, &answer.head, &answer.rows, window.after);
         let more = answer.has_more();
@@ -425,7 +425,8 @@ impl Plan {
         })
     }
 
-    /// Returns what to keep with a position that an operator sets, or confirms where there is something `kept`.
+    /// Returns the state to store with a position that an operator sets, or confirms if there is `kept`
+    /// state.
     pub(super) fn anchor(&self, identity: &Identity, kept: Option<&SourceState>) -> Anchor {
         let mut anchor = Anchor::default();
         if let Some(kept) = kept {
@@ -437,7 +438,7 @@ impl Plan {
             if self.mode == CursorMode::ChangeTracking {
                 anchor.state = tracking::anchored(kept);
             }
-            // Marks are forgotten: they go by the clock of the server that they were taken from.
+            // Marks are dropped: they depend on the clock of the server that they came from.
             let schema = self.schema.facts().into_iter();
             let schema = schema.filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
             anchor.state.extend(schema);
@@ -447,7 +448,7 @@ impl Plan {
         anchor
     }
 
-    /// Moves the marks on, unless the table's numbers were taken back.
+    /// Advances the marks, unless the table's numbers were reset.
     fn marks_after(
         &self,
         head: &[Value],
@@ -467,7 +468,7 @@ impl Plan {
                 self.table
             )));
         }
-        // Of the past nothing is noted.
+        // Nothing is recorded for a range of the past.
         if self.settle_ms == 0 || window.upto.is_some() {
             return Ok(None);
         }
@@ -476,7 +477,7 @@ impl Plan {
     }
 }
 
-/// Checks that the database has not gone back behind the checkpoint.
+/// Checks that the database has not gone back to before the checkpoint.
 fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchError> {
     let Some(after) = window.after else { return Ok(()) };
     let [_, Value::Int(last)] = head else {
@@ -488,27 +489,30 @@ fn check_version(head: &[Value], window: FetchWindow<'_>) -> Result<(), FetchErr
             "the checkpoint is at rowversion `{version}`, the database's last one is \
              `{last}`: it was restored or replaced, and rows could be missed"
         ))),
-        // A cursor that cannot be read has been refused before the statement was sent.
+        // An invalid cursor was rejected before the statement was sent.
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
 pub(super) fn unexpected(head: &[Value], wanted: &str) -> FetchError {
-    FetchError::new(ErrorKind::Internal, format!("the server told {head:?} instead of {wanted}"))
+    FetchError::new(
+        ErrorKind::Internal,
+        format!("the server returned {head:?} instead of {wanted}"),
+    )
 }
 
-/// Says that a table has no columns, which means that there is none.
+/// A table without columns does not exist.
 pub(super) fn not_found(table: &Origin) -> FetchError {
     configuration(format!(
-        "table `{table}` not found, or no right to see it: check its name and the database, and grant \
+        "table `{table}` not found, or the login may not see it: check its name and the database, and grant \
          SELECT on it"
     ))
 }
 
-/// Says that a checkpoint is of another mode than the source.
+/// A checkpoint of another mode than the source.
 pub(super) fn other_mode(cursor: &Cursor, mode: CursorMode, poller: &str) -> String {
     format!(
-        "the checkpoint is of mode `{}`, the source of `{mode}`: restore the mode; or {}",
+        "the checkpoint has mode `{}`, but the source has `{mode}`: restore the mode; or {}",
         cursor.mode,
         restart_in_source(poller)
     )
@@ -521,18 +525,18 @@ fn configuration(reason: impl Into<String>) -> FetchError {
 fn settle_ms(settle: Duration, cursor: Option<&Column>) -> Result<i32, FetchError> {
     let millis = settle.as_millis() + u128::from(cursor.map_or(0, Column::rounding_ms));
     i32::try_from(millis).map_err(|error| {
-        let reason = format!("the settle window is `{settle:?}`, must be at most 24 days");
+        let reason = format!("the settle window is `{settle:?}`, but must be at most 24 days");
         FetchError { source: Some(error.into()), ..configuration(reason) }
     })
 }
 
-/// Returns how far behind a read was, by what the server told of itself before it.
+/// Returns how far behind a read was, according to the server's values before it.
 fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -> Lag {
     let number = |at: &str| at.parse::<RowVersion>().ok().map(|version| version.0);
     match (mode, head) {
         (CursorMode::RowVersion, [Value::Int(hi), Value::Int(last)]) => {
             let unsigned = |n: &i64| u64::from_be_bytes(n.to_be_bytes());
-            // The bound itself is the oldest open writer's, or the next one to be given out.
+            // The bound is the oldest open writer's rowversion, or the next one to be allocated.
             let (newest, last) = (unsigned(hi).saturating_sub(1), unsigned(last));
             let at = after.and_then(|after| number(&after.value));
             Lag {
@@ -562,7 +566,7 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
     }
 }
 
-/// Returns how old a row is; zero where there is none.
+/// Returns the age of a row; zero if there is none.
 fn age(now: &str, first: Option<&Value>) -> Option<Duration> {
     let Some(Value::Text(first)) = first else { return Some(Duration::ZERO) };
     let age = decode::millis(now)? - decode::millis(first)?;

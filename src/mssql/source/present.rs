@@ -1,4 +1,4 @@
-//! Where a source ends now: for a poller that is to start with what comes next.
+//! The current end of a source: for a poller that starts with new changes.
 
 use highwater_engine::cursor::{Cursor, CursorError, CursorMode, KeyValues, RowVersion};
 use highwater_engine::error::ErrorKind;
@@ -14,7 +14,7 @@ use super::plan::{Plan, unexpected};
 use super::zone::now;
 
 impl Plan {
-    /// Returns the statement that asks for the end.
+    /// Returns the statement that queries the end.
     pub(super) fn present_statement(&self) -> (String, Vec<Param>) {
         let Some(cursor) = &self.cursor else {
             let object = literal(&self.quoted);
@@ -42,19 +42,19 @@ impl Plan {
         }
     }
 
-    /// Whatever is stamped from now on has to lie behind it, also where the type rounds down.
+    /// Anything stamped from now on has to be after it, even if the type rounds down.
     fn behind_param(&self, cursor: &Column) -> Param {
         Param::Int(self.settle_ms.saturating_add(cursor.grain_ms()))
     }
 
-    /// Reads the answer; `None` where nothing was ever there.
+    /// Reads the answer; `None` if the source has never had a row.
     pub(super) fn present(&self, answer: &[Value]) -> Result<Option<Cursor>, FetchError> {
         let key = KeyValues::new();
         let data = |error: CursorError| FetchError::new(ErrorKind::Internal, error.to_string());
         match (self.mode, answer) {
             (CursorMode::ChangeTracking, answer) => self.tracked_present(answer).map(Some),
             (CursorMode::RowVersion, [Value::Int(hi)]) => {
-                // All below belong to transactions that have ended.
+                // All rows below belong to transactions that have ended.
                 let hi = u64::from_be_bytes(hi.to_be_bytes());
                 Ok(Some(Cursor::row_version(RowVersion(hi.saturating_sub(1)), key)))
             }
@@ -63,7 +63,7 @@ impl Plan {
             }
             (CursorMode::IntegerPk, [Value::Int(max)]) => Ok(Some(Cursor::integer(*max, key))),
             (CursorMode::IntegerPk, [Value::Null]) => Ok(None),
-            (_, answer) => Err(unexpected(answer, "where it ends now")),
+            (_, answer) => Err(unexpected(answer, "its current end")),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The text of a fetch. Pure: names come quoted, values are parameters.
 //!
-//! # Why so
+//! # Design
 //!
-//! The upper bound is taken in a statement of its own, before the read's snapshot exists; inside the
-//! `SELECT` it might be evaluated later, and rows that commit in between would be lost. What the
-//! server says of itself (its last rowversion, its clock) is a first result of its own, since it is
-//! needed most when there are no rows. The lower bound leads with a plain `>=`, which is what makes it
-//! one seek in an index over cursor and key.
+//! The upper bound is read in its own statement, before the snapshot of the read exists. Inside the `SELECT`
+//! it might be evaluated later, and rows that commit in between would be lost. The server's own values (its
+//! last rowversion, its clock) are a separate first result, since they are needed most when there are no
+//! rows. The lower bound leads with a plain `>=`, which makes it a single seek in an index over cursor and
+//! key.
 
 use highwater_engine::cursor::{Cursor, CursorMode};
 use highwater_engine::partition::Partition;
@@ -21,13 +21,13 @@ use super::partition;
 use super::variant::Base;
 use super::zone::now;
 
-/// Name of the column with the leading part of a row's position.
+/// Alias of the column with the leading part of a row's position.
 pub(super) const CURSOR_ALIAS: &str = "__cursor";
 
-/// Name of the column that says whether the server considers a row's position equal to that of the row before.
+/// Alias of the column with the server's comparison of a row's position with the previous one.
 pub(super) const SAME_ALIAS: &str = "__same";
 
-/// What is read, apart from the window.
+/// What to read, apart from the window.
 #[derive(Debug)]
 pub(super) struct Read<'a> {
     /// Quoted name of the table or view.
@@ -37,21 +37,21 @@ pub(super) struct Read<'a> {
     pub(super) key: &'a [Column],
     /// The select list, without the cursor.
     pub(super) select: &'a [String],
-    /// The condition that a row counts as deleted.
+    /// The condition under which a row counts as deleted.
     pub(super) deleted: Option<&'a str>,
     pub(super) filter: Option<&'a Filter>,
-    /// The part of the keys whose rows are read.
+    /// The partition to read.
     pub(super) partition: Option<Partition>,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
     /// The types of the bounds' key values.
     pub(super) bases: Bases,
-    /// The quoted names of all columns that are read, where each row is to say if the server considers its position
-    /// equal to that of the row before.
+    /// The quoted names of all columns that are read, if the server compares each row's position with the
+    /// previous one.
     pub(super) same_of: Option<&'a [String]>,
 }
 
-/// Types that key values of bounds have of their own, in the order of the key; empty where columns have theirs.
+/// Types of key values in bounds, in the order of the key; empty if values have the types of their columns.
 #[derive(Debug, Default)]
 pub(super) struct Bases {
     pub(super) after: Vec<Option<Base>>,
@@ -76,23 +76,23 @@ impl Bounds {
     }
 }
 
-/// How a bound is given.
+/// The kind of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
-    /// There is none.
+    /// No bound.
     Nothing,
     /// A row: cursor and key.
     Row,
-    /// A cursor alone: behind all rows that have it.
+    /// A cursor alone: after all rows with it.
     Cursor,
 }
 
 impl Read<'_> {
     /// Returns the batch of statements for windows with these bounds.
     ///
-    /// `@P1` is the number of rows; in the modes that wait, `@P2` is the settle window in milliseconds;
-    /// in integer mode `@P3` to `@P5` are the marks. Then follow, for each bound, the cursor and the
-    /// values of the key, and at last the values of the filter.
+    /// `@P1` is the number of rows; in modes with a settle window, `@P2` is the window in milliseconds; in
+    /// integer mode `@P3` to `@P5` are the marks. The cursor and the key values of each bound follow, then
+    /// the values of the filter.
     pub(super) fn text(&self, bounds: Bounds) -> String {
         let cursor = format!("t.{}", quote(&self.cursor.name));
         let mut params = Params(match self.mode {
@@ -104,7 +104,7 @@ impl Read<'_> {
         conditions.extend(self.lower(bounds.after, &mut params));
         conditions.extend(self.upper(bounds.upto, &mut params));
         match self.mode {
-            // Rows that are read again had settled when they were first read, by whatever window then.
+            // Rows that are read again had settled when they were first read, whatever the window was then.
             CursorMode::TimestampPk | CursorMode::IntegerPk if bounds.upto != Reach::Nothing => {}
             CursorMode::RowVersion | CursorMode::TimestampPk => {
                 conditions.push(format!("{cursor} < @hi"));
@@ -115,13 +115,13 @@ impl Read<'_> {
         conditions.extend(self.of_partition());
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
-        // A column may be in the order once only.
+        // A column may appear only once in the order.
         let key = self.key.iter().filter(|column| *column != self.cursor);
         let key = key.map(|column| format!("t.{}", quote(&column.name)));
         let sorted: Vec<String> = std::iter::once(cursor.clone()).chain(key).collect();
         let (conditions, order) = (conditions.join("\nAND "), sorted.join(", "));
         let rows = format!("{} AS t\nWHERE {conditions}\nORDER BY {order}", self.table);
-        // Rows are compared within the page, so that the server need not put all of them in order.
+        // Rows are compared within the page, so that the server need not sort all of them.
         let (top, same, rows) = match self.same_of {
             None => ("TOP (@P1) ", String::new(), rows),
             Some(columns) => {
@@ -140,12 +140,12 @@ impl Read<'_> {
         )
     }
 
-    /// Returns the condition that rows belong to the part that is read.
+    /// Returns the condition that rows belong to the partition.
     fn of_partition(&self) -> Option<String> {
         self.partition.map(|partition| partition::condition(partition, self.key, "t"))
     }
 
-    /// Returns the condition that rows lie up to a position.
+    /// Returns the condition that rows are at or before a position.
     fn upper(&self, reach: Reach, params: &mut Params) -> Option<String> {
         match reach {
             Reach::Nothing => None,
@@ -157,7 +157,7 @@ impl Read<'_> {
         }
     }
 
-    /// Returns the condition that rows lie behind a position.
+    /// Returns the condition that rows are after a position.
     fn lower(&self, reach: Reach, params: &mut Params) -> Option<String> {
         match reach {
             Reach::Nothing => None,
@@ -169,17 +169,16 @@ impl Read<'_> {
         }
     }
 
-    /// Returns the conditions of a range that lies in the past, and the columns by which its rows are in
-    /// order.
+    /// Returns the conditions of a range of the past, and the columns that order its rows.
     ///
-    /// `first` is the number of the first parameter: for each bound the cursor and the values of the key,
-    /// and at last the values of the filter.
+    /// `first` is the number of the first parameter: the cursor and the key values of each bound, then the
+    /// values of the filter.
     pub(super) fn past(&self, bounds: Bounds, first: usize) -> (String, Vec<String>) {
         let mut params = Params(first - 1);
         let mut conditions: Vec<String> =
             self.lower(bounds.after, &mut params).into_iter().collect();
         conditions.extend(self.upper(bounds.upto, &mut params));
-        // A bound leaves them out by itself.
+        // A bound excludes NULL by itself.
         if conditions.is_empty() && self.cursor.nullable {
             conditions.push(format!("t.{} IS NOT NULL", quote(&self.cursor.name)));
         }
@@ -192,7 +191,7 @@ impl Read<'_> {
         (conditions.join("\nAND "), order.collect())
     }
 
-    /// Returns the statements before the read: the upper bound, and what the server says of itself.
+    /// Returns the statements before the read: the upper bound, and the server's own values.
     fn head(&self) -> String {
         match self.mode {
             CursorMode::RowVersion => "DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();\n\
@@ -209,7 +208,7 @@ impl Read<'_> {
         }
     }
 
-    /// The highest number is read before the clock: all that lie below it were taken earlier.
+    /// The highest number is read before the clock: all lower numbers were allocated earlier.
     fn integer_head(&self) -> String {
         let last = if self.cursor.identity {
             format!("CAST(IDENT_CURRENT({}) AS BIGINT)", literal(self.table))
@@ -230,12 +229,12 @@ impl Read<'_> {
         )
     }
 
-    /// Returns the leading part of a row's position, in the form that is carried.
+    /// Returns the leading part of a row's position, in its transport form.
     pub(super) fn leading_value(&self) -> String {
         self.cursor_value(&format!("t.{}", quote(&self.cursor.name)))
     }
 
-    /// Returns the cursor in the form that is carried: a number, or the server's own text.
+    /// Returns the cursor in its transport form: a number, or the server's own text.
     fn cursor_value(&self, cursor: &str) -> String {
         match self.mode {
             CursorMode::RowVersion | CursorMode::IntegerPk => format!("CAST({cursor} AS BIGINT)"),
@@ -266,8 +265,8 @@ impl Read<'_> {
     }
 }
 
-/// Returns the column that says whether the row before has the same values in `order`, by their collations and
-/// types.
+/// Returns the column that shows whether the previous row has the same values in `order`, according to their
+/// collations and types.
 fn same_as_before(order: &[String]) -> String {
     let over = format!("OVER (ORDER BY {})", order.join(", "));
     let equal = order.iter().map(|column| format!("LAG({column}) {over} = {column}"));
@@ -275,16 +274,16 @@ fn same_as_before(order: &[String]) -> String {
     format!(", CASE WHEN {equal} THEN 1 ELSE 0 END AS [{SAME_ALIAS}]")
 }
 
-/// Returns the column that tells deleted rows from others.
+/// Returns the column that distinguishes deleted rows.
 pub(super) fn operation(deleted: &str) -> String {
     format!("CASE WHEN {deleted} THEN N'D' ELSE N'U' END AS [__op]")
 }
 
-/// Returns the condition that a row lies on one side of a position, given as columns and their values
-/// from the leading one on.
+/// Returns the condition that a row is on one side of a position, given as columns and their values, the
+/// leading one first.
 ///
-/// `operators` are those for any column but the last, for the last, and for the leading comparison,
-/// which is the one the index seeks by.
+/// `operators` are those for all columns but the last, for the last, and for the leading comparison, which
+/// the index seeks by.
 pub(super) fn bound(columns: &[(String, String)], [strict, last, leading]: [&str; 3]) -> String {
     let mut ways = Vec::new();
     let mut equal = String::new();
@@ -294,7 +293,7 @@ pub(super) fn bound(columns: &[(String, String)], [strict, last, leading]: [&str
             "" => format!("{column} {operator} {value}"),
             equal => format!("({equal}{column} {operator} {value})"),
         });
-        // The leading comparison says the first one's equality already.
+        // The leading comparison already implies equality of the first column.
         if index > 0 {
             equal = format!("{equal}{column} = {value} AND ");
         }
@@ -307,7 +306,7 @@ pub(super) fn bound(columns: &[(String, String)], [strict, last, leading]: [&str
     }
 }
 
-/// Numbers parameters in the order in which they are bound.
+/// Numbers parameters in the order of binding.
 struct Params(usize);
 
 impl Params {

@@ -1,10 +1,10 @@
-//! How large a range of the past is, and where it can be divided.
+//! Counts a range of the past, and finds where it can be divided into windows.
 //!
-//! # Why so
+//! # Design
 //!
-//! A range is divided by rows, not by what its cursor spans: numbers and times lie close together where
-//! much was written. The end of a window is the last of its rows, found by one seek over as many entries of
-//! the index as the window has rows; all windows together read the range once, and no row is sent but those.
+//! A range is divided by rows, not by the span of its cursor: numbers and times are dense where much was
+//! written. The end of a window is its last row, found by one seek over as many index entries as the window
+//! has rows. All windows together read the range once, and only their last rows are sent.
 
 use highwater_engine::error::ErrorKind;
 use highwater_engine::event::Operation;
@@ -32,12 +32,12 @@ impl Mssql {
         let counted = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
         if tracked {
             let (sql, params) = plan.present_statement();
-            let told = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
-            plan.check_kept(window, told.first().map(Vec::as_slice).unwrap_or_default())?;
+            let present = connection.query(&sql, &params, |row| Ok(values(&row))).await?;
+            plan.check_kept(window, present.first().map(Vec::as_slice).unwrap_or_default())?;
         }
         match counted.first().map(Vec::as_slice) {
             Some([Value::Int(rows)]) => Ok(u64::try_from(*rows).unwrap_or(0)),
-            other => Err(unexpected(other.unwrap_or_default(), "how many rows there are")),
+            other => Err(unexpected(other.unwrap_or_default(), "the number of rows")),
         }
     }
 
@@ -60,10 +60,10 @@ impl Mssql {
 }
 
 impl Plan {
-    /// Returns the statement and parameters that count the rows of a window, but at most so many.
+    /// Returns the statement and parameters that count the rows of a window, up to its limit.
     fn past_count(&self, window: FetchWindow<'_>) -> Result<(String, Vec<Param>), FetchError> {
         let (conditions, _order, params) = self.past(window)?;
-        // All rows of the table have none.
+        // A range of all rows has no conditions.
         let where_ = if conditions.is_empty() { conditions } else { format!("WHERE {conditions}") };
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) 1 AS [__one] FROM {} AS t\n\
@@ -73,14 +73,13 @@ impl Plan {
         Ok((sql, params))
     }
 
-    /// Returns the statement and parameters that read the last of the first rows of a window: its key, then
-    /// its cursor.
+    /// Returns the statement and parameters that read the last row of a window: its key, then its cursor.
     fn past_last(&self, window: FetchWindow<'_>) -> Result<(String, Vec<Param>), FetchError> {
         let (conditions, order, params) = self.past(window)?;
-        let Some(read) = self.untracked() else { return Err(undivided()) };
+        let Some(read) = self.untracked() else { return Err(cannot_divide()) };
         let key: Vec<&str> =
             self.key_at.iter().filter_map(|at| self.select.get(*at)).map(String::as_str).collect();
-        // As they are carried, values need not be in the order of the columns.
+        // In their transport form, values need not sort like the columns.
         let carried =
             key.iter().zip(0..).map(|(value, at)| format!("{} AS [__k{at}]", bare(value)));
         let sorted = order.iter().zip(0..).map(|(column, at)| format!("{column} AS [__o{at}]"));
@@ -105,7 +104,7 @@ impl Plan {
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<String>, Vec<Param>), FetchError> {
-        let Some(read) = self.untracked() else { return Err(undivided()) };
+        let Some(read) = self.untracked() else { return Err(cannot_divide()) };
         let read = Read { bases: self.bases(window)?, ..read };
         let (conditions, order) = read.past(Bounds::of(window), 2);
         let mut params = vec![Self::count_param(window)];
@@ -117,7 +116,7 @@ impl Plan {
         Ok((conditions, order, params))
     }
 
-    /// Returns position and key of a row of which nothing else is read.
+    /// Returns position and key of a row, of which nothing else is read.
     fn place(&self, mut cells: Vec<Value>) -> Result<(Value, Vec<Value>), SqlError> {
         let position = cells.pop().unwrap_or(Value::Null);
         for (cell, at) in cells.iter_mut().zip(&self.key_at) {
@@ -132,7 +131,7 @@ impl Plan {
     }
 }
 
-/// Returns an item of a select list without the name that it is given there.
+/// Returns an item of a select list without its alias.
 fn bare(item: &str) -> &str {
     match item.rfind(" AS [") {
         Some(at) if !item.starts_with("t.") => item.get(..at).unwrap_or(item),
@@ -140,7 +139,7 @@ fn bare(item: &str) -> &str {
     }
 }
 
-fn undivided() -> FetchError {
+fn cannot_divide() -> FetchError {
     let reason = "changes cannot be divided into windows: use one window";
     FetchError::new(ErrorKind::Configuration, reason)
 }
@@ -155,7 +154,7 @@ mod tests {
     use crate::source::query::{Bases, Reach};
 
     #[test]
-    fn an_item_is_known_by_its_expression() {
+    fn an_item_is_reduced_to_its_expression() {
         for (item, expression) in [
             ("t.[id]", "t.[id]"),
             ("CAST(t.[a] AS varbinary(max)) AS [a]", "CAST(t.[a] AS varbinary(max))"),
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_ends_at_a_position_or_behind_all_rows_of_its_cursor() {
+    fn a_range_ends_at_a_position_or_after_all_rows_with_its_cursor() {
         let cursor = column("rv", "timestamp");
         let key = [column("id", "int")];
         let read = Read {

@@ -1,4 +1,4 @@
-//! Rows of the driver without a server: for tests that count what reading them costs.
+//! Reads driver rows without a server, for tests that measure the cost of reading them.
 
 use tiberius::TokenRow;
 
@@ -11,16 +11,16 @@ use super::describe::Column;
 use super::origin::{self, Origin};
 use super::plan::{Answer, Plan, Reading};
 
-/// A table that was described, and whose rows come from the caller.
+/// A described table whose rows come from the caller.
 #[derive(Debug)]
 pub struct Sampled(Plan);
 
 impl Sampled {
-    /// Returns the table with these columns: the name of each, its type, and its length in bytes.
+    /// Returns a table with these columns: name, type, and length in bytes.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the settings do not fit the columns, or leave the mode open.
+    /// [`FetchError`] if the settings do not match the columns, or leave the mode open.
     pub fn new(
         settings: &SourceSettings,
         columns: &[(&str, &str, i64)],
@@ -30,7 +30,7 @@ impl Sampled {
         let origin = Origin::of(settings).map_err(configuration)?;
         let filter = origin::filter(settings).map_err(configuration)?;
         let choice = Choice::of(settings)?;
-        let choice = choice.ok_or_else(|| configuration("name the mode".to_owned()))?;
+        let choice = choice.ok_or_else(|| configuration("set the mode".to_owned()))?;
         let reading = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
         let column = |(name, type_name, max_length): &(&str, &str, i64)| Column {
             name: (*name).to_owned(),
@@ -47,11 +47,11 @@ impl Sampled {
         Ok(Self(Plan::new(settings, reading, &described)?))
     }
 
-    /// Reads rows as a fetch does; each has the delivered columns, then the cursor.
+    /// Reads rows like a fetch; each has the delivered columns, then the cursor.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if a row does not have the cells that are asked for.
+    /// [`FetchError`] if a row does not have the expected cells.
     pub fn read(&self, rows: Vec<TokenRow<'static>>) -> Result<Rows, FetchError> {
         let mut answer = Answer::new(rows.len());
         for row in rows {

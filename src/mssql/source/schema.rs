@@ -1,15 +1,15 @@
-//! Which columns a poller reads, and of which types: kept so that a change is noticed. Pure.
+//! The columns that a poller reads, and their types. Retained so that a change is noticed. Pure.
 //!
-//! # Why so
+//! # Design
 //!
-//! A column that is added or retyped while a poller runs has to be seen before a row of the new form is
-//! delivered in the old one, since that row may not change again. So the server describes the columns
-//! behind the rows of each fetch, and rows that were read by another description are read anew.
+//! A column that is added or retyped while a poller runs must be noticed before a row of the new form is
+//! delivered in the old one, since that row may not change again. So the server describes the columns after
+//! the rows of each fetch, and rows that were read by another description are read again.
 //!
-//! A hash of the columns is kept in the state document, so that a change is noticed across restarts, and the
-//! columns by name and type, as far as they have room, so that a message can name the change. A second hash
-//! is of what orders the rows: to read on by a key or cursor that orders differently than when
-//! the checkpoint was made could skip rows, whatever the settings say.
+//! The state document retains a hash of the columns, so that a change is noticed across restarts. It also
+//! retains names and types, as far as there is room, so that a message can name the change. A second hash
+//! covers what orders the rows: continuing with a key or cursor that orders differently than when the
+//! checkpoint was made could skip rows, whatever the settings are.
 
 use serde_json::Value as Json;
 
@@ -18,20 +18,20 @@ use highwater_engine::source::RetainedState;
 
 use super::describe::Column;
 
-/// Hash of the columns that were last delivered.
+/// Hash of the columns of the last delivery.
 const COLUMNS: &str = "columns";
 /// Hash of what orders the rows.
 const ORDER: &str = "order";
-/// Names and types of the columns that were last delivered, for messages.
+/// Names and types of the columns of the last delivery, for messages.
 const LIST: &str = "column_types";
-/// How many of them are not listed.
+/// Number of columns that are not listed.
 const UNLISTED: &str = "columns_unlisted";
-/// About how many bytes of a state document the list may take.
+/// Approximate bytes of a state document that the list may use.
 const LIST_BYTES_MAX: usize = 4_096;
-/// What a line of the list has beside a name and a type.
+/// Bytes of a list entry besides name and type.
 const LINE_BYTES: usize = 16;
 
-/// What is read, as far as a change of it matters.
+/// What is read, as far as changes matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Schema {
     /// Names and types of the columns that are read.
@@ -40,28 +40,30 @@ pub(super) struct Schema {
     order_hash: String,
 }
 
-/// What a state document says of a schema.
+/// How the schema compares with a state document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It is the one that was delivered last, or none was.
+    /// The schema of the last delivery, or there was none.
     Same,
-    /// Other columns were delivered last.
+    /// The last delivery had other columns.
     Changed,
-    /// The checkpoint was made by another order.
+    /// The checkpoint was made in another order.
     Reordered,
 }
 
 impl Schema {
-    /// Returns the schema of the columns `read`, which are ordered by the columns `ordering`.
+    /// Returns the schema of the columns `read`, ordered by the columns `ordering`.
     pub(super) fn of(read: &[Column], ordering: &[&Column]) -> Self {
-        let columns: Vec<_> =
-            read.iter().map(|column| (column.name.clone(), column.declared_whole())).collect();
+        let columns: Vec<_> = read
+            .iter()
+            .map(|column| (column.name.clone(), column.declared_with_collation()))
+            .collect();
         let order: Vec<_> =
             ordering.iter().map(|column| (column.name.clone(), column.order())).collect();
         Self { columns_hash: hash(&columns), order_hash: hash(&order), columns }
     }
 
-    /// Returns what a state document says.
+    /// Compares with a state document.
     pub(super) fn known(&self, state: &SourceState) -> Known {
         let differs = |name, hash: &str| {
             state.get(name).and_then(Json::as_str).is_some_and(|known| known != hash)
@@ -72,20 +74,20 @@ impl Schema {
         if differs(COLUMNS, &self.columns_hash) { Known::Changed } else { Known::Same }
     }
 
-    /// Whether rows lie in the order in which they lay by `earlier`.
+    /// Whether rows have the same order as with `earlier`.
     pub(super) fn orders_as(&self, earlier: &Self) -> bool {
         self.order_hash == earlier.order_hash
     }
 
-    /// Returns in words how this differs from `earlier`; empty where it does not.
+    /// Describes the differences from `earlier`; empty if there are none.
     pub(super) fn changes_from(&self, earlier: &Self) -> String {
         changes(&earlier.columns, &self.columns, 0)
     }
 
-    /// Returns in words how this differs from what a state document says was delivered last.
+    /// Describes the differences from the last delivery, according to a state document.
     pub(super) fn changes_since(&self, state: &SourceState) -> String {
         let Some(Json::Object(listed)) = state.get(LIST) else {
-            return "the earlier ones are not known by name".to_owned();
+            return "the names of the earlier columns are unknown".to_owned();
         };
         let text = |declared: &Json| declared.as_str().unwrap_or_default().to_owned();
         let listed: Vec<_> =
@@ -94,8 +96,7 @@ impl Schema {
         changes(&listed, &self.columns, unlisted)
     }
 
-    /// Returns the columns by name and type for a state document, as many as have room there, and how
-    /// many have none.
+    /// Returns as many columns, by name and type, as fit into a state document, and the number of the rest.
     fn listed(&self) -> (Json, u64) {
         let mut list = serde_json::Map::new();
         let mut room = LIST_BYTES_MAX;
@@ -110,8 +111,8 @@ impl Schema {
         (Json::Object(list), unlisted)
     }
 
-    /// Returns what to remember, with this beside what the mode asks for: once rows are `delivered` by it
-    /// that were not before. Without that only what the mode asks for is kept with what is known.
+    /// Returns the state to retain: that of the mode, with this schema if rows were `delivered` by it for the
+    /// first time. Otherwise the mode's state is combined with the known schema.
     pub(super) fn kept(
         &self,
         remember: Option<RetainedState>,
@@ -135,7 +136,7 @@ impl Schema {
         Some(remember)
     }
 
-    /// Returns what a state document keeps of this; `None` for what it must not have.
+    /// Returns the fields that a state document retains; `None` for those it must not have.
     pub(super) fn facts(&self) -> [(&'static str, Option<Json>); 4] {
         let (list, unlisted) = self.listed();
         [
@@ -147,7 +148,7 @@ impl Schema {
     }
 }
 
-/// Returns in words how columns have changed, of which `unlisted` more are not known by name.
+/// Describes how columns changed; the names of `unlisted` more are unknown.
 fn changes(before: &[(String, String)], after: &[(String, String)], unlisted: u64) -> String {
     let find = |columns: &[(String, String)], name: &str| {
         columns.iter().find(|(other, _)| other == name).map(|(_, declared)| declared.clone())
@@ -155,7 +156,7 @@ fn changes(before: &[(String, String)], after: &[(String, String)], unlisted: u6
     let (mut added, mut retyped) = (Vec::new(), Vec::new());
     for (name, declared) in after {
         match find(before, name) {
-            // It may be one of those that are not listed.
+            // It may be one of the unlisted columns.
             None if unlisted > 0 => {}
             None => added.push(format!("`{name} {declared}`")),
             Some(earlier) if earlier != *declared => {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_by_name_and_type() {
+    fn changes_are_described_by_name_and_type() {
         let before =
             schema(&[column("id", "int", 4), column("a", "nvarchar", 18), column("b", "date", 3)]);
         let after = schema(&[
@@ -228,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_named_across_processes_as_far_as_columns_have_room() {
+    fn changes_are_described_across_processes_as_far_as_columns_fit() {
         let kept = |schema: &Schema| schema.kept(None, &SourceState::new(), true).unwrap().state;
         let before = schema(&[column("id", "int", 4), column("b", "date", 3)]);
         let after = schema(&[column("id", "int", 4), column("c", "int", 4)]);
         assert_eq!(after.changes_since(&kept(&before)), "added: `c int`; removed: `b`");
         let mut old = kept(&before);
         old.remove(LIST);
-        assert_eq!(after.changes_since(&old), "the earlier ones are not known by name");
-        // The document of an earlier version gets the list with its next write.
+        assert_eq!(after.changes_since(&old), "the names of the earlier columns are unknown");
+        // A document of an earlier version gets the list with its next write.
         assert!(before.kept(None, &old, true).unwrap().state.contains_key(LIST));
         let wide = |type_name: &str, last: &str| {
             let many = (0..1_000).map(|n| column(&format!("c{n}"), type_name, 4));
@@ -252,12 +253,12 @@ mod tests {
         );
         let text = wide("bigint", "a").changes_since(&listed);
         assert!(text.starts_with("`c0` was `int`, is now `bigint`; "), "{text}");
-        // A list that has room again has no remainder.
+        // A list that fits again has no remainder.
         assert!(!before.kept(None, &listed, true).unwrap().state.contains_key(UNLISTED));
     }
 
     #[test]
-    fn what_orders_rows_may_only_change_where_their_order_stays() {
+    fn key_and_cursor_may_only_change_if_the_order_stays_the_same() {
         let order = |column: &Column| schema(std::slice::from_ref(column));
         let other = |mut column: Column| {
             column.collation = Some("Latin1_General_BIN2".to_owned());
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_is_remembered_beside_what_the_mode_asks_for() {
+    fn the_delivered_schema_is_retained_along_with_the_mode_state() {
         let before = schema(&[column("id", "int", 4)]);
         let after = schema(&[column("id", "bigint", 8)]);
         let text = schema(&[column("id", "nvarchar", 8)]);
@@ -302,15 +303,15 @@ mod tests {
         assert_eq!(after.known(&kept.state), Known::Changed);
         assert_eq!(text.known(&kept.state), Known::Reordered);
         let marks = || SourceState::from_iter([("settled".to_owned(), "7".into())]);
-        let asked = |at_once| Some(RetainedState { state: marks(), at_once });
-        // What is known is carried on, also where nothing was delivered.
-        let both = after.kept(asked(true), &kept.state, false).unwrap();
+        let requested = |at_once| Some(RetainedState { state: marks(), at_once });
+        // The known schema is carried along, even if nothing was delivered.
+        let both = after.kept(requested(true), &kept.state, false).unwrap();
         assert_eq!((both.at_once, before.known(&both.state)), (true, Known::Same));
         assert_eq!(both.state["settled"], "7");
-        let news = after.kept(asked(false), &kept.state, true).unwrap();
+        let news = after.kept(requested(false), &kept.state, true).unwrap();
         assert_eq!(after.known(&news.state), Known::Same);
         assert_eq!(before.known(&news.state), Known::Changed);
-        // What the mode knows stays as it is.
+        // The state of the mode is unchanged.
         let known = marks().into_iter().chain(kept.state).collect();
         assert_eq!(after.kept(None, &known, true).unwrap().state["settled"], "7");
     }

@@ -9,11 +9,11 @@ use highwater_engine::trace::span;
 
 use super::{Mssql, sql_error};
 
-/// The port that goes without saying.
+/// The default port, which the conventions leave out.
 const PORT: u16 = 1433;
 
 impl Mssql {
-    /// Returns the span of one read. The statement is not in it: a filter may hold values.
+    /// Returns the span of one read. It omits the statement, since a filter may contain values.
     pub(super) fn fetch_span(&self) -> Span {
         let connection = &self.settings.connection;
         let port = i64::from(connection.port);
@@ -42,7 +42,7 @@ impl Mssql {
     }
 }
 
-/// Notes on a span what came of its read; returns what it failed with, as the conventions want it told.
+/// Records the result of a read on its span; returns the error in the form of the conventions.
 pub(super) fn note(span: &Span, result: &Result<Rows, FetchError>) -> Option<String> {
     match result {
         Ok(rows) => {

@@ -1,16 +1,16 @@
-//! Mode `change_tracking`: first the rows that the table has, then what has changed since.
+//! Mode `change_tracking`: first the rows of the table, then the changes since.
 //!
-//! # Why so
+//! # Design
 //!
-//! Versions are given at the commit, so no change can appear later below a version that was current:
-//! that version is read first and bounds the read. Each changed key comes once, with its last version;
-//! if it changes again in between, it has left the range and comes with the later one. A row that a
-//! filter keeps out is told apart from one that was deleted by the change itself.
+//! Versions are assigned at commit, so no change can appear later below a version that was current. That
+//! version is read first, and bounds the read. Each changed key is returned once, with its last version; if
+//! it changes again in between, it leaves the range and is returned with the later one. The change itself
+//! distinguishes a deleted row from one that the filter excludes.
 //!
-//! What is older than the retention is cleaned up, and the server answers as if nothing had happened.
-//! So the lowest version that may still be asked for is read *after* the changes: if it has passed
-//! what was asked for, nothing of the answer is used. Since it also moves on while a table rests, the
-//! version up to which all is known is kept in the document and renewed now and then.
+//! Changes older than the retention are cleaned up, and the server does not report that. So the lowest valid
+//! version is read *after* the changes: if it is above the requested one, the answer is discarded. It also
+//! advances while a table is idle, so the version up to which everything is known is stored in the document,
+//! and updated from time to time.
 
 use std::sync::Arc;
 
@@ -32,20 +32,20 @@ use super::partition;
 use super::plan::{Answer, Plan, unexpected};
 use super::query::{bound, operation};
 
-/// Up to which version all changes were delivered.
+/// The version up to which all changes were delivered.
 const COMPLETE_TO: &str = "complete_to";
-/// When that was noted, by the server's clock.
+/// When that was recorded, by the server's clock.
 const NOTED_AT: &str = "noted_at";
 /// The version of a change.
 const VERSION: &str = "c.SYS_CHANGE_VERSION";
-/// Operators of the condition that a row lies behind a position.
+/// Operators of the condition that a row is after a position.
 const AFTER: [&str; 3] = [">", ">", ">="];
-/// Operators of the condition that a row lies up to a position.
+/// Operators of the condition that a row is at or before a position.
 const UPTO: [&str; 3] = ["<", "<=", "<="];
-/// How often a resting table's version is noted anew; far less than any sensible retention.
+/// How often the version of an idle table is recorded; far below any sensible retention.
 const NOTED_EVERY_MS: i64 = 300_000;
 
-/// Text and parameters of a statement while they are put together.
+/// Parameters of a statement under construction.
 struct Statement {
     params: Vec<Param>,
 }
@@ -65,14 +65,14 @@ impl Statement {
     }
 }
 
-/// Where a fetch begins and ends.
+/// Where a fetch starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     after: Option<TrackedPosition>,
     upto: Option<TrackedPosition>,
     /// Whether rows of the table are read.
     rows: bool,
-    /// Changes later than this version are read.
+    /// Changes after this version are read.
     changes_since: Option<i64>,
 }
 
@@ -86,10 +86,10 @@ impl Range {
             return Ok(Self { after, upto, rows: true, changes_since: None });
         };
         let in_rows = at.phase == TrackedPhase::Snapshot;
-        // All of a version's changes may have one number: those behind the key are still to come.
-        let whole = in_rows || window.after.is_some_and(|cursor| cursor.key.is_empty());
-        let since = if whole { at.version } else { at.version - 1 };
-        // Once changes up to a version are known, the table's rows were read to their end.
+        // All changes of a version may share its number: those after the key are still to come.
+        let complete = in_rows || window.after.is_some_and(|cursor| cursor.key.is_empty());
+        let since = if complete { at.version } else { at.version - 1 };
+        // If changes up to a version are known, the table's rows were read completely.
         let rows = in_rows && (ends_in_rows || known.is_none_or(|known| known < at.version));
         let changes_since = (!ends_in_rows).then(|| known.map_or(since, |known| since.max(known)));
         Ok(Self { after, upto, rows, changes_since })
@@ -119,10 +119,10 @@ impl Plan {
         Ok((parts.join("\n"), statement.params))
     }
 
-    /// Returns the statement that has to follow an answer which was not read to its end; `None` where
-    /// nothing is missing.
+    /// Returns the statement that has to follow an answer that was not read to its end; `None` if nothing is
+    /// missing.
     ///
-    /// What says whether the changes were all kept comes last, so a cut answer is without it.
+    /// The version that shows whether all changes were retained comes last, so a cut answer lacks it.
     pub(super) fn missing_statement(&self, answer: &Answer) -> Option<String> {
         (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
     }
@@ -169,7 +169,7 @@ impl Plan {
         ))
     }
 
-    /// Reads changes in the order of their versions, with the rows as they are now.
+    /// Reads changes in the order of their versions, with the current rows.
     fn changes_text(
         &self,
         window: FetchWindow<'_>,
@@ -179,7 +179,7 @@ impl Plan {
     ) -> Result<String, FetchError> {
         let (from, gone) = self.changes_from(window, range, since, statement)?;
         let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
-        // Behind rows that fill a page, changes would be read in vain.
+        // If rows fill the page, the changes after them would be read for nothing.
         let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
         Ok(format!(
             "{condition}SELECT TOP (@P1) {}, {VERSION} AS [__version], {}\n\
@@ -190,7 +190,7 @@ impl Plan {
         ))
     }
 
-    /// Returns where the changes of a window are, and the condition that one is of a row that is gone.
+    /// Returns the `FROM` clause for the changes of a window, and the condition that a change's row is gone.
     fn changes_from(
         &self,
         window: FetchWindow<'_>,
@@ -207,7 +207,8 @@ impl Plan {
             let at = at.filter(|at| at.phase == TrackedPhase::Changes);
             let Some((cursor, at)) = cursor.zip(at) else { continue };
             if cursor.key.is_empty() {
-                // Behind it lie the changes that are asked for; up to it lie all of its version.
+                // A lower bound without a key is covered by the requested version; an upper bound includes
+                // all of its version.
                 if operators == UPTO {
                     let at = statement.bind(Param::BigInt(at.version));
                     conditions.push(format!("{version} <= {at}"));
@@ -218,7 +219,7 @@ impl Plan {
             columns.extend(self.bound_key("c", cursor, statement)?);
             conditions.push(bound(&columns, operators));
         }
-        // By the change, as a deleted row has no key of its own.
+        // By the key of the change, since a deleted row has no other.
         conditions.extend(self.of_partition("c"));
         let same: Vec<String> = self
             .key_names_of("t")
@@ -232,7 +233,7 @@ impl Plan {
             self.key_names_of("t").first().map_or("NULL", String::as_str)
         );
         if let Some(filter) = &self.filter {
-            // Inside, its columns can be none but the table's.
+            // In a subquery, so that its columns can only be the table's.
             conditions.push(format!(
                 "({gone} OR EXISTS (SELECT 1 FROM {} AS t WHERE {same} AND {}))",
                 self.quoted,
@@ -248,8 +249,8 @@ impl Plan {
         Ok((from, gone))
     }
 
-    /// Returns the statement and parameters that count the changes of a window, but at most so many. One
-    /// that begins at the beginning is of all rows of the table.
+    /// Returns the statement and parameters that count the changes of a window, up to its limit. A window
+    /// from the beginning counts all rows of the table.
     pub(super) fn tracked_count(
         &self,
         window: FetchWindow<'_>,
@@ -259,7 +260,10 @@ impl Plan {
         }
         let range = Range::of(window, &self.poller)?;
         let since = range.changes_since.ok_or_else(|| {
-            FetchError::new(ErrorKind::Configuration, "the window holds rows of the first reading")
+            FetchError::new(
+                ErrorKind::Configuration,
+                "the window contains rows of the initial snapshot",
+            )
         })?;
         let mut statement = Statement { params: vec![Self::count_param(window)] };
         let (from, _gone) = self.changes_from(window, range, since, &mut statement)?;
@@ -281,7 +285,7 @@ impl Plan {
         (sql, statement.params)
     }
 
-    /// Makes sure that the changes of a window were still kept when `answer` was given, after it was read.
+    /// Checks that the changes of a window were still retained when `answer` was given, after they were read.
     pub(super) fn check_kept(
         &self,
         window: FetchWindow<'_>,
@@ -295,8 +299,8 @@ impl Plan {
             Verdict::Expired(since) => Err(FetchError::new(
                 ErrorKind::Data,
                 format!(
-                    "changes of `{}` after version `{since}` are wanted, and they are kept from version \
-                     `{kept_since}` on only: begin at `{kept_since}` or later",
+                    "changes of `{}` after version `{since}` are needed, but they are kept only from version \
+                     `{kept_since}` on: start at `{kept_since}` or later",
                     self.table
                 ),
             )),
@@ -304,12 +308,12 @@ impl Plan {
         }
     }
 
-    /// Returns the condition that keys behind `alias` belong to the part that is read.
+    /// Returns the condition that keys, qualified with `alias`, belong to the partition.
     fn of_partition(&self, alias: &str) -> Option<String> {
         self.partition.map(|partition| partition::condition(partition, &self.key, alias))
     }
 
-    /// Returns the key columns, each with the expression of its value in a position.
+    /// Returns the key columns, each with the expression for its value in a position.
     fn bound_key(
         &self,
         alias: &str,
@@ -324,7 +328,7 @@ impl Plan {
         Ok(self.key_names_of(alias).into_iter().zip(values).collect())
     }
 
-    /// Returns the rows, unless what follows the checkpoint is no longer there.
+    /// Returns the rows, unless changes after the checkpoint are no longer available.
     pub(super) fn tracked_rows(
         &self,
         answer: Answer,
@@ -334,11 +338,11 @@ impl Plan {
         let (current, now) = match answer.head.as_slice() {
             [Value::Int(current), Value::Text(now)] => (*current, now.as_str()),
             [Value::Null, _] => return Err(self.not_tracked(range)),
-            head => return Err(unexpected(head, "its current version of changes")),
+            head => return Err(unexpected(head, "its current change version")),
         };
-        // Without it nothing is delivered, whatever else has come.
+        // Without it nothing is delivered, whatever else was read.
         let Some(Value::Int(kept_since)) = answer.tail else {
-            // For a missing right the server says `NULL`, too: only if tracking is off, rows are lost.
+            // The server also returns `NULL` for a missing permission; rows are lost only if tracking is off.
             return Err(if answer.identity.is_untracked() {
                 self.not_tracked(range)
             } else {
@@ -350,7 +354,7 @@ impl Plan {
             Verdict::Expired(since) => return Err(self.expired(since, kept_since)),
             Verdict::TakenBack(at) => return Err(Self::taken_back(at, current)),
         }
-        // A batch that is read again has the positions that it had.
+        // Rows of a batch that is read again keep their positions.
         let started = range.after.or(range.upto).map_or(current, |at| at.version);
         answer.check_rows()?;
         let more = answer.has_more();
@@ -363,13 +367,16 @@ impl Plan {
             };
             row.position = Value::Text(at.to_string());
         }
-        // Only a fetch that ended where the table's changes end knows them all.
-        let whole = !more && range.upto.is_none() && range.changes_since.is_some();
-        let remember =
-            if whole { noted(window.state, range, current, now, rows.is_empty()) } else { None };
+        // Only a fetch that reached the end of the changes knows all of them.
+        let complete = !more && range.upto.is_none() && range.changes_since.is_some();
+        let remember = if complete {
+            recorded(window.state, range, current, now, rows.is_empty())
+        } else {
+            None
+        };
         let more = more || (!rows.is_empty() && unread(range));
-        // Before the first clean-up the oldest version is where tracking began. The distance to that says
-        // nothing about how soon changes are lost: a clean-up moves by age, and has not begun.
+        // Before the first cleanup the oldest version is where tracking started. The distance to it does not
+        // show how soon changes are lost: cleanup goes by age, and has not started.
         let cleaned_to =
             Some(kept_since).filter(|kept| answer.identity.tracked_from() != Some(*kept));
         let since = |from: i64, to: i64| u64::try_from(to.saturating_sub(from)).unwrap_or(0);
@@ -382,7 +389,7 @@ impl Plan {
         Ok(Rows { columns, json, rows, more, lag, remember, ..Rows::default() })
     }
 
-    /// Returns the position behind all changes so far, from what the server said of its versions.
+    /// Returns the position after all current changes, from the server's versions.
     pub(super) fn tracked_present(&self, answer: &[Value]) -> Result<Cursor, FetchError> {
         let [Value::Int(version), Value::Int(_)] = answer else {
             return Err(FetchError::new(ErrorKind::Configuration, self.tracking_advice()));
@@ -393,7 +400,7 @@ impl Plan {
 
     fn expired(&self, since: i64, kept_since: i64) -> FetchError {
         FetchError::rows_lost(format!(
-            "changes of `{}` were delivered up to version `{since}`, and are kept from version `{kept_since}` on only: \
+            "changes of `{}` were delivered up to version `{since}`, and are kept from version `{kept_since}` on: \
              some were cleaned up before they were read; raise `CHANGE_RETENTION`",
             self.table
         ))
@@ -401,12 +408,12 @@ impl Plan {
 
     fn taken_back(at: i64, current: i64) -> FetchError {
         FetchError::rows_lost(format!(
-            "the checkpoint is at version `{at}` of the changes, the database's current one is `{current}`: it was \
+            "the checkpoint is at change version `{at}`, but the database's current one is `{current}`: it was \
              restored or replaced, and rows could be missed"
         ))
     }
 
-    /// Says that there are no changes to be read: to somebody who begins, or to somebody who had some.
+    /// Changes are not tracked: a settings error for a new poller, a loss for one with a position.
     fn not_tracked(&self, range: Range) -> FetchError {
         let advice = self.tracking_advice();
         match range.after {
@@ -417,8 +424,8 @@ impl Plan {
 
     fn tracking_advice(&self) -> String {
         format!(
-            "changes of `{}` are not tracked, or there is no right to see them: run `ALTER TABLE {} ENABLE \
-             CHANGE_TRACKING`, and let a DBA run `GRANT VIEW CHANGE TRACKING ON {} TO [user]`, or choose another mode",
+            "changes of `{}` are not tracked, or the login may not see them: run `ALTER TABLE {} ENABLE \
+             CHANGE_TRACKING`, and have a DBA run `GRANT VIEW CHANGE TRACKING ON {} TO [user]`, or choose another mode",
             self.table, self.quoted, self.quoted
         )
     }
@@ -427,20 +434,20 @@ impl Plan {
 /// Reports that changes are no longer tracked.
 pub(super) fn lost_tracking(reason: &str) -> FetchError {
     FetchError::rows_lost(format!(
-        "{reason}; what changes while tracking is off is not known, also after it is on again"
+        "{reason}; changes made while tracking is off stay unknown, even after it is on again"
     ))
 }
 
-/// Whether there can be more although no row says so: changes are read after the table's rows only.
+/// Whether there can be more although no row shows it: changes are read only after the table's rows.
 fn unread(range: Range) -> bool {
     range.rows && range.changes_since.is_none() && range.upto.is_none()
 }
 
-/// What the server's versions say of a position.
+/// What the server's versions mean for a position.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Good,
-    /// Changes later than this version are not all kept.
+    /// Changes after this version are not all retained.
     Expired(i64),
     /// The position is at a version that the database has not reached.
     TakenBack(i64),
@@ -450,7 +457,7 @@ fn verdict(range: Range, current: i64, kept_since: i64) -> Verdict {
     if let Some(at) = range.after.filter(|at| at.version > current) {
         return Verdict::TakenBack(at.version);
     }
-    // Rows that are still being read will need the changes since they began to be.
+    // A poller still reading the table will need the changes since it started.
     let since = range.changes_since.or(range.after.map(|at| at.version));
     match since.filter(|since| *since < kept_since) {
         Some(since) => Verdict::Expired(since),
@@ -458,8 +465,8 @@ fn verdict(range: Range, current: i64, kept_since: i64) -> Verdict {
     }
 }
 
-/// Returns what to remember of changes that are known up to `current`.
-fn noted(
+/// Returns the state to retain once changes are known up to `current`.
+fn recorded(
     state: &SourceState,
     range: Range,
     current: i64,
@@ -471,8 +478,8 @@ fn noted(
     let recent = noted_at
         .zip(decode::millis(now))
         .is_some_and(|(then, now)| (then..then + NOTED_EVERY_MS).contains(&now));
-    // A table that rests is noted now and then, at once: no other write may come for days. That its
-    // rows were read to their end is worth a note, but no write.
+    // For an idle table the version is stored from time to time, at once: there may be no other write for
+    // days. The end of the table's rows is worth recording, but not worth a write.
     let due = current > since && !recent;
     if is_empty && !due && !range.rows {
         return None;
@@ -484,7 +491,7 @@ fn noted(
     Some(RetainedState { state, at_once: is_empty && due })
 }
 
-/// Returns what stays true of `kept` while the position stays.
+/// Returns the part of `kept` that stays valid while the position stays.
 pub(super) fn anchored(kept: &SourceState) -> SourceState {
     let known = kept.iter().filter(|(name, _)| [COMPLETE_TO, NOTED_AT].contains(&name.as_str()));
     known.map(|(name, value)| (name.clone(), value.clone())).collect()

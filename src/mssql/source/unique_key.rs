@@ -1,13 +1,13 @@
-//! Rows are identified by cursor and key. Where two rows share both, paging loses one of them.
+//! Rows are identified by cursor and key. If two rows share both, paging loses one of them.
 //!
-//! The next page starts after the position of the last row, so a second row at that position is never
-//! read. The server orders equal positions next to each other: comparing each row with the one before it,
-//! the extra row after the page included, finds every such pair before anything is delivered. A row that
-//! is inserted after its twin was delivered cannot be found this way; only a unique index prevents it.
+//! The next page starts after the position of the last row, so a second row at that position is never read.
+//! The server orders equal positions next to each other. So comparing each row with the previous one,
+//! including the extra row after the page, finds every such pair before anything is delivered. A row that is
+//! inserted after its duplicate was delivered cannot be found this way; only a unique index prevents it.
 //!
-//! Which texts are equal is up to the collation, and values of some types are equal in several forms. Where no
-//! unique index covers such a key, the server itself compares each row with the one before it. Where one does,
-//! each fetch asks whether it still exists.
+//! The collation decides which texts are equal, and values of some types are equal in several forms. If no
+//! unique index covers such a key, the server compares each row with the previous one. If one does, each
+//! fetch checks that it still exists.
 
 use highwater_engine::error::ErrorKind;
 use highwater_engine::source::{FetchError, Row};
@@ -21,30 +21,30 @@ use super::examine::index;
 use super::plan::Plan;
 use super::{Mssql, values};
 
-/// Most characters of a value that an error shows.
+/// Most characters of a value in an error.
 const SHOWN_CHARS_MAX: usize = 60;
-/// Whether the object that `@P1` names is a view.
+/// Whether the object `@P1` is a view.
 pub(super) const IS_VIEW: &str = "SELECT COUNT(*) AS n FROM sys.objects AS o \
      WHERE o.object_id = OBJECT_ID(@P1) AND o.type = N'V'";
 
 impl Column {
-    /// Whether the server may consider two values equal whose forms differ by more than [`Self::equates`] knows.
+    /// Whether the server may consider two values equal that [`Self::equates`] considers different.
     pub(super) fn equates_loosely(&self) -> bool {
         let is_binary = self.collation.as_deref().is_some_and(|name| name.contains("_BIN"));
         matches!(self.type_name.as_str(), "sql_variant" | "datetimeoffset")
             || (self.is_text() && !is_binary)
     }
 
-    /// Whether the server considers two values of the column equal, as far as its collation's name tells.
+    /// Whether the server considers two values of the column equal, judging by its collation's name.
     fn equates(&self, one: &Value, other: &Value) -> bool {
         match (one, other) {
             (Value::Text(one), Value::Text(other)) if self.is_text() => {
-                // Trailing blanks never count in a comparison.
+                // Trailing blanks are ignored in comparisons.
                 let (one, other) = (one.trim_end_matches(' '), other.trim_end_matches(' '));
                 one == other
                     || self.lower_case(one).is_some_and(|one| Some(one) == self.lower_case(other))
             }
-            // The shorter one is compared as if padded with zeros.
+            // The shorter value is compared as if padded with zeros.
             (Value::Bytes(one), Value::Bytes(other)) => {
                 let (short, long) =
                     if one.len() < other.len() { (one, other) } else { (other, one) };
@@ -54,10 +54,10 @@ impl Column {
         }
     }
 
-    /// Returns a text in lower case as the collation has it; `None` where the case counts.
+    /// Returns a text in lower case, by the rules of the collation; `None` if it is case-sensitive.
     fn lower_case(&self, text: &str) -> Option<String> {
         let collation = self.collation.as_deref().filter(|name| name.contains("_CI_"))?;
-        // There `I` is the capital of a dotless letter, and `i` has a capital with a dot.
+        // In these, `I` is the capital of a dotless letter, and `i` has a capital with a dot.
         let is_turkic = ["Turkish_", "Azeri_"].iter().any(|name| collation.starts_with(name));
         Some(if is_turkic {
             text.replace('I', "ı").replace('İ', "i").to_lowercase()
@@ -110,8 +110,8 @@ impl Plan {
         cursor.into_iter().chain(key).map(|column| column.name.as_str()).collect()
     }
 
-    /// Returns the column that says whether a unique index still covers cursor and key: it may be dropped at
-    /// any time, and duplicates may come right after.
+    /// Returns the column that shows whether a unique index still covers cursor and key: it may be dropped at
+    /// any time, and duplicates may follow at once.
     pub(super) fn still_unique(&self) -> String {
         let names: Vec<String> = self.identity().into_iter().map(literal).collect();
         format!(
@@ -147,19 +147,19 @@ pub(super) fn not_unique(reason: &str) -> FetchError {
     FetchError::new(ErrorKind::Configuration, reason)
 }
 
-/// What is known about the uniqueness of positions.
+/// Facts about the uniqueness of positions.
 enum Uniqueness {
     /// An index guarantees it.
     Guaranteed,
     /// No index of the table does.
     NoIndex,
-    /// The object is a view, whose tables decide.
+    /// The object is a view, so its tables decide.
     View,
 }
 
 impl Mssql {
-    /// Returns whether a unique index covers cursor and key. `warns` is for one of several parts, which warns where
-    /// none does. A catalogue that cannot be read must not stop the poller.
+    /// Returns whether a unique index covers cursor and key. `warns` is set for one of several partitions,
+    /// which then logs if there is none. A catalogue that cannot be read must not stop the poller.
     pub(super) async fn check_unique_key(
         &self,
         connection: &mut Connection,
@@ -167,7 +167,7 @@ impl Mssql {
         plan: &Plan,
         warns: bool,
     ) -> bool {
-        // Of the usual table, the description has told already.
+        // For most tables the description has the answer already.
         if plan.has_primary_key() {
             return true;
         }
@@ -209,14 +209,14 @@ impl Mssql {
         }
     }
 
-    /// Warns that nothing on the server keeps two rows from having the same position.
+    /// Warns that the server does not keep two rows from having the same position.
     pub(super) fn say_no_unique_index(&self, plan: &Plan) {
         let poller = self.settings.poller.as_str();
         let (table, columns) = (&plan.table, plan.identity().join("`, `"));
         tracing::warn!(
             event = "key_without_unique_index",
             poller.name = poller,
-            "No unique index on `{table}` covers `{columns}`, by which poller `{poller}` identifies rows: \
+            "No unique index on `{table}` covers `{columns}`, which poller `{poller}` uses to identify rows: \
              a tick that reads two rows with the same values fails, and a row inserted after its \
              duplicate was delivered is missed; add a unique index, or set `SOURCE__KEY` to columns \
              that have one"
@@ -244,7 +244,7 @@ impl Mssql {
         Ok(Some(Uniqueness::NoIndex))
     }
 
-    /// Reports once that the server cannot tell whether the key of a query or view is unique.
+    /// Reports once that the server cannot show whether the key of a query or view is unique.
     pub(super) fn say_key_not_checked(&self, what: &str) {
         let poller = self.settings.poller.as_str();
         let key = self.settings.key.join("`, `");
@@ -293,7 +293,7 @@ mod tests {
         }
         assert!(binary.equates(&text("a"), &text("a ")), "trailing blanks never count");
         assert!(!binary.equates(&text("a"), &text("A")));
-        // Text forms of other types are compared as they are.
+        // Text forms of other types are compared unchanged.
         assert!(!column("date", None).equates(&text("1 "), &text("1")));
         let bytes = |bytes: &[u8]| Value::Bytes(bytes.to_vec());
         assert!(column("varbinary", None).equates(&bytes(&[1]), &bytes(&[1, 0, 0])));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut_in_the_error() {
+    fn a_long_value_is_truncated_in_the_error() {
         assert_eq!(shown(&Value::Int(7)), "7");
         let long = shown(&Value::Text("ä".repeat(200)));
         assert_eq!(long.chars().count(), SHOWN_CHARS_MAX + 1);

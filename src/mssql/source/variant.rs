@@ -1,41 +1,41 @@
-//! `sql_variant`: each value has a type of its own, which its JSON form has in front. Pure.
+//! `sql_variant`: each value has its own type, which prefixes its JSON form. Pure.
 //!
-//! The form is one text, `type:value`, such as `decimal(9, 2):1.50`. The server writes it: the driver knows
+//! The form is one text, `type:value`, such as `decimal(9, 2):1.50`. The server produces it: the driver knows
 //! neither the declared type nor the collation of such a value, and reads money as a binary fraction.
-//! Floating-point numbers are written with all the digits that they can need, and cut here to those that
-//! read back as the same number.
+//! Floating-point numbers are written with all digits that they may need, and shortened here to the digits
+//! that read back as the same number.
 //!
-//! On the way back, as part of a key, the type has to stand in the statement: no parameter can name one. A
-//! checkpoint can be edited by hand, so nothing of its text gets there: the type is read by a list of those
-//! that there are, written anew from what was read, and the value goes beside the statement as a parameter.
+//! On the way back, as part of a key, the type has to be part of the statement, since no parameter can
+//! contain one. A checkpoint can be edited by hand, so none of its text gets there: the type is matched
+//! against a list of known types and written out again, and the value is sent as a parameter.
 
 use highwater_engine::value::Value;
 
 use crate::connection::Param;
 use crate::ident;
 
-/// Most characters of a key's text that an error shows.
+/// Most characters of a key's text in an error.
 const SHOWN_CHARS_MAX: usize = 60;
-/// Longest value of bytes, or of text in a code page.
+/// Longest value of bytes, or of text with a code page.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/sql-variant-transact-sql>
 const BYTES_MAX: u16 = 8_000;
 /// Longest value of Unicode text, in UTF-16 units.
 const UNITS_MAX: u16 = 4_000;
 /// Most digits of a `decimal`.
 const PRECISION_MAX: u16 = 38;
-/// Digits behind the point that style 126 writes at most.
+/// Most decimal places that style 126 writes.
 const FRACTION_DIGITS_MAX: usize = 7;
 
-/// The type of one value, as a statement has to say it.
+/// The type of one value, as a statement has to state it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Base {
     declared: String,
-    /// Of text only, which is ordered by it before anything else.
+    /// For text only, which is ordered by it before anything else.
     collation: Option<String>,
 }
 
 impl Base {
-    /// Returns the expression that makes a variant of the parameter `value`.
+    /// Returns the expression that converts the parameter `value` to a variant.
     pub(super) fn cast(&self, value: &str) -> String {
         let collate = self.collation.as_ref().map(|name| format!(" COLLATE {name}"));
         let (collate, declared) = (collate.unwrap_or_default(), &self.declared);
@@ -47,12 +47,12 @@ impl Base {
 ///
 /// # Errors
 ///
-/// What is wrong with the text, and what was expected.
+/// The problem of the text, and the expected form.
 pub(super) fn parameter(text: &str) -> Result<(Base, Param), String> {
     read(text).ok_or_else(|| {
         let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
         format!(
-            "`{shown}` is no value of a `sql_variant`, which has its type in front, as in \
+            "`{shown}` is not a `sql_variant` value, which has its type as prefix, as in \
              `decimal(9, 2):-1.50`"
         )
     })
@@ -75,13 +75,13 @@ fn read(text: &str) -> Option<(Base, Param)> {
     Some((Base { declared, collation: collation.map(str::to_owned) }, param))
 }
 
-/// Reads `9` and `9, 2`, without signs or blanks.
+/// Parses `9` and `9, 2`, without signs or blanks.
 fn numbers(sizes: &str) -> Option<Vec<u16>> {
     let number = |digits: &str| digits.parse().ok().filter(|_| are_digits(digits));
     sizes.split(", ").map(number).collect()
 }
 
-/// The length of what varies is left at the longest: the value is the same, and there are fewer statements.
+/// Variable-length types get their maximum length: the value is the same, and there are fewer statements.
 fn of_text(name: &str, sizes: &[u16], value: &str) -> Option<(String, Param)> {
     let &[length] = sizes else { return None };
     let longest = match name {
@@ -89,7 +89,7 @@ fn of_text(name: &str, sizes: &[u16], value: &str) -> Option<(String, Param)> {
         "nchar" | "nvarchar" => UNITS_MAX,
         _ => return None,
     };
-    // Text that was made longer would be cut, and be another position.
+    // Text longer than its declared length would be truncated, and be another position.
     if length > longest || value.encode_utf16().count() > length.into() {
         return None;
     }
@@ -151,7 +151,7 @@ fn are_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether `0` in the pattern stands for a digit in the text, and all else is alike.
+/// Whether the text matches the pattern, in which `0` stands for any digit.
 fn is_like(text: &str, pattern: &str) -> bool {
     let fits = |(byte, wanted): (u8, u8)| match wanted {
         b'0' => byte.is_ascii_digit(),
@@ -177,7 +177,7 @@ fn is_identifier(text: &str) -> bool {
     text.len() == 36 && text.bytes().enumerate().all(is_hex)
 }
 
-/// Whether text is a number with so many digits, so many of them behind the point.
+/// Whether text is a number with at most this precision and scale.
 fn is_decimal(text: &str, precision: u16, scale: u16) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
@@ -187,7 +187,7 @@ fn is_decimal(text: &str, precision: u16, scale: u16) -> bool {
         && fraction.trim_end_matches('0').len() <= scale.into()
 }
 
-/// Reads bytes in the form `0x00FF`.
+/// Parses bytes in the form `0x00FF`.
 fn bytes(text: &str, length: u16) -> Option<Param> {
     let digits = text.strip_prefix("0x")?.as_bytes();
     let (pairs, rest) = digits.as_chunks::<2>();
@@ -199,7 +199,7 @@ fn bytes(text: &str, length: u16) -> Option<Param> {
     pairs.iter().map(byte).collect::<Option<Vec<u8>>>().map(Param::Bytes)
 }
 
-/// Returns the expression of the form of a column or value, as text.
+/// Returns the expression for the text form of a column or value.
 pub(super) fn expression(of: &str) -> String {
     let property =
         |name: &str, ty: &str| format!("CAST(SQL_VARIANT_PROPERTY({of}, N'{name}') AS {ty})");
@@ -239,7 +239,7 @@ pub(super) fn expression(of: &str) -> String {
     )
 }
 
-/// Returns the form with a floating-point number in the shortest text that reads back the same.
+/// Returns the form with a floating-point number in its shortest exact text.
 pub(super) fn shortest(value: Value) -> Value {
     let Value::Text(text) = &value else { return value };
     let number = match text.split_once(':') {
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_get_the_digits_that_they_need() {
+    fn numbers_are_shortened_to_the_digits_they_need() {
         let cut = |text: &str| shortest(Value::Text(text.to_owned()));
         for (text, expected) in [
             ("float:1.0000000000000001e-001", "float:0.1"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_each_type_goes_back_with_its_type_in_the_statement_and_itself_beside_it() {
+    fn a_value_is_sent_as_a_parameter_with_its_type_in_the_statement() {
         let text = |text: &str| Param::Text(text.to_owned());
         let guid = "abcdef00-0000-0000-0000-000000000001";
         let latin = "SQL_Latin1_General_CP1_CI_AS";
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// What stands in a checkpoint that was damaged, or edited by somebody who means harm.
+    /// Texts of a checkpoint that was damaged, or edited maliciously.
     const HOSTILE: [&str; 67] = [
         "",
         ":",
@@ -398,12 +398,12 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_but_a_known_type_gets_into_a_statement() {
+    fn only_known_types_get_into_a_statement() {
         for form in HOSTILE {
             let error = parameter(form).unwrap_err();
-            assert!(error.contains("is no value of a `sql_variant`"), "{form}: {error}");
+            assert!(error.contains("is not a `sql_variant` value"), "{form}: {error}");
         }
         let long = "x".repeat(200);
-        assert!(parameter(&long).unwrap_err().len() < 200, "an error shows a part of it");
+        assert!(parameter(&long).unwrap_err().len() < 200, "an error shows only a part of it");
     }
 }

@@ -1,15 +1,15 @@
-//! The clock that a time column is filled by, and so the one that its upper bound is taken from.
+//! The clock that fills a time column, which its upper bound must use too.
 //!
-//! # Why so
+//! # Design
 //!
-//! A column without an offset says nothing of its zone. Held against UTC, local times lie hours behind
-//! the bound, which voids the settle window, or hours ahead of it. Where the zone has summer time, its
-//! own clock runs twice through an hour each autumn; one that stays at a fixed offset never goes back.
+//! A column without an offset does not show its zone. Compared with UTC, local times are hours behind the
+//! bound, which voids the settle window, or hours ahead of it. In a zone with daylight saving time, the local
+//! clock repeats an hour each autumn; a clock with a fixed offset never goes back.
 
 use super::describe::Column;
 use crate::source::SourceClock;
 
-/// Returns the expression that tells the time.
+/// Returns the expression for the current time.
 pub(super) fn now(clock: SourceClock) -> String {
     match clock {
         SourceClock::Utc => "SYSUTCDATETIME()".to_owned(),
@@ -18,7 +18,7 @@ pub(super) fn now(clock: SourceClock) -> String {
     }
 }
 
-/// Returns the setting's words for a clock.
+/// Returns the value of the setting for a clock.
 pub(super) fn name(clock: SourceClock) -> String {
     match clock {
         SourceClock::Utc => "utc".to_owned(),
@@ -34,11 +34,11 @@ pub(super) fn offset(minutes: i64) -> String {
     format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
 }
 
-/// Whether the column's times are of `clock`; otherwise what is wrong.
+/// Checks that the column's times can be of `clock`.
 ///
 /// # Errors
 ///
-/// Words for the operator: a column whose times carry their offset needs no clock.
+/// An error for the operator: a column whose times have an offset needs no clock.
 pub(super) fn check(clock: SourceClock, column: &Column) -> Result<(), String> {
     if clock == SourceClock::Utc || column.type_name != "datetimeoffset" {
         return Ok(());
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_clock_is_told_by_the_database() {
+    fn each_clock_is_an_expression_of_the_database() {
         for (clock, expected, words) in [
             (SourceClock::Utc, "SYSUTCDATETIME()", "utc"),
             (SourceClock::Local, "SYSDATETIME()", "local"),

@@ -73,7 +73,7 @@ fn key(name: &str, value: impl Into<serde_json::Value>) -> KeyValues {
 }
 
 #[test]
-fn a_type_without_lossless_form_must_be_left_out() {
+fn a_type_without_lossless_form_must_be_excluded() {
     let error = plan(&settings(CursorMode::RowVersion, "rv")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration);
     assert!(error.reason.contains("column `place` is of type `geography`"), "{error}");
@@ -85,7 +85,7 @@ fn a_type_without_lossless_form_must_be_left_out() {
 }
 
 #[test]
-fn a_page_with_two_rows_at_one_position_is_refused() {
+fn a_page_with_two_rows_at_one_position_is_rejected() {
     let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
     let read = |rows: [(&'static str, i32); 3]| {
         let mut answer = Answer::new(rows.len());
@@ -104,13 +104,13 @@ fn a_page_with_two_rows_at_one_position_is_refused() {
     assert_eq!(read([(noon, 1), (noon, 2), (one, 2)]).unwrap().rows.len(), 3);
     let error = read([(noon, 1), (noon, 2), (noon, 2)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration);
-    let told = "two rows have `at` = \"2020-01-01T12:00:00\", `id` = 2.";
-    assert!(error.reason.contains(told), "{error}");
+    let expected = "two rows have `at` = \"2020-01-01T12:00:00\", `id` = 2.";
+    assert!(error.reason.contains(expected), "{error}");
     assert!(error.reason.contains("GROUP BY [at], [id] HAVING"), "{error}");
 }
 
 #[test]
-fn text_of_half_a_utf_16_unit_is_refused() {
+fn text_with_half_a_utf_16_unit_is_rejected() {
     let columns = Some(vec!["any".to_owned()]);
     let settings = SourceSettings { columns, ..settings(CursorMode::TimestampPk, "at") };
     let plan = plan(&settings).unwrap();
@@ -128,16 +128,16 @@ fn text_of_half_a_utf_16_unit_is_refused() {
 }
 
 #[test]
-fn a_column_that_cannot_order_rows_is_no_key() {
+fn a_column_that_cannot_order_rows_cannot_be_a_key() {
     let key = vec!["place".to_owned()];
     let settings = SourceSettings { key, ..listed(CursorMode::RowVersion, "rv") };
     let error = plan(&settings).unwrap_err();
     assert!(error.reason.contains("key column `place`"), "{error}");
-    assert!(error.reason.contains("name another as `SOURCE__KEY`"), "{error}");
+    assert!(error.reason.contains("set another as `SOURCE__KEY`"), "{error}");
 }
 
 #[test]
-fn a_query_of_another_database_is_read_by_time_only() {
+fn a_query_of_another_database_needs_a_time_based_mode() {
     let text = "SELECT id, rv, at FROM elsewhere.dbo.t";
     let origin = |mode| {
         let relation = Relation::Query(text.to_owned());
@@ -174,7 +174,7 @@ fn parameters_follow_the_order_of_the_text() {
 }
 
 #[test]
-fn the_text_of_a_fetch_is_made_once_for_each_kind_of_window() {
+fn the_text_of_a_fetch_is_built_once_per_kind_of_window() {
     let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
     let row = Cursor::row_version(RowVersion(1), key("ID", 1));
     let bare = Cursor::row_version(RowVersion(1), KeyValues::new());
@@ -194,7 +194,7 @@ fn the_text_of_a_fetch_is_made_once_for_each_kind_of_window() {
 }
 
 #[test]
-fn a_fetch_asks_for_one_row_more_than_a_batch_may_have() {
+fn a_fetch_asks_for_one_row_more_than_a_batch() {
     for (mode, cursor) in [
         (CursorMode::RowVersion, "rv"),
         (CursorMode::TimestampPk, "at"),
@@ -220,14 +220,14 @@ fn a_fetch_asks_for_one_row_more_than_a_batch_may_have() {
 }
 
 #[test]
-fn a_checkpoint_of_another_source_is_refused() {
+fn a_checkpoint_of_another_source_is_rejected() {
     let plan = plan(&listed(CursorMode::RowVersion, "rv")).unwrap();
     let timestamp = Cursor::timestamp("2013-01-01", key("ID", 1)).unwrap();
     let version = |key| Cursor::row_version(RowVersion(1), key);
     for (cursor, expected) in [
         (
             timestamp,
-            "the checkpoint is of mode `timestamp+pk`, the source of `rowversion`: restore the mode; or deliver \
+            "the checkpoint has mode `timestamp+pk`, but the source has `rowversion`: restore the mode; or deliver \
              everything with `highwater reset p to-beginning --new-source --reason \"other rows\"`",
         ),
         (version(key("other", 1)), "no value of type `int` for key column `ID`"),
@@ -243,14 +243,14 @@ fn a_checkpoint_of_another_source_is_refused() {
 }
 
 #[test]
-fn a_settle_window_of_months_is_refused() {
+fn a_settle_window_of_months_is_rejected() {
     let settle = Duration::from_secs(3600 * 24 * 60);
     let settings = SourceSettings { settle, ..listed(CursorMode::TimestampPk, "at") };
     assert!(plan(&settings).unwrap_err().reason.contains("at most 24 days"));
 }
 
 #[test]
-fn an_answer_that_was_cut_moves_no_mark() {
+fn an_answer_that_was_cut_advances_no_mark() {
     let plan = plan(&listed(CursorMode::IntegerPk, "id")).unwrap();
     let state = SourceState::new();
     let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
@@ -263,7 +263,7 @@ fn an_answer_that_was_cut_moves_no_mark() {
 }
 
 #[test]
-fn the_bound_is_left_out_in_every_mode_that_goes_by_one() {
+fn the_bound_can_be_removed_in_every_mode_that_has_one() {
     for (mode, cursor, bound) in [
         (CursorMode::RowVersion, "rv", "t.[rv] < @hi"),
         (CursorMode::TimestampPk, "at", "t.[at] < @hi"),
@@ -285,7 +285,7 @@ fn of_part(partition: Option<(u16, u16)>) -> SourceSettings {
 }
 
 #[test]
-fn every_statement_of_a_part_reads_its_rows_only() {
+fn every_statement_of_a_partition_reads_its_rows_only() {
     let part = plan(&of_part(Some((3, 8)))).unwrap();
     let upto = Cursor::row_version(RowVersion(9), key("ID", 2));
     let read = FetchWindow { after: None, upto: Some(&upto), rows_max: 10, state: &NOTHING };
@@ -306,7 +306,7 @@ fn every_statement_of_a_part_reads_its_rows_only() {
 }
 
 #[test]
-fn number_and_count_of_a_part_are_in_the_fingerprint_and_its_events_are_the_whole_pollers() {
+fn a_partition_is_part_of_the_fingerprint_but_not_of_the_events() {
     let shape = |partition: Option<(u16, u16)>| {
         let settings = SourceSettings { poller: "orders__p3".to_owned(), ..of_part(partition) };
         let choice = Choice::of(&settings).unwrap().unwrap();
@@ -320,7 +320,7 @@ fn number_and_count_of_a_part_are_in_the_fingerprint_and_its_events_are_the_whol
 }
 
 #[test]
-fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
+fn a_key_value_with_its_own_type_has_its_own_statement() {
     let settings =
         SourceSettings { key: vec!["any".to_owned()], ..listed(CursorMode::RowVersion, "rv") };
     let plan = plan(&settings).unwrap();
@@ -331,7 +331,7 @@ fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
     assert!(sql.contains("t.[any] <= CAST(CAST(@P5 AS decimal(9, 2)) AS sql_variant)"), "{sql}");
     let values = [&params[2], &params[4]];
     assert_eq!(values, [&Param::BigInt(5), &Param::Text("1.50".to_owned())]);
-    // Not the one of another type, though its bounds are alike.
+    // Not the statement of another type, though the kinds of bounds are the same.
     for (value, declared) in [("int:5", "int"), ("float:0.5", "float")] {
         let (sql, _) = plan.whole_statement(window(&at(value), None)).unwrap();
         let cast = format!("t.[any] > CAST(CAST(@P3 AS {declared}) AS sql_variant)");
@@ -346,7 +346,7 @@ fn a_key_value_with_a_type_of_its_own_has_a_statement_of_its_own() {
 }
 
 #[test]
-fn the_key_of_a_deleted_row_is_that_of_its_change_throughout() {
+fn the_key_of_a_deleted_row_comes_from_its_change() {
     for name in ["ID", "any"] {
         let settings =
             SourceSettings { key: vec![name.to_owned()], ..listed(CursorMode::RowVersion, "rv") };
@@ -358,7 +358,7 @@ fn the_key_of_a_deleted_row_is_that_of_its_change_throughout() {
 }
 
 #[test]
-fn the_server_is_asked_for_equal_keys_only_where_no_index_rules_them_out() {
+fn the_server_compares_keys_only_if_no_index_rules_out_equal_ones() {
     let by = |key: &str, is_unique: bool| {
         let settings = listed(CursorMode::TimestampPk, "at");
         let settings = SourceSettings { key: vec![key.to_owned()], ..settings };

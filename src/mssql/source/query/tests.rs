@@ -1,4 +1,4 @@
-//! Statements of windows, whole.
+//! Complete statements of windows.
 
 use std::collections::BTreeMap;
 
@@ -174,7 +174,7 @@ fn an_offset_is_read_as_utc() {
 }
 
 #[test]
-fn the_server_says_which_positions_repeat_where_it_is_asked() {
+fn the_server_reports_repeated_positions_on_request() {
     let cursor = column("at", "datetime2", 8, 7);
     let key = [column("k", "sql_variant", 20, 0), cursor.clone()];
     let select = ["t.[k]".to_owned()];

@@ -64,7 +64,7 @@ fn at(text: &str) -> Cursor {
     Cursor::tracked(text.parse().unwrap(), KeyValues::from_iter(key))
 }
 
-fn noted_to(version: &str, noted_at: &str) -> SourceState {
+fn recorded_to(version: &str, noted_at: &str) -> SourceState {
     SourceState::from_iter([
         (COMPLETE_TO.to_owned(), version.into()),
         (NOTED_AT.to_owned(), noted_at.into()),
@@ -81,7 +81,7 @@ fn window<'a>(
 
 fn range(after: Option<&str>, upto: Option<&str>, known: Option<&str>) -> Range {
     let (after, upto) = (after.map(at), upto.map(at));
-    let state = known.map_or_else(SourceState::new, |known| noted_to(known, NOON));
+    let state = known.map_or_else(SourceState::new, |known| recorded_to(known, NOON));
     Range::of(window(after.as_ref(), upto.as_ref(), &state), "p").unwrap()
 }
 
@@ -94,7 +94,7 @@ fn check(filter: Option<&str>, after: Option<&str>, upto: Option<&str>, expected
 }
 
 #[test]
-fn rows_come_first_and_changes_behind_them() {
+fn rows_are_read_first_and_changes_after_them() {
     check(
         None,
         None,
@@ -165,19 +165,19 @@ fn rows_come_first_and_changes_behind_them() {
 }
 
 #[test]
-fn changes_are_asked_for_since_what_is_known_to_be_complete() {
+fn changes_are_requested_since_the_last_complete_version() {
     for (after, upto, known, rows, since) in [
         (None, None, None, true, None),
         (None, Some("snapshot@7"), None, true, None),
         (Some("snapshot@7"), None, None, true, Some(7)),
-        // Its rows were read to their end when changes up to 7 and further were complete.
+        // Its rows were read completely when changes up to 7 and beyond were complete.
         (Some("snapshot@7"), None, Some("7"), false, Some(7)),
         (Some("snapshot@7"), None, Some("9"), false, Some(9)),
-        // What is known is of an earlier run.
+        // The known version is of an earlier run.
         (Some("snapshot@7"), None, Some("6"), true, Some(7)),
         (Some("snapshot@7"), Some("snapshot@7"), Some("9"), true, None),
         (Some("snapshot@7"), Some("8"), None, true, Some(7)),
-        // Of version 8 not all may have been delivered.
+        // Version 8 may not have been delivered completely.
         (Some("8"), None, None, false, Some(7)),
         (Some("8"), None, Some("5"), false, Some(7)),
         (Some("8"), None, Some("8"), false, Some(8)),
@@ -190,14 +190,14 @@ fn changes_are_asked_for_since_what_is_known_to_be_complete() {
             "{after:?} {upto:?} {known:?}"
         );
     }
-    let whole = Cursor::tracked("8".parse().unwrap(), KeyValues::new());
+    let complete = Cursor::tracked("8".parse().unwrap(), KeyValues::new());
     let state = SourceState::new();
-    let found = Range::of(window(Some(&whole), None, &state), "p").unwrap();
+    let found = Range::of(window(Some(&complete), None, &state), "p").unwrap();
     assert_eq!(found.changes_since, Some(8), "a position without a key has all of its version");
 }
 
 #[test]
-fn what_is_no_longer_kept_or_not_yet_there_is_told_apart_from_what_is() {
+fn expired_and_future_versions_are_distinguished_from_valid_ones() {
     for (range, current, kept_since, expected) in [
         (range(None, None, None), 9, 9, Verdict::Good),
         (range(Some("8"), None, None), 9, 7, Verdict::Good),
@@ -219,14 +219,14 @@ fn what_is_no_longer_kept_or_not_yet_there_is_told_apart_from_what_is() {
 }
 
 #[test]
-fn what_is_complete_is_noted_with_rows_and_now_and_then_without() {
+fn the_complete_version_is_recorded_with_rows_and_sometimes_without() {
     let later = "2026-01-01T12:05:00";
     for (after, known, current, now, is_empty, expected) in [
         ("8", Some("7"), 9, NOON, false, Some(false)),
         ("8", Some("8"), 9, NOON, true, None),
         ("8", Some("8"), 9, "2026-01-01T12:04:59.999", true, None),
         ("8", Some("8"), 9, later, true, Some(true)),
-        // Nothing was committed anywhere: what is noted holds.
+        // Nothing was committed anywhere: the recorded version holds.
         ("9", Some("9"), 9, later, true, None),
         ("9", None, 9, NOON, true, Some(true)),
         // The clock was set back.
@@ -235,16 +235,18 @@ fn what_is_complete_is_noted_with_rows_and_now_and_then_without() {
         ("snapshot@9", None, 9, NOON, true, Some(false)),
         ("snapshot@9", Some("9"), 9, later, true, None),
     ] {
-        let state = known.map_or_else(SourceState::new, |known| noted_to(known, NOON));
-        let found = noted(&state, range(Some(after), None, known), current, now, is_empty);
-        let wanted = expected
-            .map(|at_once| RetainedState { state: noted_to(&current.to_string(), now), at_once });
+        let state = known.map_or_else(SourceState::new, |known| recorded_to(known, NOON));
+        let found = recorded(&state, range(Some(after), None, known), current, now, is_empty);
+        let wanted = expected.map(|at_once| RetainedState {
+            state: recorded_to(&current.to_string(), now),
+            at_once,
+        });
         assert_eq!(found, wanted, "{after} {known:?} {current} {now} {is_empty}");
     }
 }
 
 #[test]
-fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
+fn a_cut_answer_is_not_used_before_its_changes_are_known_to_be_kept() {
     let plan = plan(None);
     let answer = |cut, tail| {
         let mut answer = Answer::new(9);
@@ -257,7 +259,7 @@ fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
     assert_eq!(plan.missing_statement(&answer(None, None)), None);
     let asked = plan.missing_statement(&answer(Some(Cut::Full), None));
     assert!(asked.unwrap().contains("CHANGE_TRACKING_MIN_VALID_VERSION"));
-    // `NULL` may mean that tracking is off, or that a right is missing.
+    // `NULL` may mean that tracking is off, or that a permission is missing.
     for (begin, is_lost) in [(Value::Null, true), (Value::Int(3), false)] {
         let mut unknown = answer(Some(Cut::Full), None);
         let table = [Value::Int(1), Value::Text(NOON.to_owned())];
@@ -273,16 +275,16 @@ fn an_answer_that_was_cut_is_not_used_before_it_is_known_to_be_whole() {
     let error =
         plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(8))), window).unwrap_err();
     assert!(error.reason.contains("are kept from version `8` on"), "{error}");
-    let whole = plan.tracked_rows(answer(None, Some(Value::Int(7))), window).unwrap();
-    assert!(!whole.more && whole.remember.is_some());
+    let complete = plan.tracked_rows(answer(None, Some(Value::Int(7))), window).unwrap();
+    assert!(!complete.more && complete.remember.is_some());
     let cut = plan.tracked_rows(answer(Some(Cut::Full), Some(Value::Int(7))), window).unwrap();
-    assert!(cut.more && cut.remember.is_none(), "what lies behind was not read");
+    assert!(cut.more && cut.remember.is_none(), "the rest was not read");
 }
 
 #[test]
-fn a_range_of_changes_ends_with_all_of_a_version_where_it_names_no_key() {
-    let whole = |text: &str| Cursor::tracked(text.parse().unwrap(), KeyValues::new());
-    let (after, upto) = (whole("17"), whole("20"));
+fn a_range_of_changes_without_a_key_includes_its_last_version() {
+    let complete = |text: &str| Cursor::tracked(text.parse().unwrap(), KeyValues::new());
+    let (after, upto) = (complete("17"), complete("20"));
     let state = SourceState::new();
     let window = window(Some(&after), Some(&upto), &state);
     let (sql, params) = plan(None).tracked_statement(window).unwrap();
@@ -298,7 +300,7 @@ fn a_range_of_changes_ends_with_all_of_a_version_where_it_names_no_key() {
 }
 
 #[test]
-fn changes_of_a_part_go_by_the_key_of_the_change() {
+fn changes_of_a_partition_go_by_the_key_of_the_change() {
     let mut part = plan(None);
     part.partition = Some(highwater_engine::partition::Partition { index: 1, count: 4 });
     let state = SourceState::new();
