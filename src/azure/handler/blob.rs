@@ -1,22 +1,21 @@
-//! Handler: each batch becomes one blob, with one event a line.
+//! Handler: each batch becomes one blob, with one event per line.
 //!
 //! # The blob
 //!
-//! `{poller}/{first}_{last}_{batch id}.ndjson`, where the first and the last event's positions are
-//! written without the signs that file systems dislike. They are for people: by name the blobs of a
-//! poller stand in the order of its rows, as positions have a fixed width. The batch id is what makes
-//! the name: it stands for the bytes, so the blob is created only where there is none, and one that
-//! exists already holds what would be written. Nothing is ever replaced.
+//! `{poller}/{first}_{last}_{batch id}.ndjson`, with the positions of the first and the last event, without
+//! characters that file systems dislike. The positions are for people: they have a fixed width, so the blobs
+//! of a poller sort in the order of its rows. The batch id makes the name unique: it identifies the content,
+//! so the blob is created only if it does not exist, and an existing one already has that content. Nothing is
+//! ever replaced.
 //!
-//! The bytes are sent as one request whatever their number, so there is no half of a blob. Two blobs
-//! may hold the same event: after an end between the write and the commit the same rows may come in
-//! another batch. Event ids tell.
+//! The content is sent as one request whatever its size, so there are no partial blobs. Two blobs may contain
+//! the same event: after a crash between the write and the commit, the same rows may be part of another
+//! batch. Event ids identify duplicates.
 //!
-//! # Refusals
+//! # Errors
 //!
-//! The container must exist, except in development storage, where the first batch creates it. An
-//! answer that is lost is worth another try, since trying again changes nothing; the setting
-//! `HANDLER__TRIES_MAX` limits the tries of one tick.
+//! The container must exist, except in development storage, where the first batch creates it. A lost answer
+//! is retried, since a retry changes nothing; the setting `HANDLER__TRIES_MAX` limits the attempts per tick.
 
 use std::fmt;
 use std::num::NonZero;
@@ -37,7 +36,7 @@ use super::storage::Resource;
 use super::traced;
 use crate::{Answer, BlobService, ConnectError, Failure};
 
-/// How much longer than one HTTP request a try may take: asking for a token is not part of that.
+/// How much longer than one HTTP request an attempt may take: its limit does not cover token requests.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Writes batches as blobs of one container.
@@ -62,7 +61,7 @@ impl Blob {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the address cannot be used with tokens, which need https.
+    /// [`ConnectError`] if tokens would be sent without https.
     pub fn new(service: &BlobService, config: &BlobConfig) -> Result<Self, ConnectError> {
         Ok(Self {
             container: service.folder(&[&config.container])?,
@@ -101,16 +100,16 @@ impl Blob {
         self.container_created.get_or_try_init(create).await.copied()
     }
 
-    /// Writes a blob where there is none of its name.
+    /// Creates a blob unless it exists.
     async fn create(&self, name: &str, bytes: Vec<u8>) -> Result<(), HandlerError> {
         self.create_container_once().await?;
         let seconds = self.timeout.as_secs().saturating_sub(1);
         let options = BlobClientUploadOptions {
             blob_content_type: Some("application/x-ndjson".to_owned()),
             if_none_match: Some("*".into()),
-            // One request for all of it, not one for each block.
+            // One request for the complete content, not one per block.
             partition_size: NonZero::new(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
-            // The service shall give up before we do, so that fewer abandoned writes land late.
+            // The service's timeout is shorter than ours, so that fewer abandoned writes land late.
             per_request_timeout: Some(i32::try_from(seconds).unwrap_or(i32::MAX).max(1)),
             ..BlobClientUploadOptions::default()
         };
@@ -120,7 +119,7 @@ impl Blob {
             Err(error) => {
                 let failure = Failure::of(&error);
                 match failure.answer() {
-                    Some(answer) if is_there(answer) => Ok(()),
+                    Some(answer) if exists(answer) => Ok(()),
                     Some(_) | None => Err(self.resource().failed(&failure)),
                 }
             }
@@ -137,11 +136,11 @@ impl Handler for Blob {
 }
 
 impl Blob {
-    /// Writes the blob of a batch, with as many tries as it may take.
+    /// Writes the blob of a batch, with the allowed number of attempts.
     async fn create_or_retry(&self, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let name = name(delivery);
         let mut tries = Tries::up_to(delivery.tries_max(self.tries_max));
-        // Each round that goes on counts a try.
+        // Each iteration counts an attempt.
         loop {
             let create = self.create(&name, lines(delivery.events));
             let created = timeout(self.timeout + GRACE, create).await;
@@ -152,20 +151,20 @@ impl Blob {
     }
 }
 
-/// Whether an answer says that a blob of the name exists. Codes of the service's own leases mean
+/// Whether an answer shows that the blob already exists. The codes of the service's native leases mean
 /// something else.
 /// <https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes>
-fn is_there(answer: &Answer) -> bool {
+fn exists(answer: &Answer) -> bool {
     match answer.status {
         409 => answer.code == "BlobAlreadyExists",
         412 => answer.code == "ConditionNotMet",
-        // What a signature without the right to write gets told.
+        // The answer to a signature without permission to overwrite.
         403 => answer.code == "UnauthorizedBlobOverwrite",
         _ => false,
     }
 }
 
-/// Returns the name of a batch's blob.
+/// Returns the blob name of a batch.
 fn name(delivery: &Delivery<'_>) -> String {
     let position = |event: Option<&ChangeEvent>| {
         let text = event.map(|event| event.cursor.value.as_str()).unwrap_or_default();
@@ -211,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn only_a_blob_that_is_there_counts_as_written() {
-        for (status, code, there) in [
+    fn only_an_existing_blob_counts_as_written() {
+        for (status, code, existing) in [
             (409, "BlobAlreadyExists", true),
             (412, "ConditionNotMet", true),
             (403, "UnauthorizedBlobOverwrite", true),
@@ -225,7 +224,7 @@ mod tests {
         ] {
             let text = String::new();
             let answer = Answer { status, code: code.to_owned(), date: None, text };
-            assert_eq!(is_there(&answer), there, "{status} {code}");
+            assert_eq!(exists(&answer), existing, "{status} {code}");
         }
     }
 }

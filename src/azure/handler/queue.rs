@@ -2,22 +2,21 @@
 //!
 //! # The message
 //!
-//! One event is one message: the event's JSON object. Where several may share one, a message is a JSON
-//! array of as many as fit, even of one. The text is in base64 by default, as queue triggers of Azure
-//! Functions expect it, which leaves room for 48 KiB of JSON in the 64 KiB that a message may have.
-//! Messages do not expire.
+//! One event is one message: the event's JSON object. If several events may share a message, it is a JSON
+//! array of as many as fit, even if that is one. The text is in base64 by default, as queue triggers of Azure
+//! Functions expect. That leaves room for 48 KiB of JSON in the 64 KiB of a message. Messages do not expire.
 //!
 //! # Duplicates
 //!
-//! A queue takes the same message twice. Each event has its id in it, the same on every delivery; a
-//! consumer that must not do things twice remembers ids. Messages are sent one after the other, in
-//! the order of the rows (a queue does not promise to hand them out in it). What was sent of a batch
-//! is remembered by this process, and not sent again when the same batch comes back; a process that
-//! died has forgotten.
+//! A queue does not reject duplicate messages. Each event contains its id, the same on every delivery; a
+//! consumer that must not process an event twice stores the ids. Messages are sent one after another, in the
+//! order of the rows, but a queue does not guarantee to deliver them in that order. This process remembers
+//! which events of a batch were sent, and does not send them again if the batch is redelivered. A process
+//! that crashed has lost that.
 //!
 //! # A row that is too large
 //!
-//! Everything before it is sent and taken. The row itself is refused for good, by key and size.
+//! Everything before it is sent and accepted. The row itself is rejected permanently, with its key and size.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,9 +39,9 @@ use crate::{ConnectError, Failure, QueueService};
 
 mod message;
 
-/// How much longer than one HTTP request a try may take: asking for a token is not part of that.
+/// How much longer than one HTTP request an attempt may take: its limit does not cover token requests.
 const GRACE: Duration = Duration::from_millis(500);
-/// Says that a message does not expire; without it the service deletes it after seven days.
+/// A message that never expires; by default the service deletes it after seven days.
 /// <https://learn.microsoft.com/rest/api/storageservices/put-message#uri-parameters>
 const NEVER: i32 = -1;
 
@@ -50,10 +49,10 @@ const NEVER: i32 = -1;
 pub struct Queue {
     client: QueueClient,
     config: QueueConfig,
-    /// Whether the queue is made where it is missing.
-    makes_it: bool,
-    made: OnceCell<()>,
-    /// The batch that came last, and how many of its events were sent.
+    /// Whether a missing queue is created.
+    creates_queue: bool,
+    queue_created: OnceCell<()>,
+    /// The last batch, and how many of its events were sent.
     sent: Mutex<Option<(BatchId, usize)>>,
 }
 
@@ -69,13 +68,13 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the address cannot be used with tokens, which need https.
+    /// [`ConnectError`] if tokens would be sent without https.
     pub fn new(service: &QueueService, config: &QueueConfig) -> Result<Self, ConnectError> {
         Ok(Self {
             client: service.queue(&config.queue)?,
             config: config.clone(),
-            makes_it: service.is_development(),
-            made: OnceCell::new(),
+            creates_queue: service.is_development(),
+            queue_created: OnceCell::new(),
             sent: Mutex::default(),
         })
     }
@@ -90,7 +89,7 @@ impl Queue {
     }
 
     async fn create_queue_once(&self) -> Result<(), HandlerError> {
-        if !self.makes_it {
+        if !self.creates_queue {
             return Ok(());
         }
         let create = async || match Box::pin(self.client.create(None)).await {
@@ -104,13 +103,13 @@ impl Queue {
                 }
             }
         };
-        self.made.get_or_try_init(create).await.copied()
+        self.queue_created.get_or_try_init(create).await.copied()
     }
 
-    /// Sends one message, with as many tries as it may take.
+    /// Sends one message, with the allowed number of attempts.
     async fn send(&self, text: &str, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
-        // Each round that goes on counts a try.
+        // Each iteration counts an attempt.
         loop {
             let sent = timeout(self.config.timeout + GRACE, self.send_once(text)).await;
             let sent = sent.unwrap_or_else(|_elapsed| Err(self.resource().timed_out()));
@@ -154,17 +153,17 @@ impl Queue {
             self.send(&message.text, &delivery).await?;
             Span::current().record("messaging.batch.message_count", count);
             sent += message.events;
-            // At once, as the delivery may be dropped at the next await.
+            // Immediately, since the delivery may be dropped at the next await.
             *remembered = Some((delivery.batch_id.clone(), sent));
         }
         Ok(())
     }
 }
 
-/// Refuses a row that no message can hold, after `accepted` events that were sent.
+/// Rejects a row that does not fit into a message, after `accepted` events that were sent.
 fn refused(oversize: &Oversize<'_>, accepted: usize) -> HandlerError {
     let reason = oversize.to_string();
-    // Taken first, so that the row comes alone to whoever decides about it.
+    // First accept the events before it, so that the row is then rejected on its own.
     if accepted > 0 {
         HandlerError::Partial { accepted, reason }
     } else {

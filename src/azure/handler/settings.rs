@@ -9,22 +9,22 @@ use crate::StorageConnection;
 pub struct BlobConfig {
     /// Name of the connection.
     pub connection_setting: String,
-    /// How to get in.
+    /// The connection.
     pub access: StorageConnection,
     /// Name of the container.
     pub container: String,
-    /// Limit on one request.
+    /// Time limit of one request.
     pub timeout: Duration,
-    /// Tries of one batch within one tick; at least 1.
+    /// Most attempts per batch within one tick; at least 1.
     pub tries_max: u32,
 }
 
-/// How a message's text is written.
+/// How the text of a message is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageEncoding {
     /// In base64, as queue triggers of Azure Functions expect it.
     Base64,
-    /// As it is.
+    /// Unencoded.
     None,
 }
 
@@ -33,16 +33,16 @@ pub enum MessageEncoding {
 pub struct QueueConfig {
     /// Name of the connection.
     pub connection_setting: String,
-    /// How to get in.
+    /// The connection.
     pub access: StorageConnection,
     /// Name of the queue.
     pub queue: String,
     /// Most events in one message; at least 1.
     pub message_events_max: usize,
-    /// How a message's text is written.
+    /// How the text of a message is encoded.
     pub encoding: MessageEncoding,
-    /// Limit on one request.
+    /// Time limit of one request.
     pub timeout: Duration,
-    /// Tries of one message within one tick; at least 1.
+    /// Most attempts per message within one tick; at least 1.
     pub tries_max: u32,
 }

@@ -1,23 +1,23 @@
-//! What the handlers of one storage account share: what its refusals mean.
+//! Shared by the handlers that write to a storage account: the meaning of its refusals.
 
 use highwater_engine::handler::HandlerError;
 
 use crate::{Answer, Failure};
 
-/// Where in a storage account rows go.
+/// The destination of rows in a storage account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource<'a> {
-    /// What it is, such as `container`.
+    /// Its kind, such as `container`.
     pub(super) kind: &'static str,
     pub(super) name: &'a str,
     /// The role that an identity needs on it.
     pub(super) role: &'static str,
-    /// The rights that a signature needs.
+    /// The permissions that a signature needs.
     pub(super) rights: &'static str,
 }
 
 impl Resource<'_> {
-    /// Judges a request that did not do what it should.
+    /// Classifies a failed request.
     pub(super) fn failed(&self, failure: &Failure) -> HandlerError {
         let Self { kind, name, .. } = self;
         match failure {
@@ -25,24 +25,24 @@ impl Resource<'_> {
                 HandlerError::Retryable(format!("{kind} `{name}`: {reason}"))
             }
             Failure::Answered(answer) => {
-                let said = format!("{kind} `{name}` answered {}", answer.text);
+                let text = format!("{kind} `{name}` answered {}", answer.text);
                 match answer.status {
-                    413 => HandlerError::TooLarge(said),
-                    429 => HandlerError::Throttled { reason: said, retry_after: None },
-                    408 | 500.. => HandlerError::Retryable(said),
-                    _ => HandlerError::Misconfigured(format!("{said}: {}", self.remedy(answer))),
+                    413 => HandlerError::TooLarge(text),
+                    429 => HandlerError::Throttled { reason: text, retry_after: None },
+                    408 | 500.. => HandlerError::Retryable(text),
+                    _ => HandlerError::Misconfigured(format!("{text}: {}", self.remedy(answer))),
                 }
             }
         }
     }
 
-    /// Judges a request that was not answered in time.
+    /// Returns the outcome of a request that timed out.
     pub(super) fn timed_out(&self) -> HandlerError {
         let Self { kind, name, .. } = self;
         HandlerError::Retryable(format!("{kind} `{name}`: timed out"))
     }
 
-    /// Returns what to do about an answer that repetition will not mend.
+    /// Returns the fix for an answer that a retry will not change.
     fn remedy(&self, answer: &Answer) -> String {
         let Self { kind, name, role, rights } = self;
         let role = || format!("the identity needs the role `{role}` on the {kind} `{name}`");
@@ -52,17 +52,17 @@ impl Resource<'_> {
                 format!("the {kind} is being deleted; use another, or wait")
             }
             (_, "KeyBasedAuthenticationNotPermitted") => {
-                format!("the account takes no keys; connect with an identity: {}", role())
+                format!("the account does not accept keys; connect with an identity: {}", role())
             }
             (_, "AuthenticationFailed") => format!(
-                "check the account key, when the signature ends and this machine's clock; {}",
+                "check the account key, the signature's expiry and this machine's clock; {}",
                 role()
             ),
             (401 | 403, _) => {
-                let network = "the account's network rules must let this address in";
-                format!("a signature needs the rights `{rights}`; {}; {network}", role())
+                let network = "the account's network rules must allow this address";
+                format!("a signature needs the permissions `{rights}`; {}; {network}", role())
             }
-            (400, "InvalidHeaderValue") => "an emulator must be Azurite 3.37 or newer".to_owned(),
+            (400, "InvalidHeaderValue") => "the emulator must be Azurite 3.37 or newer".to_owned(),
             (_, _) => format!("check the storage address and the name of the {kind}"),
         }
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_with_what_to_do() {
+    fn refusals_are_reported_with_a_fix() {
         let resource = Resource {
             kind: "container",
             name: "changes",
@@ -106,11 +106,11 @@ mod tests {
         let lost = Failure::NoAnswer("timed out".to_owned());
         texts.push(format!("{:?}", resource.failed(&lost)));
         expect![[r#"
-            Misconfigured("container `changes` answered HTTP 400 InvalidHeaderValue: an emulator must be Azurite 3.37 or newer")
+            Misconfigured("container `changes` answered HTTP 400 InvalidHeaderValue: the emulator must be Azurite 3.37 or newer")
             Misconfigured("container `changes` answered HTTP 400 InvalidResourceName: check the storage address and the name of the container")
-            Misconfigured("container `changes` answered HTTP 403 AuthenticationFailed: check the account key, when the signature ends and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
-            Misconfigured("container `changes` answered HTTP 403 AuthorizationPermissionMismatch: a signature needs the rights `c`; the identity needs the role `Storage Blob Data Contributor` on the container `changes`; the account's network rules must let this address in")
-            Misconfigured("container `changes` answered HTTP 403 KeyBasedAuthenticationNotPermitted: the account takes no keys; connect with an identity: the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
+            Misconfigured("container `changes` answered HTTP 403 AuthenticationFailed: check the account key, the signature's expiry and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
+            Misconfigured("container `changes` answered HTTP 403 AuthorizationPermissionMismatch: a signature needs the permissions `c`; the identity needs the role `Storage Blob Data Contributor` on the container `changes`; the account's network rules must let this address in")
+            Misconfigured("container `changes` answered HTTP 403 KeyBasedAuthenticationNotPermitted: the account does not accept keys; connect with an identity: the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
             Misconfigured("container `changes` answered HTTP 404 ContainerNotFound: create the container `changes` in the storage account")
             Misconfigured("container `changes` answered HTTP 409 ContainerBeingDeleted: the container is being deleted; use another, or wait")
             TooLarge("container `changes` answered HTTP 413 RequestBodyTooLarge")

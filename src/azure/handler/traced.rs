@@ -1,8 +1,8 @@
-//! The spans of the handlers that write somewhere themselves, one for each delivery.
+//! The spans of the handlers that write to a service themselves, one per delivery.
 //!
 //! Conventions: <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>,
-//! <https://opentelemetry.io/docs/specs/semconv/db/sql-server/>. No content is in a span, nor an address
-//! beyond the host. Neither messages of the storage queue nor rows have a place for the trace's context.
+//! <https://opentelemetry.io/docs/specs/semconv/db/sql-server/>. A span has no content, and no address beyond
+//! the host. Neither messages of the storage queue nor rows have a place for the trace context.
 
 use tracing::Span;
 use tracing::field::Empty;

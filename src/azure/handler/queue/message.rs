@@ -1,4 +1,4 @@
-//! From events to messages. Pure.
+//! Converts events to messages. Pure.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::handler::MessageEncoding;
 /// <https://learn.microsoft.com/azure/storage/queues/scalability-targets>
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// A message, and how many events are in it.
+/// A message, and the number of its events.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) text: String,
     pub(super) events: usize,
 }
 
-/// An event that no message can hold.
+/// An event that does not fit into a message.
 #[derive(Debug)]
 pub(super) struct Oversize<'a> {
     event: &'a ChangeEvent,
@@ -32,14 +32,14 @@ impl fmt::Display for Oversize<'_> {
         let key = serde_json::to_string(&event.cursor.key).unwrap_or_default();
         write!(
             formatter,
-            "the row {key}, event `{}`, makes a message of {bytes} bytes, and a queue takes \
-             {TEXT_BYTES_MAX}: leave out columns, or use another handler",
+            "the row {key}, event `{}`, needs a message of {bytes} bytes, but a queue accepts \
+             {TEXT_BYTES_MAX}: exclude columns, or use another handler",
             event.id
         )
     }
 }
 
-/// Puts events into messages, in order.
+/// Packs events into messages, in order.
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     events: &'a [ChangeEvent],
@@ -48,7 +48,7 @@ pub(super) struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Makes messages of at most `events_max` events; for 1 a message is the event itself.
+    /// Creates messages of at most `events_max` events; for 1, a message is the event itself.
     pub(super) fn new(
         events: &'a [ChangeEvent],
         events_max: usize,
@@ -57,7 +57,7 @@ impl<'a> Messages<'a> {
         Self { events, events_max, encoding }
     }
 
-    /// Returns how much of a message `bytes` of JSON take up.
+    /// Returns the size of `bytes` of JSON in a message.
     fn text_bytes(&self, bytes: usize) -> usize {
         match self.encoding {
             MessageEncoding::Base64 => bytes.div_ceil(3).saturating_mul(4),
@@ -72,11 +72,11 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Returns an event's JSON as a message can hold it.
+    /// Returns an event's JSON in a form that fits into a message.
     fn json(&self, event: &ChangeEvent) -> String {
         match self.encoding {
             MessageEncoding::Base64 => event.json.to_string(),
-            // No XML can hold these two, and in JSON they stand in texts only.
+            // XML cannot contain these two, and in JSON they only occur in strings.
             MessageEncoding::None => {
                 event.json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
             }
@@ -97,7 +97,7 @@ impl<'a> Iterator for Messages<'a> {
         let end = usize::from(is_array);
         if self.text_bytes(json.len() + end) > TEXT_BYTES_MAX {
             let bytes = self.text_bytes(json.len() + end);
-            // Nothing follows a row that is not taken.
+            // Nothing follows a rejected row.
             self.events = &[];
             return Some(Err(Oversize { event: first, bytes }));
         }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_filled_to_the_last_byte_and_not_beyond() {
+    fn messages_are_filled_to_the_last_byte() {
         use MessageEncoding::{Base64, None};
         for (lengths, max, encoding, expected) in [
             (&[65_536][..], 1, None, &[1][..]),
@@ -172,7 +172,7 @@ mod tests {
             (&[24_574, 24_575, 9], 9, Base64, &[2, 1]),
             (&[24_575, 24_575, 9], 9, Base64, &[1, 2]),
             (&[9; 5], 2, Base64, &[2, 2, 1]),
-            // Nothing after a row that is refused.
+            // Nothing follows a rejected row.
             (&[9, 65_537, 9], 1, None, &[1, 0]),
         ] {
             assert_eq!(sizes(&events(lengths), max, encoding), expected, "{lengths:?} {max}");
@@ -180,15 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_too_large_is_named_with_its_size() {
+    fn a_row_that_is_too_large_is_reported_with_its_size() {
         let events = events(&[60_000]);
         let oversize = Messages::new(&events, 1, MessageEncoding::Base64).next().unwrap();
         let text = oversize.unwrap_err().to_string().replace(events[0].id.as_str(), "<id>");
-        expect![[r#"the row {"id":1}, event `<id>`, makes a message of 80000 bytes, and a queue takes 65536: leave out columns, or use another handler"#]].assert_eq(&text);
+        expect![[r#"the row {"id":1}, event `<id>`, needs a message of 80000 bytes, but a queue accepts 65536: exclude columns, or use another handler"#]].assert_eq(&text);
     }
 
     #[test]
-    fn what_xml_cannot_hold_is_written_as_json_escapes() {
+    fn characters_that_xml_cannot_contain_are_json_escapes() {
         let mut events = Sample::new(1).events;
         events[0].json = "\"\u{fffe}\u{ffff}\u{fffd}\"".to_owned().into();
         let message = Messages::new(&events, 1, MessageEncoding::None).next().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A storage account that is none: each answer has one outcome, and costs little memory.
+//! A server that is not a storage account: each answer has one outcome, and needs little memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ fn connection(service: StorageService, origin: &str) -> StorageConnection {
     StorageConnection::parse_for(service, &text).unwrap()
 }
 
-/// Returns a handler of each kind, for a server that does `act`.
+/// Returns a handler of each kind, for the server at `origin`.
 fn handlers(origin: &str, timeout: Duration) -> [Box<dyn Handler>; 2] {
     let access = connection(StorageService::Queue, origin);
     let service = QueueService::connect(&access, &options(timeout)).unwrap();
@@ -58,7 +58,7 @@ fn handlers(origin: &str, timeout: Duration) -> [Box<dyn Handler>; 2] {
     [Box::new(queue), Box::new(Blob::new(&service, &blob).unwrap())]
 }
 
-/// Returns how a delivery ends at a server that does `act`, and what the server got rid of.
+/// Returns the outcome of a delivery to a server that does `act`, and how many bytes the server sent.
 async fn ends(act: Act, kind: usize, timeout: Duration) -> (HandlerError, usize) {
     let (raw, origin) = Raw::start(act).await;
     let handler = &handlers(&origin, timeout)[kind];
@@ -67,7 +67,7 @@ async fn ends(act: Act, kind: usize, timeout: Duration) -> (HandlerError, usize)
 }
 
 #[tokio::test]
-async fn what_a_storage_service_would_not_answer_takes_no_row() {
+async fn an_answer_that_no_storage_service_gives_accepts_no_row() {
     for kind in [0, 1] {
         for (act, misconfigured) in [
             (Act::Say(b"SSH-2.0-OpenSSH\r\n"), false),
@@ -86,7 +86,7 @@ async fn what_a_storage_service_would_not_answer_takes_no_row() {
 }
 
 #[tokio::test]
-async fn a_storage_service_that_does_not_answer_is_worth_another_attempt() {
+async fn a_storage_service_that_does_not_answer_is_retried() {
     for kind in [0, 1] {
         for act in
             [Act::Stall(b""), Act::Stall(b"HTTP/1.1 201 Created\r\ncontent-length: 9\r\n\r\n<")]
@@ -98,7 +98,7 @@ async fn a_storage_service_that_does_not_answer_is_worth_another_attempt() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_not_read_to_its_end() {
+async fn an_endless_answer_is_not_read_to_its_end() {
     for kind in [0, 1] {
         for head in [
             &b"HTTP/1.1 201 Created\r\ncontent-length: 104857600\r\n\r\n"[..],
@@ -108,7 +108,7 @@ async fn an_answer_without_end_is_not_read_to_its_end() {
             let (error, sent) = ends(act, kind, Duration::from_secs(20)).await;
             assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
             assert!(error.to_string().contains("longer than 1 MiB"), "{error}");
-            assert!(sent < SOCKET_BYTES + (1 << 20), "the server got rid of {sent} bytes");
+            assert!(sent < SOCKET_BYTES + (1 << 20), "the server sent {sent} bytes");
         }
     }
 }
