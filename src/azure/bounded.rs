@@ -1,14 +1,14 @@
-//! Answers that are no longer than they may be.
+//! Limits the size of answers.
 
 use async_trait::async_trait;
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::{AsyncRawResponse, HttpClient, Method, Request};
 use futures_util::StreamExt as _;
 
-/// Longest answer to what is not a question: a service says that it did something, or why it did not.
+/// Longest answer to a request other than a read: it only reports success or an error.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// An HTTP client that reads no endless answer, since the Azure crates keep what they read.
+/// An HTTP client that stops reading an endless answer, since the Azure crates buffer what they read.
 #[derive(Debug)]
 pub(super) struct Bounded(pub(super) reqwest::Client);
 
@@ -17,7 +17,7 @@ impl HttpClient for Bounded {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
         let Self(client) = self;
         let response = client.execute_request(request).await?;
-        // What is stored, and lists of it, are as long as they are.
+        // Stored content, and lists of it, have no limit.
         if request.method() == Method::Get && response.status().is_success() {
             return Ok(response);
         }

@@ -1,5 +1,4 @@
-//! A container of a storage account, and what its answers mean for a store: the shared half of all
-//! that is kept in one.
+//! A container of a storage account, and the meaning of its answers: shared by all stores that use one.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::sync::OnceCell;
 
 use crate::{Answer, BlobService, ConnectError, Failure};
 
-/// A container, which must exist, except on the emulator, where the first request creates it.
+/// A container. It must exist, except on the emulator, where the first request creates it.
 pub(crate) struct Container {
     client: BlobContainerClient,
     folder: BlobContainerClient,
@@ -24,11 +23,11 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Returns the container `name`, of which `path` is used; sends nothing yet.
+    /// Returns the folder `path` of the container `name`; sends nothing yet.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the name of the container is none.
+    /// [`ConnectError`] if the container name is invalid.
     pub(crate) fn new(
         service: &BlobService,
         name: &str,
@@ -51,18 +50,18 @@ impl Container {
         &self.name
     }
 
-    /// Returns the folder that is used of it.
+    /// Returns the folder in use.
     pub(crate) fn folder(&self) -> &BlobContainerClient {
         &self.folder
     }
 
-    /// Returns where `name` is kept in the folder: host or account, container and path. A signature in the
-    /// address stays out.
+    /// Returns the location of `name` in the folder: host or account, container and path, without any
+    /// signature.
     pub(crate) fn location(&self, name: &str) -> String {
         format!("{}/{name}", location(&self.folder))
     }
 
-    /// Creates the container if it does not exist, and returns whether it did not.
+    /// Creates the container if it does not exist; returns whether it was created.
     ///
     /// # Errors
     ///
@@ -92,7 +91,7 @@ impl Container {
         self.created.get_or_try_init(create).await.copied()
     }
 
-    /// Returns the names below the folder that begin with `prefix`, without the folder.
+    /// Returns the names below the folder that start with `prefix`, without the folder.
     ///
     /// # Errors
     ///
@@ -101,7 +100,7 @@ impl Container {
         Ok(self.list_counted(prefix).await?.0)
     }
 
-    /// Returns the same, and how many requests it took: the service answers with at most 5,000 names.
+    /// Returns the same, and the number of requests: the service returns at most 5,000 names at once.
     pub(crate) async fn list_counted(
         &self,
         prefix: &str,
@@ -129,11 +128,11 @@ impl Container {
         Ok((names, requests))
     }
 
-    /// Removes the blob `file`, where its version is `etag` if one is given.
+    /// Deletes the blob `file`, on condition that its version is `etag` if that is given.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; `Conflict` also where there is none.
+    /// [`StoreError`]; `Conflict` also if the blob does not exist.
     pub(crate) async fn remove(&self, file: &str, etag: Option<Etag>) -> Result<(), StoreError> {
         self.create_once().await?;
         let options = BlobClientDeleteOptions {
@@ -151,7 +150,7 @@ impl Container {
         self.in_time(&place, remove).await
     }
 
-    /// Limits the whole of a request: the HTTP client's own limit leaves out asking for a token.
+    /// Limits the complete request: the HTTP client's own limit does not cover token requests.
     pub(crate) async fn in_time<T>(
         &self,
         name: &str,
@@ -163,13 +162,13 @@ impl Container {
         }
     }
 
-    /// Returns after how many seconds the service shall give up by itself: before we do, so that
-    /// fewer abandoned writes land late.
+    /// Returns the timeout in seconds for the service itself. It is shorter than ours, so that fewer
+    /// abandoned writes land late.
     pub(crate) fn service_timeout(&self) -> i32 {
         i32::try_from(self.timeout.as_secs().saturating_sub(1)).unwrap_or(i32::MAX).max(1)
     }
 
-    /// Judges a write that did not happen, or may not have.
+    /// Classifies a write that did not happen, or may not have happened.
     pub(crate) fn refused(&self, key: &str, failure: &Failure) -> StoreError {
         if failure.answer().is_some_and(is_conflict) {
             return StoreError::Conflict { key: key.to_owned() };
@@ -177,7 +176,7 @@ impl Container {
         self.failed(key, failure)
     }
 
-    /// Judges a failure that is no conflict.
+    /// Classifies a failure that is not a conflict.
     pub(crate) fn failed(&self, name: &str, failure: &Failure) -> StoreError {
         let key = name.to_owned();
         match failure {
@@ -197,7 +196,7 @@ impl Container {
     }
 }
 
-/// How much longer than one HTTP request a whole operation may take.
+/// How much longer than one HTTP request a complete operation may take.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Returns the address of a container or a folder, without scheme and signature.
@@ -208,10 +207,10 @@ fn location(client: &BlobContainerClient) -> String {
     format!("{host}{port}{}", url.path().trim_end_matches('/'))
 }
 
-/// Returns whether the answer proves that the precondition did not hold.
+/// Returns whether the answer proves that the precondition failed.
 ///
-/// `BlobNotFound` does too: what was to be replaced is gone. The codes of the service's own leases
-/// have the same status and mean something else.
+/// `BlobNotFound` does too: the blob to replace is gone. The codes of the service's native leases have the
+/// same status but another meaning.
 pub(crate) fn is_conflict(answer: &Answer) -> bool {
     match answer.status {
         404 => answer.code == "BlobNotFound",
@@ -221,7 +220,7 @@ pub(crate) fn is_conflict(answer: &Answer) -> bool {
     }
 }
 
-/// Returns what to do about an answer that repetition will not mend; `None` if it may.
+/// Returns the fix for an answer that a retry will not change; `None` if a retry may help.
 fn remedy(answer: &Answer, container: &str) -> Option<String> {
     let code = answer.code.as_str();
     let role = || {
@@ -238,29 +237,30 @@ fn remedy(answer: &Answer, container: &str) -> Option<String> {
             format!("the container `{container}` is being deleted; use another, or wait")
         }
         (_, "KeyBasedAuthenticationNotPermitted") => {
-            format!("the account takes no keys; connect with an identity: {}", role())
+            format!("the account does not accept keys; connect with an identity: {}", role())
         }
         (_, "AuthenticationFailed") => format!(
-            "check the account key, when the signature ends and this machine's clock; {}",
+            "check the account key, the signature's expiry and this machine's clock; {}",
             role()
         ),
         (_, "AuthorizationFailure") => {
-            format!("the account's firewall may not let this address in; {}", role())
+            format!("the account's firewall may block this address; {}", role())
         }
         (401, "InvalidAuthenticationInfo") => format!(
-            "the token is of another tenant or service, or has expired: check which identity is \
+            "the token belongs to another tenant or service, or has expired: check which identity is \
              used, and this machine's clock; {}",
             role()
         ),
-        (401 | 403, _) => format!("a signature needs the rights `rwc`; {}", role()),
+        (401 | 403, _) => format!("a signature needs the permissions `rwc`; {}", role()),
         (409 | 412, _) if code.starts_with("Lease") => {
-            "somebody holds a native lease on the blob; break it, this program uses none".to_owned()
+            "another client holds a native lease on the blob; break it (this program uses none)"
+                .to_owned()
         }
         (409, _) if code.contains("Immut") => {
             format!("the container `{container}` has an immutability policy; use another")
         }
-        (400, "InvalidHeaderValue") => "an emulator must be Azurite 3.37 or newer".to_owned(),
-        // A document that changed while it was read; the next read sees it whole.
+        (400, "InvalidHeaderValue") => "the emulator must be Azurite 3.37 or newer".to_owned(),
+        // A document that changed while it was read; the next read returns it complete.
         (408 | 412 | 429, _) => return None,
         (status, _) if status >= 500 => return None,
         (_, _) => "check the storage address and the container's name".to_owned(),
@@ -272,7 +272,7 @@ pub(crate) fn unknown(name: &str, reason: &str) -> StoreError {
     StoreError::Unknown { key: name.to_owned(), reason: reason.to_owned() }
 }
 
-/// Replaces what could mean a folder or another ending, so that no two names meet.
+/// Escapes characters that could mean a folder or an extension, so that no two names collide.
 pub(crate) fn encode(name: &str) -> String {
     let encoded = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => char::from(byte).to_string(),
@@ -281,7 +281,7 @@ pub(crate) fn encode(name: &str) -> String {
     name.bytes().map(encoded).collect()
 }
 
-/// Reads a name as [`encode`] writes it; `None` for one that it never writes.
+/// Decodes a name from [`encode`]; `None` if it cannot come from there.
 pub(crate) fn decode(encoded: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = encoded.split('%');
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_were_written() {
+    fn names_are_decoded_as_they_were_encoded() {
         for name in ["shop", "shop.eu", "a/b", "ä%2F", ""] {
             assert_eq!(decode(&encode(name)).as_deref(), Some(name));
         }
@@ -334,33 +334,33 @@ mod tests {
     ];
 
     #[test]
-    fn answers_to_a_write_are_judged_by_code() {
-        let judged = ANSWERS.map(|(status, code)| {
+    fn answers_to_a_write_are_classified_by_code() {
+        let outcomes = ANSWERS.map(|(status, code)| {
             let answer = Answer { status, code: code.to_owned(), date: None, text: String::new() };
-            let judgement = match remedy(&answer, "db-state") {
+            let outcome = match remedy(&answer, "db-state") {
                 _ if is_conflict(&answer) => "conflict".to_owned(),
                 Some(remedy) => format!("refused: {remedy}"),
                 None => "unknown".to_owned(),
             };
-            format!("{status} {code}\n  {judgement}\n")
+            format!("{status} {code}\n  {outcome}\n")
         });
         expect![[r"
             304 
               refused: check the storage address and the container's name
             400 InvalidHeaderValue
-              refused: an emulator must be Azurite 3.37 or newer
+              refused: the emulator must be Azurite 3.37 or newer
             400 InvalidUri
               refused: check the storage address and the container's name
             401 InvalidAuthenticationInfo
-              refused: the token is of another tenant or service, or has expired: check which identity is used, and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: the token belongs to another tenant or service, or has expired: check which identity is used, and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 AuthenticationFailed
-              refused: check the account key, when the signature ends and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: check the account key, the signature's expiry and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 AuthorizationPermissionMismatch
-              refused: a signature needs the rights `rwc`; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: a signature needs the permissions `rwc`; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 AuthorizationFailure
-              refused: the account's firewall may not let this address in; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: the account's firewall may block this address; the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             403 KeyBasedAuthenticationNotPermitted
-              refused: the account takes no keys; connect with an identity: the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
+              refused: the account does not accept keys; connect with an identity: the identity needs the role `Storage Blob Data Contributor` on the container `db-state`
             404 BlobNotFound
               conflict
             404 ContainerNotFound
@@ -380,13 +380,13 @@ mod tests {
             412 
               conflict
             412 LeaseIdMissing
-              refused: somebody holds a native lease on the blob; break it, this program uses none
+              refused: another client holds a native lease on the blob; break it (this program uses none)
             429 
               unknown
             500 OperationTimedOut
               unknown
             503 ServerBusy
               unknown
-        "]].assert_eq(&judged.concat());
+        "]].assert_eq(&outcomes.concat());
     }
 }

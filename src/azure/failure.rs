@@ -1,4 +1,4 @@
-//! What went wrong with a request, in text that holds no secret.
+//! Failures of requests, described without secrets.
 
 use std::error::Error as StdError;
 
@@ -11,12 +11,12 @@ use time::OffsetDateTime;
 
 use highwater_engine::redaction::scrub;
 
-/// How a request ended that did not succeed.
+/// Why a request did not succeed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The request never left: no connection, or no token to send with it.
+    /// The request was never sent: no connection, or no token.
     NotSent(String),
-    /// No usable answer: what was asked may or may not have happened, or may still happen.
+    /// No usable answer: the operation may have happened, or may still happen.
     NoAnswer(String),
     /// The service answered that it did not do it.
     Answered(Answer),
@@ -27,16 +27,16 @@ pub(crate) enum Failure {
 pub(crate) struct Answer {
     /// Status of the HTTP response.
     pub(crate) status: u16,
-    /// The service's code, such as `BlobNotFound`; empty where it gave none.
+    /// The service's code, such as `BlobNotFound`; empty if there is none.
     pub(crate) code: String,
-    /// The service's clock when it answered.
+    /// The service's clock at the time of the answer.
     pub(crate) date: Option<OffsetDateTime>,
-    /// Status, code and request id, for people.
+    /// Status, code and request id, for display.
     pub(crate) text: String,
 }
 
 impl Failure {
-    /// Returns what the service answered, if it did.
+    /// Returns the service's answer, if there was one.
     pub(crate) fn answer(&self) -> Option<&Answer> {
         match self {
             Self::Answered(answer) => Some(answer),
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// Judges an error of the Azure crates.
+    /// Classifies an error of the Azure crates.
     pub(crate) fn of(error: &AzureError) -> Self {
         match error.kind() {
             ErrorKind::HttpResponse { status, error_code, raw_response } => {
@@ -62,7 +62,7 @@ impl Failure {
 fn answer(status: u16, code: Option<&str>, raw: Option<&RawResponse>) -> Answer {
     let headers = raw.map(RawResponse::headers);
     let header = |name: &HeaderName| headers.and_then(|headers| headers.get_optional_str(name));
-    // Without the header the crate puts a description of the status in the code's place.
+    // Without the header, the crate uses a description of the status as the code.
     let code = header(&ERROR_CODE).or(code).unwrap_or_default();
     let code = if code.chars().all(|c| c.is_ascii_alphanumeric()) { code } else { "" };
     let mut text = format!("HTTP {status}");
@@ -77,20 +77,20 @@ fn answer(status: u16, code: Option<&str>, raw: Option<&RawResponse>) -> Answer 
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 
-/// Returns the service's clock when it answered.
+/// Returns the service's clock at the time of the answer.
 pub(crate) fn date(headers: &Headers) -> Option<OffsetDateTime> {
     headers
         .get_optional_str(&HeaderName::from_static("date"))
         .and_then(|value| parse_rfc7231(value).ok())
 }
 
-/// Returns the texts of an error and of its causes, without addresses and secrets.
+/// Describes an error and its causes, without addresses and secrets.
 ///
-/// The `reqwest` error's own text holds the whole address, so what it says is said here.
+/// The text of a `reqwest` error contains the full address, so it is replaced.
 pub(crate) fn describe(error: &(dyn StdError + 'static)) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut current = Some(error);
-    // A chain of causes is short; the limit only guards against one that leads back to itself.
+    // A chain of causes is short; the limit guards against cycles.
     for _ in 0..CAUSES_MAX {
         let Some(error) = current else { break };
         let text = match error.downcast_ref::<reqwest::Error>() {
@@ -106,10 +106,10 @@ pub(crate) fn describe(error: &(dyn StdError + 'static)) -> String {
     parts.join(": ")
 }
 
-/// Most causes told of one error.
+/// Most causes in one description.
 const CAUSES_MAX: usize = 10;
 
-/// Context that the HTTP client's adapter puts before every cause.
+/// Context that the HTTP client's adapter adds to every cause.
 const CRATE_NOISE: &str = "failed to execute `reqwest` request";
 
 fn kind(error: &reqwest::Error) -> &'static str {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn causes_are_told_without_the_address() {
+    async fn causes_are_described_without_the_address() {
         let error = reqwest::Client::builder()
             .no_proxy()
             .build()

@@ -1,10 +1,10 @@
-//! Journals in Azure Blob Storage, beside the state documents.
+//! Journals in Azure Blob Storage, next to the state documents.
 //!
-//! A part is one append blob, `journal/{app}/{poller}/{day}.{number}.ndjson`, and an append one Append
-//! Block on the condition that the blob has the length that the writer believes it has: so a lost
-//! answer can be tried again. A blob takes 50,000 blocks
-//! (<https://learn.microsoft.com/rest/api/storageservices/append-block>); then the next number begins.
-//! Requests are never repeated here.
+//! A part is one append blob, `journal/{app}/{poller}/{day}.{number}.ndjson`. An append is one Append Block,
+//! on condition that the blob has the length that the writer expects: so an append whose answer was lost can
+//! be retried. A blob is limited to 50,000 blocks
+//! (<https://learn.microsoft.com/rest/api/storageservices/append-block>); then the next number starts.
+//! Requests are never retried here.
 
 use std::fmt;
 use std::num::NonZero;
@@ -45,7 +45,7 @@ impl BlobJournal {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the name of the container is none.
+    /// [`ConnectError`] if the container name is invalid.
     pub fn new(service: &BlobService, container: &str, app: &str) -> Result<Self, ConnectError> {
         let container = Container::new(service, container, &["journal", &encode(app)])?;
         Ok(Self { container, app: app.to_owned() })
@@ -82,7 +82,7 @@ impl BlobJournal {
         }
     }
 
-    /// Creates a part where there is none: an append needs one.
+    /// Creates a part if it does not exist, as an append requires.
     async fn create(&self, blob: &AppendBlobClient, name: &str) -> Result<(), StoreError> {
         let options = AppendBlobClientCreateOptions {
             blob_content_type: Some("application/x-ndjson".to_owned()),
@@ -93,7 +93,7 @@ impl BlobJournal {
         match Box::pin(blob.create(Some(options))).await {
             Ok(_) => Ok(()),
             Err(error) => match self.container.refused(name, &Failure::of(&error)) {
-                // It is there; whether it is empty is the append's to find.
+                // It exists already; the append will find out whether it is empty.
                 StoreError::Conflict { .. } => Ok(()),
                 error @ (StoreError::Unreachable { .. }
                 | StoreError::Unknown { .. }
@@ -102,8 +102,8 @@ impl BlobJournal {
         }
     }
 
-    /// Returns how many bytes a part has, and its version; `None` where there is no part.
-    async fn look(&self, part: &Part) -> Result<Option<(u64, Option<Etag>)>, StoreError> {
+    /// Returns the length of a part in bytes, and its version; `None` if it does not exist.
+    async fn properties(&self, part: &Part) -> Result<Option<(u64, Option<Etag>)>, StoreError> {
         let name = self.container.location(&file_name(part));
         self.container.create_once().await?;
         let options = BlobClientGetPropertiesOptions {
@@ -150,7 +150,7 @@ impl BlobJournal {
     }
 }
 
-/// Bytes asked for at once.
+/// Bytes per request.
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
 fn is_absent(failure: &Failure) -> bool {
@@ -179,7 +179,7 @@ impl JournalStore for BlobJournal {
     async fn length(&self, part: &Part) -> Result<u64, StoreError> {
         let found = self
             .container
-            .in_time(&self.container.location(&file_name(part)), self.look(part))
+            .in_time(&self.container.location(&file_name(part)), self.properties(part))
             .await?;
         Ok(found.map_or(0, |(length, _)| length))
     }
@@ -205,8 +205,8 @@ impl JournalStore for BlobJournal {
                 removed => removed,
             };
         };
-        match self.container.in_time(&name, self.look(part)).await? {
-            // An append in between changes the version.
+        match self.container.in_time(&name, self.properties(part)).await? {
+            // A concurrent append would change the version.
             Some((length, Some(etag))) if length == wanted => {
                 self.container.remove(&file_name(part), Some(etag)).await
             }

@@ -1,11 +1,11 @@
-//! Tokens, kept until shortly before they expire.
+//! Caches tokens until shortly before they expire.
 //!
-//! # Why so
+//! # Design
 //!
-//! A token is needed whenever a connection is made, and connections are made in a hurry. Some
-//! credentials start a program for each token, and none offers the token it has when a new one can't be
-//! had for a moment; both are mended here, for every credential alike. So is what they say: their errors hold
-//! whatever an endpoint or a program answered.
+//! A token is needed for every new connection, and then it is urgent. Some credentials start a program for
+//! each token, and none falls back to its current token if a new one is temporarily unavailable. This wrapper
+//! fixes both, for all credentials alike. It also sanitizes their errors, which contain the answer of an
+//! endpoint or a program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tokio::sync::Mutex;
 
 use super::failure::describe;
 
-/// How long before its end a token is replaced: as the identity library does it.
+/// How long before its expiry a token is replaced: as in the identity library.
 const REFRESH_BEFORE: Duration = Duration::minutes(5);
-/// Shortest rest of life of a token that is still used where no other can be had: enough to log in.
+/// Shortest remaining lifetime of a token that is still used if it cannot be renewed: enough to log in.
 const REST_MIN: Duration = Duration::seconds(30);
 
-/// A credential that keeps its last token.
+/// A credential that caches its last token.
 pub struct KeptToken {
     credential: Arc<dyn TokenCredential>,
     clock: Arc<dyn Clock>,
@@ -47,7 +47,7 @@ impl fmt::Debug for KeptToken {
 }
 
 impl KeptToken {
-    /// Wraps a credential; `clock` judges the ends of its tokens.
+    /// Wraps a credential; `clock` determines the expiry of its tokens.
     pub fn new(credential: Arc<dyn TokenCredential>, clock: Arc<dyn Clock>) -> Self {
         Self { credential, clock, kept: Mutex::default() }
     }
@@ -60,7 +60,7 @@ impl TokenCredential for KeptToken {
         scopes: &[&str],
         options: Option<TokenRequestOptions<'_>>,
     ) -> azure_core::Result<AccessToken> {
-        // Whoever else needs one now waits for this one.
+        // Concurrent callers wait for this request.
         let mut kept = self.kept.lock().await;
         let old = kept.as_ref().filter(|kept| kept.scopes == scopes).map(|kept| &kept.token);
         let rest = old.map_or(Duration::ZERO, |token| token.expires_on - self.clock.now());
@@ -78,12 +78,12 @@ impl TokenCredential for KeptToken {
             }
             (Err(error), Some(token)) if rest > REST_MIN => {
                 let error = describe(&error);
-                tracing::warn!(%error, "No new token could be had, the old one is good for {rest}");
+                tracing::warn!(%error, "Failed to renew a token; the current one is valid for {rest}");
                 Ok(token.clone())
             }
             (Err(error), _) => {
                 let text = describe(&error);
-                // The cause stays, for its status.
+                // The cause is kept for its status.
                 Err(Error::with_error(ErrorKind::Credential, error, text))
             }
         }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands out what it was given, and then fails.
+    /// Returns the given tokens, and then fails.
     #[derive(Debug)]
     struct Script(StdMutex<Vec<AccessToken>>);
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_kept_replaced_before_its_end_and_never_used_beyond_it() {
+    async fn a_token_is_cached_replaced_before_its_expiry_and_never_used_after_it() {
         let clock = Arc::new(TokioClock::starting_at(time::OffsetDateTime::UNIX_EPOCH));
         let begin = clock.now();
         let token = |name: &'static str, minutes| {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(at(54 * 60, "x").await.unwrap(), "a");
         assert_eq!(at(54 * 60, "y").await.unwrap(), "other", "of another scope");
         assert_eq!(at(55 * 60, "x").await.unwrap(), "b");
-        // From here on there is no new one.
+        // From here on no new token is available.
         assert_eq!(at(116 * 60, "x").await.unwrap(), "b");
         assert_eq!(at(120 * 60 - 31, "x").await.unwrap(), "b");
         at(120 * 60 - 30, "x").await.unwrap_err();

@@ -1,15 +1,16 @@
-//! Azure for Highwater: identities, clients of Azure Storage, the stores of states and journals in blobs, and the
-//! handlers that write blobs and send messages.
+//! Azure for Highwater: identities, clients of Azure Storage, the stores of states and journals in blobs, and
+//! the handlers that write blobs and send messages.
 //!
-//! This module says how requests are proven, timed and reported.
+//! This module defines how requests are authenticated, timed and reported.
 //!
-//! # Why so
+//! # Design
 //!
-//! No client made here repeats a request by itself. A conditional write whose answer is lost and
-//! that is sent again is refused by the version it wrote itself, which looks exactly like another
-//! writer's work. Whoever owns the write repeats it, since only the owner can tell the two apart.
+//! No client here retries a request. If the answer to a conditional write is lost and the write is sent
+//! again, it conflicts with the version that it wrote itself, which looks exactly like a write by somebody
+//! else. The owner of the write retries it, since only the owner can tell the two cases apart.
 //!
-//! The errors of the Azure crates print the whole address of a request, shared access signature
+//! The errors of the Azure crates contain the full address of a request, including a shared access signature.
+//! So no such error leaves this module: [`Failure`] has its own text.
 //! included, so no such error leaves this module: [`Failure`] carries text of our own.
 
 pub mod handler;
@@ -67,15 +68,15 @@ pub enum IdentitySource {
     ManagedIdentity,
     /// A Kubernetes service account.
     WorkloadIdentity,
-    /// Whoever is logged in to the Azure CLI or the Azure Developer CLI.
+    /// The user who is logged in to the Azure CLI or the Azure Developer CLI.
     DeveloperTools,
 }
 
 impl IdentitySource {
-    /// Chooses by what the process finds around it.
+    /// Chooses by the environment of the process.
     ///
-    /// `managed_identity` says that the host offers one (`IDENTITY_ENDPOINT` is set, or the process
-    /// runs in Azure), `federated_token` that Kubernetes mounted a token (`AZURE_FEDERATED_TOKEN_FILE`).
+    /// `managed_identity`: the host offers one (`IDENTITY_ENDPOINT` is set, or the process runs in Azure).
+    /// `federated_token`: Kubernetes has mounted a token (`AZURE_FEDERATED_TOKEN_FILE`).
     pub fn choose(managed_identity: bool, federated_token: bool) -> Self {
         match (managed_identity, federated_token) {
             (true, _) => Self::ManagedIdentity,
@@ -85,42 +86,42 @@ impl IdentitySource {
     }
 }
 
-/// Why a client cannot be made.
+/// Why a client cannot be created.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct ConnectError(String);
 
-/// What the clients of one process share.
+/// Options shared by all clients of a process.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// How long one request may take, answer included; see [`request_timeout`].
+    /// Time limit of one request, including the answer; see [`request_timeout`].
     pub timeout: Duration,
-    /// Dates the requests that are signed with an account key.
+    /// Dates requests that are signed with an account key.
     pub clock: Arc<dyn Clock>,
     /// Where the tokens of an identity come from.
     pub identity: IdentitySource,
 }
 
-/// Returns how long a storage request of a holder of a lease of `ttl` may take.
+/// Returns the time limit of storage requests for a lease of `ttl`.
 ///
-/// Several tries must fit between two heartbeats, or one slow answer would cost the lease.
+/// Several attempts must fit between two heartbeats; otherwise one slow answer would cost the lease.
 pub fn request_timeout(ttl: Duration) -> Duration {
     (ttl / 6).clamp(Duration::from_secs(2), Duration::from_secs(20))
 }
 
-/// How long it may take to connect: a machine that is up answers in far less.
+/// Time limit for connecting; a machine that is up answers much faster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long an unused connection is kept: less than the service and what is between keep it.
+/// How long an unused connection is kept: shorter than the limits of the service and the network in between.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long one request for a token may take.
+/// Time limit of one token request.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One service of one storage account, as its clients know it.
+/// One service of one storage account, from the perspective of its clients.
 #[derive(Clone)]
 struct Account {
-    /// With the query of a shared access signature, where there is one.
+    /// Includes the query of a shared access signature, if there is one.
     endpoint: Url,
     credential: Option<Arc<dyn TokenCredential>>,
     options: ClientOptions,
@@ -182,8 +183,8 @@ impl Account {
         })
     }
 
-    /// Returns the address of what `path` names; its first part must be a name by the rules for
-    /// containers, which are those for queues too.
+    /// Returns the address of `path`. Its first segment must follow the naming rules of containers, which
+    /// also apply to queues.
     fn address(&self, what: &str, path: &[&str]) -> Result<Url, ConnectError> {
         let name = path.first().copied().unwrap_or_default();
         if !is_container_name(name) {
@@ -192,7 +193,7 @@ impl Account {
         }
         let mut url = self.endpoint.clone();
         url.path_segments_mut()
-            .map_err(|()| ConnectError("the storage address takes no path".to_owned()))?
+            .map_err(|()| ConnectError("the storage address cannot have a path".to_owned()))?
             .pop_if_empty()
             .extend(path);
         Ok(url)
@@ -205,16 +206,16 @@ impl Account {
 #[derive(Clone, Debug)]
 pub struct BlobService(Account);
 
-/// The queues of one storage account; as [`BlobService`].
+/// The queues of one storage account; like [`BlobService`].
 #[derive(Clone, Debug)]
 pub struct QueueService(Account);
 
 impl QueueService {
-    /// Makes the clients' common parts; sends nothing.
+    /// Creates the clients' shared parts; sends nothing.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the identity's source is incomplete or TLS cannot be set up.
+    /// [`ConnectError`] if the settings of the identity are incomplete or TLS cannot be set up.
     pub fn connect(
         connection: &StorageConnection,
         options: &ServiceOptions,
@@ -222,7 +223,7 @@ impl QueueService {
         Account::connect(connection, options).map(Self)
     }
 
-    /// Returns how long one request may take.
+    /// Returns the time limit of one request.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
@@ -236,8 +237,7 @@ impl QueueService {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the queue's name is none, or the address is not https though tokens are
-    /// sent.
+    /// [`ConnectError`] if the queue name is invalid, or tokens would be sent without https.
     pub(crate) fn queue(&self, name: &str) -> Result<QueueClient, ConnectError> {
         let options = QueueClientOptions {
             client_options: self.0.options.clone(),
@@ -250,11 +250,11 @@ impl QueueService {
 }
 
 impl BlobService {
-    /// Makes the clients' common parts; sends nothing.
+    /// Creates the clients' shared parts; sends nothing.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the identity's source is incomplete or TLS cannot be set up.
+    /// [`ConnectError`] if the settings of the identity are incomplete or TLS cannot be set up.
     pub fn connect(
         connection: &StorageConnection,
         options: &ServiceOptions,
@@ -262,7 +262,7 @@ impl BlobService {
         Account::connect(connection, options).map(Self)
     }
 
-    /// Returns how long one request may take.
+    /// Returns the time limit of one request.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
@@ -272,13 +272,12 @@ impl BlobService {
         self.0.is_development
     }
 
-    /// Returns a client of a container, or of a folder in it when `path` has more segments: blobs
-    /// of that client have names that begin with the folder.
+    /// Returns a client of a container, or of a folder in it if `path` has more segments: its blob names then
+    /// start with the folder.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the container's name is none, or the address is not https though
-    /// tokens are sent.
+    /// [`ConnectError`] if the container name is invalid, or tokens would be sent without https.
     pub(crate) fn folder(&self, path: &[&str]) -> Result<BlobContainerClient, ConnectError> {
         let url = self.0.address("container", path)?;
         let options = BlobContainerClientOptions {
@@ -318,16 +317,16 @@ fn client_builder(timeout: Duration) -> reqwest::ClientBuilder {
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
-        // Ranges and lengths are of what is stored, so nothing may be unpacked on the way.
+        // Ranges and lengths refer to the stored bytes, so nothing may be decompressed in transit.
         .no_gzip()
         .no_deflate()
 }
 
-/// Returns the credential of an identity, which keeps its tokens.
+/// Returns the credential of an identity, which caches its tokens.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] if the identity's source is incomplete, or TLS cannot be set up.
+/// [`ConnectError`] if the settings of the identity are incomplete, or TLS cannot be set up.
 pub fn credential(
     source: IdentitySource,
     client_id: Option<&str>,
@@ -335,11 +334,11 @@ pub fn credential(
     token_credential(source, client_id).map(kept)
 }
 
-/// Returns a credential of an application that has a secret.
+/// Returns the credential of an application with a secret.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] if the tenant's name cannot be one, or TLS cannot be set up.
+/// [`ConnectError`] if the tenant name is invalid, or TLS cannot be set up.
 pub fn service_principal(
     tenant: &str,
     client_id: &str,
@@ -353,12 +352,11 @@ pub fn service_principal(
     Ok(kept(credential))
 }
 
-/// Returns a credential of a user who has a password.
+/// Returns the credential of a user with a password.
 ///
 /// # Errors
 ///
-/// [`ConnectError`] if the tenant's name or the address to log in at cannot be one, or TLS cannot be
-/// set up.
+/// [`ConnectError`] if the tenant name or the login address is invalid, or TLS cannot be set up.
 pub fn user_password(user: User) -> Result<Arc<dyn TokenCredential>, ConnectError> {
     let http = http_client(TOKEN_TIMEOUT)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -370,7 +368,7 @@ fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
     Arc::new(KeptToken::new(credential, Arc::new(SystemClock)))
 }
 
-/// Returns how tokens are asked for; what is repeated, [`Patient`] repeats.
+/// Returns the client options of token requests; [`Patient`] does the retries.
 fn token_client(builder: reqwest::ClientBuilder) -> Result<ClientOptions, ConnectError> {
     let http = builder.build().map_err(|error| ConnectError(failure::describe(&error)))?;
     Ok(ClientOptions {
@@ -390,7 +388,7 @@ fn token_credential(
     let credential: Arc<dyn TokenCredential> = match source {
         IdentitySource::ManagedIdentity => {
             let user_assigned_id = client_id.map(UserAssignedId::ClientId);
-            // It is on this machine, and what proves that we are too must not leave it.
+            // The endpoint is on this machine, and the header that authenticates us must not leave it.
             let client_options = token_client(builder.no_proxy())?;
             let options = ManagedIdentityCredentialOptions { user_assigned_id, client_options };
             ManagedIdentityCredential::new(Some(options)).map_err(failed)?
@@ -420,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_takes_a_sixth_of_the_lease_within_bounds() {
+    fn the_request_timeout_is_a_sixth_of_the_lease_within_bounds() {
         for (ttl, timeout) in [(1, 2), (12, 2), (60, 10), (120, 20), (3600, 20)] {
             assert_eq!(request_timeout(Duration::from_secs(ttl)).as_secs(), timeout, "{ttl}");
         }
     }
 
     #[test]
-    fn a_managed_identity_comes_before_kubernetes_and_the_developers_login() {
+    fn a_managed_identity_precedes_kubernetes_and_the_developers_login() {
         use IdentitySource::{DeveloperTools, ManagedIdentity, WorkloadIdentity};
         let cases = [
             (true, true, ManagedIdentity),
@@ -441,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_below_the_endpoint_with_or_without_a_last_slash() {
+    fn folders_are_below_the_endpoint_with_or_without_a_trailing_slash() {
         for end in ["", "/"] {
             let service = service(&format!(
                 "BlobEndpoint=http://127.0.0.1:10000/acme{end};SharedAccessSignature=sv=1&sig=a%2B"

@@ -1,13 +1,15 @@
-//! Asking for tokens: again where the endpoint is busy, and not at all while it wants to be left alone.
+//! An HTTP client for token requests: retries a busy endpoint, and sends nothing while the endpoint asks for
+//! a pause.
 //!
-//! # Why so
+//! # Design
 //!
-//! The identity library waits as long as an endpoint says, be it an hour, while a tick holds its lease; or it asks
-//! again at each request, which keeps a throttled endpoint throttled. It also tells an endpoint's answer whole,
-//! and one that is no JSON as a mistake of ours. So it is given this client, and told to repeat nothing.
+//! The identity library waits as long as an endpoint asks, even an hour, while a tick holds its lease. Or it
+//! sends a new request each time, which keeps a throttled endpoint throttled. It also repeats an endpoint's
+//! complete answer in its errors, and reports an answer that is not JSON as an internal error. So it is given
+//! this client, with its own retries turned off.
 //!
-//! What an endpoint says may repeat what it was sent. Only the fields that are meant for people are told, cut to
-//! their beginning, and without the secrets of the request.
+//! An endpoint's answer may repeat what it was sent. Only its human-readable fields are reported, truncated
+//! and without the secrets of the request.
 
 #[cfg(test)]
 mod tests;
@@ -29,34 +31,34 @@ use url::form_urlencoded;
 
 use super::left_alone::LeftAlone;
 
-/// Longest pause that is waited for while somebody wants to connect.
+/// Longest pause to wait for while a connection is being made.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Pauses where the endpoint names none.
+/// Pauses if the endpoint does not specify one.
 const DELAYS: Backoff = Backoff { first: Duration::from_secs(1), max: PAUSE_MAX };
-/// How often one token is asked for at most.
+/// Most requests for one token.
 const TRIES_MAX: u32 = 3;
 /// Longest answer; a token has a few thousand bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 18;
-/// Longest part of an endpoint's own words that is told, in characters.
+/// Most characters of an endpoint's message to report.
 const WORDS_MAX: usize = 200;
 
-/// Fields of a request for a token that prove who asks.
+/// Fields of a token request that authenticate the client.
 const SECRETS: [&str; 3] = ["client_secret", "client_assertion", "password"];
-/// What proves to App Service that this process runs in the app.
+/// Proves to App Service that this process runs in the app.
 /// <https://learn.microsoft.com/azure/app-service/overview-managed-identity#rest-endpoint-reference>
 const IDENTITY_HEADER: HeaderName = HeaderName::from_static("x-identity-header");
 
-/// An HTTP client for one endpoint that gives tokens.
+/// An HTTP client for one token endpoint.
 #[derive(Debug)]
 pub(super) struct Patient {
     http: Arc<dyn HttpClient>,
     left_alone: LeftAlone,
 }
 
-/// What one request came to.
+/// The outcome of one request.
 enum Asked {
     Granted(AsyncRawResponse),
-    /// Worth another request, and not before that.
+    /// May be retried, but not before this pause.
     Busy(Option<Duration>, Error),
 }
 
@@ -97,18 +99,18 @@ impl HttpClient for Patient {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
         let mut tries = 0;
         loop {
-            // Whoever asked before may have been dropped in its pause.
+            // An earlier caller may have been dropped during its pause.
             match self.left_alone.rest() {
                 Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),
                 Some(rest) => sleep(rest).await,
                 None => {}
             }
-            let (asked, error) = match self.ask(request).await? {
+            let (requested_pause, error) = match self.ask(request).await? {
                 Asked::Granted(response) => return Ok(response),
-                Asked::Busy(asked, error) => (asked, error),
+                Asked::Busy(requested_pause, error) => (requested_pause, error),
             };
             tries += 1;
-            let pause = asked.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
+            let pause = requested_pause.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
             self.left_alone.keep_for(pause);
             if tries == TRIES_MAX || pause > PAUSE_MAX {
                 return Err(error);
@@ -117,9 +119,9 @@ impl HttpClient for Patient {
     }
 }
 
-/// Whether the endpoint says that it cannot answer now.
+/// Whether the endpoint cannot answer now.
 ///
-/// 410 is what the metadata service of a virtual machine answers while it is updated.
+/// The metadata service of a virtual machine answers 410 while it is updated.
 /// <https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/how-to-use-vm-token#error-handling>
 fn is_busy(status: StatusCode) -> bool {
     matches!(u16::from(status), 408 | 410 | 429 | 500..=599)
@@ -131,14 +133,13 @@ fn retry_after(headers: &Headers) -> Option<Duration> {
 
 fn is_grant(body: &[u8]) -> bool {
     let Ok(Json::Object(granted)) = serde_json::from_slice(body) else { return false };
-    let has_end = granted.get("expires_in").is_some_and(Json::is_i64)
+    let has_expiry = granted.get("expires_in").is_some_and(Json::is_i64)
         || granted.get("expires_on").is_some_and(|end| end.is_string() || end.is_i64());
     let token = granted.get("access_token").and_then(Json::as_str);
-    has_end && token.is_some_and(|token| !token.is_empty())
+    has_expiry && token.is_some_and(|token| !token.is_empty())
 }
 
-/// What endpoints say of a refusal: Microsoft Entra and virtual machines in the first three fields, App Service in
-/// the last.
+/// Fields of a refusal: Microsoft Entra and virtual machines use the first three, App Service the last.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Refusal {
@@ -164,7 +165,7 @@ fn refused(request: &Request, status: StatusCode, body: &[u8]) -> Error {
     answered(status, text.trim_end_matches([':', ' ', '.']).to_owned())
 }
 
-/// Registers what the request proves itself with: an answer may repeat it, and not all of it is in a setting.
+/// Registers the secrets of the request: an answer may repeat them, and not all come from a setting.
 fn hold_secrets(request: &Request) {
     if let Body::Bytes(form) = request.body() {
         let fields = form_urlencoded::parse(form);
@@ -174,15 +175,15 @@ fn hold_secrets(request: &Request) {
     request.headers().get_optional_str(&IDENTITY_HEADER).into_iter().for_each(hold_token);
 }
 
-/// What is wrong with the answer is not told: it may hold the token.
+/// The error does not describe the answer, which may contain the token.
 fn no_token(request: &Request) -> Error {
-    let text = format!("`{}` granted something that is no token", host(request));
+    let text = format!("`{}` returned an invalid token response", host(request));
     Error::with_message(ErrorKind::DataConversion, text)
 }
 
 fn left_alone(request: &Request, rest: Duration) -> Error {
     let (host, seconds) = (host(request), rest.as_secs());
-    let text = format!("`{host}` asked for a pause, of which {seconds} s are left");
+    let text = format!("`{host}` asked for a pause; {seconds} s are left");
     answered(StatusCode::TooManyRequests, text)
 }
 

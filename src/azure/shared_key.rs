@@ -1,6 +1,6 @@
-//! Requests signed with an account key.
+//! Signs requests with an account key.
 //!
-//! The Azure crates know Microsoft Entra identities only. The rules are those of
+//! The Azure crates support Microsoft Entra identities only. The rules are those of
 //! <https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key>.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use azure_core::time::to_rfc7231;
 
 use highwater_engine::clock::Clock;
 
-/// Signs each try of a request anew: the service refuses a signature older than 15 minutes.
+/// Signs each attempt of a request separately: the service rejects a signature older than 15 minutes.
 pub(crate) struct SharedKey {
     account: String,
     key: Secret,
@@ -86,7 +86,7 @@ fn string_to_sign(account: &str, request: &Request) -> String {
     let value = |wanted: &str| {
         request.headers().iter().find(|(name, _)| name.as_str() == wanted).map(|(_, v)| v.as_str())
     };
-    // Not every client sets the length itself; where it does not, the transport does.
+    // Not every client sets the length itself; otherwise the transport does.
     let length = request.body().len().map(|length| length.to_string()).unwrap_or_default();
     let value = |wanted: &str| match (wanted, value(wanted)) {
         ("content-length", None) => Some(length.as_str()),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_try_is_dated_and_signed_anew() {
+    async fn each_attempt_is_dated_and_signed_separately() {
         let clock = TokioClock::starting_at(datetime!(2026-11-20 8:00 UTC));
         let signer = SharedKey::new("acme", "a2V5".into(), Arc::new(clock));
         let mut request = request();

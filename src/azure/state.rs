@@ -1,8 +1,8 @@
-//! State in Azure Blob Storage: for every deployment with more than one instance.
+//! State in Azure Blob Storage, for every deployment with more than one instance.
 //!
-//! A key is one block blob, read by one Get Blob and written by one conditional Put Blob. Times are
-//! the service's: `Date` of each answer and `Last-Modified` of the blob, both in whole seconds.
-//! Requests are never repeated here, and a lost answer is reported as lost: see [`crate`].
+//! Each key is one block blob, read by one Get Blob and written by one conditional Put Blob. Times are the
+//! service's: `Date` of each answer and `Last-Modified` of the blob, both in whole seconds. Requests are
+//! never retried here, and a lost answer is reported as lost: see [`crate`].
 
 use std::fmt;
 use std::num::NonZero;
@@ -49,14 +49,14 @@ impl BlobStore {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the name of the container is none.
+    /// [`ConnectError`] if the container name is invalid.
     pub fn new(service: &BlobService, container: &str, app: &str) -> Result<Self, ConnectError> {
         let container = Container::new(service, container, &["state", &encode(app)])?;
         let apps = Box::new(Container::new(service, container.name(), &["state"])?);
         Ok(Self { service: Box::new(service.clone()), container, apps, app: app.to_owned() })
     }
 
-    /// Creates the container if it does not exist, and returns whether it did not.
+    /// Creates the container if it does not exist; returns whether it was created.
     ///
     /// # Errors
     ///
@@ -98,11 +98,12 @@ impl BlobStore {
             return Err(too_large(name));
         }
         let date = date(name, &found.headers)?;
-        let etag = found.properties.etag.ok_or_else(|| unknown(name, "answer without `ETag`"))?;
+        let etag =
+            found.properties.etag.ok_or_else(|| unknown(name, "the answer has no `ETag`"))?;
         let last_modified = found
             .properties
             .last_modified
-            .ok_or_else(|| unknown(name, "answer without `Last-Modified`"))?;
+            .ok_or_else(|| unknown(name, "the answer has no `Last-Modified`"))?;
         let bytes = found.body.collect().await;
         let bytes =
             bytes.map_err(|error| self.container.failed(name, &Failure::of(&error)))?.to_vec();
@@ -134,7 +135,8 @@ impl BlobStore {
         let content = RequestContent::from(bytes);
         match Box::pin(blob.upload(content, Some(options))).await {
             Ok(written) => {
-                let etag = written.etag.ok_or_else(|| unknown(&name, "answer without `ETag`"))?;
+                let etag =
+                    written.etag.ok_or_else(|| unknown(&name, "the answer has no `ETag`"))?;
                 let date = date(&name, written.raw_response.headers())?;
                 Ok(Written { etag: ETag(etag.into()), date })
             }
@@ -199,15 +201,15 @@ impl StateStore for BlobStore {
     }
 }
 
-/// Largest document: the blob crate sends up to 4 MiB as one Put Blob and more in blocks, which
-/// would be several requests.
+/// Largest document: the blob crate sends up to 4 MiB as one Put Blob, and more in blocks, which would take
+/// several requests.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Without the service's clock no lease can be judged.
-const NO_DATE: &str = "answer without `Date`";
+/// Leases depend on the service's clock.
+const NO_DATE: &str = "the answer has no `Date`";
 
 fn too_large(name: &str) -> StoreError {
-    let reason = format!("a document may have at most {BYTES_MAX} bytes");
+    let reason = format!("a document is limited to {BYTES_MAX} bytes");
     StoreError::Refused { key: name.to_owned(), reason }
 }
 
@@ -215,13 +217,13 @@ fn date(name: &str, headers: &Headers) -> Result<OffsetDateTime, StoreError> {
     crate::date(headers).ok_or_else(|| unknown(name, NO_DATE))
 }
 
-/// Returns the size of the whole blob: the read asks for a range, so the length is the range's.
+/// Returns the size of the complete blob: the read asks for a range, so the length is that of the range.
 fn total_bytes(headers: &Headers) -> Option<usize> {
     let range = headers.get_optional_str(&HeaderName::from_static("content-range"))?;
     range.rsplit_once('/')?.1.parse().ok()
 }
 
-/// Returns the last part of a blob's name; that of [`StateKey::path`] for every ordinary poller.
+/// Returns the last part of a blob's name; the same as in [`StateKey::path`] for every ordinary poller.
 fn file_name(key: &StateKey) -> String {
     match key {
         StateKey::Document(poller) => format!("{}.json", encode(poller)),
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_names_are_kept_and_odd_ones_stay_apart() {
+    fn ordinary_names_are_kept_and_odd_ones_do_not_collide() {
         let names = ["orders", "a/b", "../a", "a%2Fb", "ä", "a.marker", "."];
         let files: Vec<_> =
             names.iter().map(|name| file_name(&StateKey::Document((*name).to_owned()))).collect();

@@ -1,7 +1,7 @@
-//! How a storage account is reached: a connection string, or an identity and an address.
+//! Connections to a storage account: a connection string, or an identity and an address.
 //!
-//! Both forms are the ones that Functions users know from `AzureWebJobsStorage`. Error texts never
-//! repeat a value, since any part of a connection string may be a misplaced secret.
+//! Both forms are those of `AzureWebJobsStorage` in Functions. Errors never repeat a value, since any part of
+//! a connection string may be a misplaced secret.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use secrecy::SecretString;
 use url::Url;
 
-/// A service of a storage account; each has an address of its own.
+/// A service of a storage account; each has its own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageService {
     /// Blobs.
@@ -20,7 +20,7 @@ pub enum StorageService {
 }
 
 impl StorageService {
-    /// Returns the last part of the setting that gives the service's address to an identity.
+    /// Returns the last part of the setting with the service's address for an identity.
     pub fn uri_key(self) -> &'static str {
         match self {
             Self::Blob => "blobServiceUri",
@@ -28,7 +28,7 @@ impl StorageService {
         }
     }
 
-    /// Returns the key of a connection string that gives the service's address.
+    /// Returns the key of a connection string with the service's address.
     fn endpoint_key(self) -> &'static str {
         match self {
             Self::Blob => "BlobEndpoint",
@@ -36,7 +36,7 @@ impl StorageService {
         }
     }
 
-    /// Returns the part of a host's name that follows the account.
+    /// Returns the part of the host name that follows the account.
     fn label(self) -> &'static str {
         match self {
             Self::Blob => "blob",
@@ -53,7 +53,7 @@ impl StorageService {
     }
 }
 
-/// Where a service of a storage account is, and what proves the right to use it.
+/// The address of a storage service, and how to authenticate.
 #[derive(Clone, Debug)]
 pub enum StorageConnection {
     /// The storage emulator on a developer's machine.
@@ -84,7 +84,7 @@ pub enum StorageConnection {
         /// Client id of a user-assigned identity; `None` for the system-assigned one.
         client_id: Option<String>,
     },
-    /// An account with an application that has a secret, where no identity of the machine is at hand.
+    /// An account with an application that has a secret, for machines without an identity.
     Principal {
         /// Address of the service.
         endpoint: Url,
@@ -97,7 +97,7 @@ pub enum StorageConnection {
     },
 }
 
-/// Who asks for tokens, as far as settings say.
+/// The identity in the settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityParts<'a> {
     /// Client id of a user-assigned identity, or of an application.
@@ -112,13 +112,13 @@ pub struct IdentityParts<'a> {
 /// <https://learn.microsoft.com/azure/storage/common/storage-connect-azurite>
 pub const DEVELOPMENT_ACCOUNT: &str = "devstoreaccount1";
 
-/// Key of the storage emulator's account: the same everywhere, public, and no secret.
+/// Key of the storage emulator's account: public, the same everywhere, and not a secret.
 /// <https://learn.microsoft.com/azure/storage/common/storage-connect-azurite>
 pub const DEVELOPMENT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 impl StorageConnection {
-    /// Reads a connection string, for blobs.
+    /// Parses a connection string, for blobs.
     ///
     /// # Errors
     ///
@@ -127,24 +127,24 @@ impl StorageConnection {
         Self::parse_for(StorageService::Blob, text)
     }
 
-    /// Reads a connection string.
+    /// Parses a connection string.
     ///
-    /// Keys may come in any order and case; unknown ones are ignored, as the SDKs do.
+    /// Keys may have any order and case; unknown ones are ignored, as in the SDKs.
     ///
     /// # Errors
     ///
-    /// One text per mistake, each without any value of the string.
+    /// One text per error, none of which contains a value of the string.
     pub fn parse_for(service: StorageService, text: &str) -> Result<Self, Vec<String>> {
         let mut settings = Settings::split(text)?;
         let connection = match settings.take("UseDevelopmentStorage") {
             Some(value) if value.eq_ignore_ascii_case("true") => settings.development(service),
-            Some(_) => Err(vec!["`UseDevelopmentStorage` must be `true` or left out".to_owned()]),
+            Some(_) => Err(vec!["`UseDevelopmentStorage` must be `true` or omitted".to_owned()]),
             None => settings.account(service),
         }?;
         Ok(connection)
     }
 
-    /// Reads the identity-based form, for blobs.
+    /// Parses the identity-based form, for blobs.
     ///
     /// # Errors
     ///
@@ -154,24 +154,23 @@ impl StorageConnection {
         blob_service_uri: Option<&str>,
         client_id: Option<&str>,
     ) -> Result<Self, Vec<String>> {
-        let who = IdentityParts { client_id, ..IdentityParts::default() };
-        Self::from_identity_for(StorageService::Blob, account_name, blob_service_uri, who)
+        let identity = IdentityParts { client_id, ..IdentityParts::default() };
+        Self::from_identity_for(StorageService::Blob, account_name, blob_service_uri, identity)
     }
 
-    /// Reads the identity-based form: the settings `…__accountName` or, for blobs,
-    /// `…__blobServiceUri`, and `…__clientId`; of an application with a secret `…__tenantId` and
-    /// `…__clientSecret` too.
+    /// Parses the identity-based form: the settings `…__accountName` or, for blobs, `…__blobServiceUri`, and
+    /// `…__clientId`; for an application with a secret also `…__tenantId` and `…__clientSecret`.
     ///
-    /// The address wins where both are given, as in Functions.
+    /// If both are set, the address takes precedence, as in Functions.
     ///
     /// # Errors
     ///
-    /// One text per mistake.
+    /// One text per error.
     pub fn from_identity_for(
         service: StorageService,
         account_name: Option<&str>,
         service_uri: Option<&str>,
-        who: IdentityParts<'_>,
+        identity: IdentityParts<'_>,
     ) -> Result<Self, Vec<String>> {
         let given = |value: Option<&str>| {
             value.map(str::trim).filter(|value| !value.is_empty()).map(str::to_owned)
@@ -185,25 +184,24 @@ impl StorageConnection {
             (None, None) => Err(format!("`accountName` or `{}` is missing", service.uri_key())),
         };
         let endpoint = endpoint.map_err(|error| vec![error])?;
-        let client_id = given(who.client_id);
-        match (given(who.tenant_id), client_id, who.client_secret.cloned()) {
+        let client_id = given(identity.client_id);
+        match (given(identity.tenant_id), client_id, identity.client_secret.cloned()) {
             (None, client_id, None) => Ok(Self::Identity { endpoint, client_id }),
             (Some(tenant_id), Some(client_id), Some(secret)) => {
                 Ok(Self::Principal { endpoint, tenant_id, client_id, secret })
             }
             _ => {
-                let text =
-                    "an application needs `tenantId`, `clientId` and `clientSecret`, all three";
+                let text = "an application needs all of `tenantId`, `clientId` and `clientSecret`";
                 Err(vec![text.to_owned()])
             }
         }
     }
 
-    /// Whether this is development storage, which is held to less: leases may be shorter, and the
-    /// container is made where it is missing.
+    /// Whether this is development storage, which has relaxed rules: leases may be shorter, and a missing
+    /// container is created.
     ///
-    /// Only `UseDevelopmentStorage=true` says so. An account name and key do not, whatever account
-    /// they name: who writes them out gets what a real account gets.
+    /// Only `UseDevelopmentStorage=true` selects it. An account name and key do not, whatever the account:
+    /// spelled out, they are treated as a real account.
     pub fn is_development(&self) -> bool {
         matches!(self, Self::Development { .. })
     }
@@ -220,14 +218,14 @@ impl StorageConnection {
     }
 }
 
-/// End of the host name of public Azure.
+/// Host name suffix of public Azure.
 const SUFFIX: &str = "core.windows.net";
 
-/// Parts of a connection string by lower-case key.
+/// Parts of a connection string, by lower-case key.
 struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// Splits at `;`, and each part at its first `=`, since keys in base64 end with that sign.
+    /// Splits at `;`, and each part at its first `=`, since keys in base64 end with `=`.
     fn split(text: &str) -> Result<Self, Vec<String>> {
         let mut settings = BTreeMap::new();
         let mut errors = Vec::new();
@@ -252,7 +250,7 @@ impl Settings {
         if errors.is_empty() { Ok(Self(settings)) } else { Err(errors) }
     }
 
-    /// Takes a value out; an empty one counts as missing.
+    /// Removes and returns a value; an empty one counts as missing.
     fn take(&mut self, key: &str) -> Option<String> {
         self.0.remove(&key.to_ascii_lowercase()).filter(|value| !value.is_empty())
     }
@@ -310,7 +308,7 @@ impl Settings {
     }
 }
 
-/// What proves the right to use an account.
+/// How to authenticate to an account.
 enum Proof {
     Key { account: String, key: SecretString },
     Sas(SecretString),
@@ -324,7 +322,7 @@ fn proof(
     let mut errors = Vec::new();
     match (key, sas) {
         (Some(_), Some(_)) => {
-            errors.push("give `AccountKey` or `SharedAccessSignature`, not both".to_owned());
+            errors.push("set `AccountKey` or `SharedAccessSignature`, not both".to_owned());
         }
         (None, None) => {
             errors.push("`AccountKey` or `SharedAccessSignature` is missing".to_owned());
@@ -343,7 +341,7 @@ fn proof(
                     errors.push("`AccountName` is missing; `AccountKey` needs it".to_owned());
                 }
                 if !decodes {
-                    errors.push("`AccountKey` is not base64; copy it whole".to_owned());
+                    errors.push("`AccountKey` is not base64; copy all of it".to_owned());
                 }
             }
         },
@@ -351,7 +349,7 @@ fn proof(
     Err(errors)
 }
 
-/// What an account's address is made of beside its name.
+/// The parts of an account's address besides its name.
 struct Host<'a> {
     service: StorageService,
     scheme: &'a str,
@@ -359,7 +357,7 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Returns the address of a service of `account`, which stands under `key`.
+    /// Returns the address of a service of `account`, the value of `key`.
     fn endpoint(&self, key: &str, account: &str) -> Result<Url, String> {
         // A wrong character could turn the name into another host.
         let plain = |character: char| matches!(character, 'a'..='z' | '0'..='9' | '-');
@@ -368,11 +366,11 @@ impl Host<'_> {
         }
         let Self { service, scheme, suffix } = self;
         Url::parse(&format!("{scheme}://{account}.{}.{suffix}", service.label()))
-            .map_err(|error| format!("`EndpointSuffix` does not give an address: {error}"))
+            .map_err(|error| format!("`EndpointSuffix` does not form an address: {error}"))
     }
 }
 
-/// Reads an address, which must have no query: a signature there would end up in logs.
+/// Parses an address. It must have no query: a signature there would end up in logs.
 fn endpoint(key: &str, uri: &str, schemes: &[&str]) -> Result<Url, String> {
     let wanted = schemes.join(" or ");
     let url = Url::parse(uri).map_err(|error| format!("`{key}` is not an address: {error}"))?;
@@ -393,7 +391,7 @@ mod tests {
 
     use super::*;
 
-    /// What a connection is, with its secrets, for comparison.
+    /// Describes a connection with its secrets, for comparison.
     fn shown(connection: Result<StorageConnection, Vec<String>>) -> String {
         match connection {
             Ok(StorageConnection::Development { endpoint }) => format!("development {endpoint}"),
@@ -420,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn development_storage_is_what_says_so_not_an_account_of_its_name() {
+    fn only_the_explicit_setting_selects_development_storage() {
         for (text, expected) in [
             ("UseDevelopmentStorage=true", true),
             ("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://azurite", true),
@@ -432,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_strings_are_read() {
+    fn connection_strings_are_parsed() {
         check(
             |text| shown(StorageConnection::parse(text)),
             &[
@@ -476,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_have_addresses_of_their_own() {
+    fn queues_have_their_own_addresses() {
         let key = "AccountName=acme;AccountKey=a2V5PT0=";
         check(
             |text| shown(StorageConnection::parse_for(StorageService::Queue, text)),
@@ -517,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_all_at_once_and_without_values() {
+    fn all_errors_are_reported_at_once_without_values() {
         check(
             |text| shown(StorageConnection::parse(text)),
             &[
@@ -547,17 +545,17 @@ mod tests {
                 AccountName=acme;s3cret;AccountName=s3cret
                   error: part 2 is not `key=value`; part 3 repeats a key
                 UseDevelopmentStorage=s3cret
-                  error: `UseDevelopmentStorage` must be `true` or left out
+                  error: `UseDevelopmentStorage` must be `true` or omitted
                 UseDevelopmentStorage=true;DevelopmentStorageProxyUri=s3cret
                   error: `DevelopmentStorageProxyUri` is not an address: relative URL without a base
                 AccountName=acme
                   error: `AccountKey` or `SharedAccessSignature` is missing
                 AccountKey=s3cret
-                  error: `AccountName` or `BlobEndpoint` is missing; `AccountName` is missing; `AccountKey` needs it; `AccountKey` is not base64; copy it whole
+                  error: `AccountName` or `BlobEndpoint` is missing; `AccountName` is missing; `AccountKey` needs it; `AccountKey` is not base64; copy all of it
                 AccountName=acme;AccountKey=
                   error: `AccountKey` or `SharedAccessSignature` is missing
                 AccountName=acme;AccountKey=a2V5PT0=;SharedAccessSignature=sig=s3cret
-                  error: give `AccountKey` or `SharedAccessSignature`, not both
+                  error: set `AccountKey` or `SharedAccessSignature`, not both
                 AccountName=acme;SharedAccessSignature=sv=s3cret
                   error: `SharedAccessSignature` has no `sig`
                 AccountName=evil.example/s3cret?;AccountKey=a2V5PT0=
@@ -565,7 +563,7 @@ mod tests {
                 DefaultEndpointsProtocol=ftp;AccountName=acme;AccountKey=a2V5PT0=
                   error: `DefaultEndpointsProtocol` must be `http` or `https`
                 BlobEndpoint=https://acme.blob.core.windows.net/?sig=s3cret;AccountName=acme;AccountKey=s3cret
-                  error: `BlobEndpoint` must have no query and no user name; `AccountKey` is not base64; copy it whole
+                  error: `BlobEndpoint` must have no query and no user name; `AccountKey` is not base64; copy all of it
                 BlobEndpoint=acme;SharedAccessSignature=sig=s3cret
                   error: `BlobEndpoint` is not an address: relative URL without a base
             "]],
@@ -573,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_read() {
+    fn identities_are_parsed() {
         let cases = [
             (Some("acme"), None, None),
             (Some("acme"), None, Some("11111111-2222-3333-4444-555555555555")),
@@ -609,17 +607,17 @@ mod tests {
     }
 
     #[test]
-    fn an_application_has_all_three_parts_or_is_none() {
+    fn an_application_needs_all_three_parts() {
         let secret = SecretString::from("s3cret");
         let read = |tenant_id, client_id, secret| {
-            let who = IdentityParts { client_id, tenant_id, client_secret: secret };
+            let identity = IdentityParts { client_id, tenant_id, client_secret: secret };
             let service = StorageService::Blob;
-            StorageConnection::from_identity_for(service, Some("acme"), None, who)
+            StorageConnection::from_identity_for(service, Some("acme"), None, identity)
         };
-        let whole = read(Some("tenant"), Some("app"), Some(&secret));
-        assert!(!format!("{whole:?}").contains("s3cret"), "{whole:?}");
+        let complete = read(Some("tenant"), Some("app"), Some(&secret));
+        assert!(!format!("{complete:?}").contains("s3cret"), "{complete:?}");
         let expected = "principal https://acme.blob.core.windows.net/ tenant app s3cret";
-        assert_eq!(shown(whole), expected);
+        assert_eq!(shown(complete), expected);
         for (tenant, client, secret) in [
             (None, Some("app"), Some(&secret)),
             (Some("tenant"), None, Some(&secret)),

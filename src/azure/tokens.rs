@@ -1,4 +1,4 @@
-//! Tokens that prove an identity to a service other than Azure's own.
+//! Tokens that authenticate an identity to a service outside of Azure.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Returns the tokens that `source` gives for `audience`; asks for none yet.
+    /// Returns the tokens of `source` for `audience`; requests none yet.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the identity's source is incomplete.
+    /// [`ConnectError`] if the settings of the identity are incomplete.
     pub fn new(
         source: IdentitySource,
         client_id: Option<&str>,
@@ -29,18 +29,18 @@ impl Tokens {
         Ok(Self::of(super::credential(source, client_id)?, audience))
     }
 
-    /// Returns the tokens that `credential` gives for `audience`.
+    /// Returns the tokens of `credential` for `audience`.
     pub fn of(credential: Arc<dyn TokenCredential>, audience: &str) -> Self {
         Self { credential, audience: audience.to_owned() }
     }
 
-    /// Returns a token that is good now; the credential keeps those that still are.
+    /// Returns a valid token; the credential caches it.
     ///
     /// # Errors
     ///
-    /// Why there is none, and what to look at.
+    /// Why there is no token, and what to check.
     pub async fn get(&self) -> Result<String, String> {
-        // The form that version 2 of the identity platform asks for.
+        // The format of version 2 of the identity platform.
         // <https://learn.microsoft.com/entra/identity-platform/scopes-oidc#the-default-scope>
         let scope = format!("{}/.default", self.audience.trim_end_matches('/'));
         let token = self.credential.get_token(&[&scope], None).await;
@@ -48,7 +48,7 @@ impl Tokens {
             let (audience, why) = (&self.audience, describe(&error));
             format!(
                 "get a token for audience `{audience}`: {why}; check that the app has an identity \
-                 and the audience is right"
+                 and that the audience is correct"
             )
         })
     }

@@ -1,15 +1,14 @@
-//! Tokens for a user of Microsoft Entra who has a password: the OAuth 2.0 grant of that name.
+//! Tokens for a Microsoft Entra user with a password: the OAuth 2.0 resource owner password grant.
 //! <https://learn.microsoft.com/entra/identity-platform/v2-oauth-ropc>
 //!
-//! # Why so
+//! # Design
 //!
-//! The identity library has no such credential, on purpose: a password passes no second factor, and an
-//! app that has one can be told apart from its user by nothing. Connection strings with
-//! `Authentication=Active Directory Password` exist all the same, and move here as they are. What is
-//! refused says what to use instead.
+//! The identity library deliberately has no such credential: a password cannot satisfy a second factor, and
+//! an app with the password cannot be distinguished from the user. But connection strings with
+//! `Authentication=Active Directory Password` exist, and can be used here unchanged. If the login is refused,
+//! the error says what to use instead.
 //!
-//! Neither the password nor what the service says in its own words, which might hold it, gets into an
-//! error as it stands.
+//! Errors never contain the password, nor the service's own message unredacted, since that might repeat it.
 
 mod refusal;
 #[cfg(test)]
@@ -34,29 +33,29 @@ use url::{Url, form_urlencoded};
 use super::ConnectError;
 use super::left_alone::LeftAlone;
 
-/// Where the public cloud's users log in.
+/// Login service of the public cloud.
 /// <https://learn.microsoft.com/entra/identity-platform/authentication-national-cloud>
 const AUTHORITY: &str = "https://login.microsoftonline.com";
-/// The public client that logs in: Microsoft.Data.SqlClient, which every tenant knows already.
+/// The public client that logs in: Microsoft.Data.SqlClient, which is already known in every tenant.
 /// `ActiveDirectoryAuthentication.AdoClientId` in <https://github.com/dotnet/SqlClient>
 const CLIENT_ID: &str = "2fd908ad-0664-4344-b9be-cd3e8b574c38";
-/// Longest pause that is waited for while somebody wants to connect.
+/// Longest pause to wait for while a connection is being made.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Pauses where the service is busy and names none.
+/// Pauses if the service is busy and does not specify one.
 const DELAYS: Backoff = Backoff { first: Duration::from_secs(1), max: PAUSE_MAX };
-/// How often one token is asked for at most.
+/// Most requests for one token.
 const TRIES_MAX: u32 = 3;
 
-/// Who logs in, and where.
+/// A user, and where to log in.
 #[derive(Clone, Debug)]
 pub struct User {
     /// Such as `ada@acme.example`.
     pub name: String,
-    /// The user's own.
+    /// The user's password.
     pub password: SecretString,
-    /// The tenant's id or domain, or `organizations` for that of the name.
+    /// The tenant's id or domain, or `organizations` for the tenant of the name.
     pub tenant: String,
-    /// Address of the cloud's login service, https only; the public cloud's where absent.
+    /// Address of the cloud's login service, https only; the public cloud's if absent.
     pub authority: Option<String>,
 }
 
@@ -78,10 +77,10 @@ impl fmt::Debug for UserPassword {
     }
 }
 
-/// What one request came to.
+/// The outcome of one request.
 enum Answer {
     Token(AccessToken),
-    /// Worth another request, and not before that.
+    /// May be retried, but not before this pause.
     Busy(Option<Duration>, Error),
 }
 
@@ -93,7 +92,7 @@ struct Granted {
 }
 
 impl UserPassword {
-    /// Returns the credential of `user`, which asks through `http`; sends nothing yet.
+    /// Returns the credential of `user`, which sends requests through `http`; sends nothing yet.
     pub(super) fn new(
         user: User,
         http: Arc<dyn HttpClient>,
@@ -125,8 +124,8 @@ impl UserPassword {
     }
 
     fn granted(&self, body: &[u8]) -> azure_core::Result<AccessToken> {
-        // What is wrong with the answer is not told: it may hold the token.
-        let unreadable = "Microsoft Entra granted something that is no token";
+        // The error does not describe the answer, which may contain the token.
+        let unreadable = "Microsoft Entra returned an invalid token response";
         let granted: Granted = serde_json::from_slice(body)
             .ok()
             .ok_or_else(|| Error::with_message(ErrorKind::DataConversion, unreadable))?;
@@ -147,12 +146,12 @@ impl TokenCredential for UserPassword {
             if let Some(rest) = self.left_alone.rest() {
                 return Err(refusal::left_alone(rest));
             }
-            let (asked, error) = match self.ask(scopes).await? {
+            let (requested_pause, error) = match self.ask(scopes).await? {
                 Answer::Token(token) => return Ok(token),
-                Answer::Busy(asked, error) => (asked, error),
+                Answer::Busy(requested_pause, error) => (requested_pause, error),
             };
             tries += 1;
-            let pause = asked.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
+            let pause = requested_pause.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
             if pause > PAUSE_MAX {
                 self.left_alone.keep_for(pause);
                 return Err(error);
@@ -165,7 +164,7 @@ impl TokenCredential for UserPassword {
     }
 }
 
-/// Whether the service says that it is too busy now.
+/// Whether the service is too busy now.
 fn is_busy(status: StatusCode) -> bool {
     [StatusCode::TooManyRequests, StatusCode::ServiceUnavailable].contains(&status)
 }

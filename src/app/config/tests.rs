@@ -634,7 +634,7 @@ fn settings_are_checked_against_each_other() {
         &[MINIMAL, bad],
         &expect![[r#"
             10 mistakes in the settings
-            setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy it whole
+            setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy all of it
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to; for `durable`, that of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, as mode `rowversion` waits for no time to pass

@@ -8,8 +8,7 @@ use super::*;
 
 const GRANT: &str = r#"{"access_token":"t","expires_in":3600}"#;
 
-/// Status, headers, body; a status of 0 is no answer.
-/// A status, headers and a body.
+/// Status, headers, body; a status of 0 means no answer.
 type Said<'a> = (u16, &'static [(&'static str, &'static str)], &'a str);
 type Scripted = (u16, &'static [(&'static str, &'static str)], String);
 
@@ -36,11 +35,11 @@ impl HttpClient for Endpoint {
         if status == 0 {
             return Err(Error::with_message(ErrorKind::Connection, "connection refused"));
         }
-        let mut told = Headers::new();
+        let mut answer_headers = Headers::new();
         for (name, value) in headers {
-            told.insert(*name, *value);
+            answer_headers.insert(*name, *value);
         }
-        Ok(AsyncRawResponse::from_bytes(status.into(), told, body))
+        Ok(AsyncRawResponse::from_bytes(status.into(), answer_headers, body))
     }
 }
 
@@ -63,7 +62,7 @@ async fn refusal(patient: &Patient) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_endpoint_is_asked_again_when_it_says_and_no_earlier() {
+async fn a_busy_endpoint_is_retried_after_its_pause_and_no_earlier() {
     let endpoint = Endpoint::of(&[
         (429, &[("retry-after", "3")], "<html>busy</html>"),
         (503, &[], ""),
@@ -82,7 +81,7 @@ async fn a_busy_endpoint_is_asked_again_when_it_says_and_no_earlier() {
             "{elapsed:?}"
         );
     };
-    // Three seconds as asked for, then a second delay of one to two.
+    // Three seconds as requested, then a second delay of one to two.
     within(4_000, 5_000);
     assert_eq!(ask(&patient).await.unwrap(), GRANT.as_bytes());
     // A first and a second delay.
@@ -91,7 +90,7 @@ async fn a_busy_endpoint_is_asked_again_when_it_says_and_no_earlier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_stays_busy_is_asked_three_times() {
+async fn an_endpoint_that_stays_busy_gets_three_requests() {
     let endpoint =
         Endpoint::of(&[(502, &[], ""), (504, &[], ""), (429, &[], ""), (200, &[], GRANT)]);
     let patient = Patient::new(endpoint.clone());
@@ -100,14 +99,14 @@ async fn an_endpoint_that_stays_busy_is_asked_three_times() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_pause_is_kept_without_asking() {
+async fn no_request_is_sent_during_a_long_pause() {
     let endpoint = Endpoint::of(&[(429, &[("retry-after", "90")], ""), (200, &[], GRANT)]);
     let patient = Patient::new(endpoint.clone());
     let began = Instant::now();
     assert_eq!(refusal(&patient).await, "`login.example` answered HTTP 429");
     tokio::time::advance(Duration::from_secs(30)).await;
     let text = refusal(&patient).await;
-    assert_eq!(text, "`login.example` asked for a pause, of which 60 s are left");
+    assert_eq!(text, "`login.example` asked for a pause; 60 s are left");
     assert_eq!((began.elapsed(), endpoint.left()), (Duration::from_secs(30), 1));
     tokio::time::advance(Duration::from_secs(56)).await;
     assert_eq!(ask(&patient).await.unwrap(), GRANT.as_bytes());
@@ -115,7 +114,7 @@ async fn a_long_pause_is_kept_without_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_outlives_whoever_was_dropped_in_it() {
+async fn a_pause_outlives_a_caller_that_was_dropped_in_it() {
     let endpoint = Endpoint::of(&[(429, &[("retry-after", "4")], ""), (200, &[], GRANT)]);
     let patient = Patient::new(endpoint.clone());
     let began = Instant::now();
@@ -125,7 +124,7 @@ async fn a_pause_outlives_whoever_was_dropped_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_told_at_once_in_words_for_people_and_without_secrets() {
+async fn a_refusal_is_reported_at_once_readable_and_without_secrets() {
     let echo = r#"{"error":"invalid_client","error_codes":[7000215],"error_description":
         "AADSTS7000215: `s;1 ü` and assertion-s3cret are bad, eyJhbGciOiJub25lIn0.e30.AAAA too. Trace ID: 1"}"#;
     let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(500));
@@ -149,7 +148,7 @@ async fn a_refusal_is_told_at_once_in_words_for_people_and_without_secrets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_token_is_never_told() {
+async fn an_invalid_token_response_is_never_reported() {
     for body in [
         "",
         "<html>t0ken</html>",
@@ -162,7 +161,7 @@ async fn what_is_no_token_is_never_told() {
     ] {
         let patient = Patient::new(Endpoint::of(&[(200, &[], body)]));
         let error = ask(&patient).await.unwrap_err();
-        assert_eq!(error.to_string(), "`login.example` granted something that is no token");
+        assert_eq!(error.to_string(), "`login.example` returned an invalid token response");
         assert!(error.http_status().is_none() && !format!("{error:?}").contains("t0ken"));
     }
 }

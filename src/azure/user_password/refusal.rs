@@ -1,6 +1,6 @@
-//! What Microsoft Entra means by giving no token, and what to do about it.
+//! What a refusal of Microsoft Entra means, and what to do about it.
 //!
-//! Its numbers may change, so they choose words and nothing else.
+//! Error codes may change, so they only select the message.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::User;
 
 const INSTEAD: &str =
     "use `Active Directory Managed Identity` or `Active Directory Service Principal`";
-/// Longest part of the service's own words that is told, in characters.
+/// Most characters of the service's own message to report.
 const WORDS_MAX: usize = 200;
 
 /// <https://learn.microsoft.com/entra/identity-platform/v2-oauth-ropc#error-response>
@@ -40,7 +40,7 @@ enum Meaning {
 }
 
 impl Meaning {
-    /// Judges the service's number.
+    /// Classifies an error code.
     /// <https://learn.microsoft.com/entra/identity-platform/reference-error-codes>
     fn of(code: u32) -> Option<Self> {
         Some(match code {
@@ -61,37 +61,37 @@ impl Meaning {
     fn words(self) -> &'static str {
         match self {
             Self::SecondFactor => {
-                "the tenant wants more than a password of this user, and nobody is there to give it"
+                "the tenant requires more than a password from this user, which an app cannot provide"
             }
             Self::Password => {
-                "the user or the password is wrong, or the password is kept outside of Microsoft \
+                "the user or the password is wrong, or the password is managed outside of Microsoft \
                  Entra: check `User ID` and `Password`, or"
             }
             Self::UserUnknown => {
-                "the tenant does not know the user: check `User ID`, and `AZURE_TENANT_ID` where it \
+                "the tenant does not know the user: check `User ID`, and `AZURE_TENANT_ID` if it \
                  is set, or"
             }
             Self::UserBarred => {
-                "the user is locked, disabled or not admitted: ask an administrator of the tenant, or"
+                "the user is locked, disabled or not allowed to log in: ask an administrator of the tenant, or"
             }
-            Self::PasswordSpent => "the password has expired: change it by hand, or",
-            Self::Guest => "a guest's password cannot be used: name a user of the tenant, or",
-            Self::TenantUnknown => "there is no such tenant: check `AZURE_TENANT_ID`, or",
+            Self::PasswordSpent => "the password has expired: change it, or",
+            Self::Guest => "a guest's password cannot be used: use a user of the tenant, or",
+            Self::TenantUnknown => "the tenant does not exist: check `AZURE_TENANT_ID`, or",
             Self::ClientBarred => {
-                "the tenant does not let Microsoft.Data.SqlClient log its users in: ask an \
+                "the tenant does not allow Microsoft.Data.SqlClient to log in its users: ask an \
                  administrator of the tenant, or"
             }
         }
     }
 }
 
-/// Returns the error of an answer that holds no token.
+/// Returns the error of an answer without a token.
 pub(super) fn error(status: StatusCode, body: &[u8], user: &User) -> Error {
     let refused: Refused = serde_json::from_slice(body).unwrap_or_default();
     let code = refused.error_codes.first().copied();
-    let told = code.map_or_else(|| refused.error.clone(), |code| format!("AADSTS{code}"));
+    let code_or_error = code.map_or_else(|| refused.error.clone(), |code| format!("AADSTS{code}"));
     hold_token(user.password.expose_secret());
-    let told = redacted(told);
+    let code_or_error = redacted(code_or_error);
     let reason = match code.and_then(Meaning::of) {
         Some(Meaning::SecondFactor) => {
             format!("{}: {INSTEAD}", Meaning::SecondFactor.words())
@@ -101,19 +101,20 @@ pub(super) fn error(status: StatusCode, body: &[u8], user: &User) -> Error {
             let words = redacted(refused.error_description);
             let words = words.split(" Trace ID:").next().unwrap_or_default();
             let words = words.lines().next().unwrap_or_default();
-            let words = words.strip_prefix(&told).unwrap_or(words).trim_start_matches([':', ' ']);
+            let words =
+                words.strip_prefix(&code_or_error).unwrap_or(words).trim_start_matches([':', ' ']);
             words.chars().take(WORDS_MAX).collect()
         }
     };
     let number = u16::from(status);
-    let text = format!("Microsoft Entra answered HTTP {number} {told}: {reason}");
+    let text = format!("Microsoft Entra answered HTTP {number} {code_or_error}: {reason}");
     let kind = ErrorKind::HttpResponse { status, error_code: code_text(code), raw_response: None };
     Error::with_message(kind, text.trim_end_matches([':', ' ', '.']).to_owned())
 }
 
-/// Returns the error of not asking, since the service has asked for a pause.
+/// Returns the error of a request that was not sent, because the service has asked for a pause.
 pub(super) fn left_alone(rest: Duration) -> Error {
-    let text = format!("Microsoft Entra asked for a pause, of which {} s are left", rest.as_secs());
+    let text = format!("Microsoft Entra asked for a pause; {} s are left", rest.as_secs());
     let status = StatusCode::TooManyRequests;
     let kind = ErrorKind::HttpResponse { status, error_code: None, raw_response: None };
     Error::with_message(kind, text)

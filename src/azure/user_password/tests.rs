@@ -14,7 +14,7 @@ const SCOPE: &str = "https://database.windows.net/.default";
 /// Status, headers, body.
 type Scripted = (u16, &'static [(&'static str, &'static str)], String);
 
-/// Stands in for Microsoft Entra: keeps what it is asked and answers by a script.
+/// A double of Microsoft Entra: records requests and answers by a script.
 #[derive(Debug, Default)]
 struct Entra {
     answers: Mutex<VecDeque<Scripted>>,
@@ -87,7 +87,7 @@ async fn token(credential: &dyn TokenCredential) -> Result<String, String> {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_in_the_form_of_the_grant() {
+async fn a_token_request_has_the_form_of_the_grant() {
     let entra = Arc::new(Entra::default());
     entra.grants("t", 3600);
     assert_eq!(token(&credential(&entra)).await.unwrap(), "t");
@@ -100,7 +100,7 @@ async fn a_token_is_asked_for_in_the_form_of_the_grant() {
 }
 
 #[test]
-fn tenant_and_cloud_may_be_named_and_must_be_such() {
+fn tenant_and_cloud_can_be_set_and_are_validated() {
     for (tenant, authority, expected) in [
         (
             "organizations",
@@ -136,7 +136,7 @@ fn tenant_and_cloud_may_be_named_and_must_be_such() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_kept_and_replaced_before_its_end() {
+async fn a_token_is_cached_and_replaced_before_its_expiry() {
     let entra = Arc::new(Entra::default());
     let clock = clock();
     let credential = UserPassword::new(user(), entra.clone(), clock.clone()).unwrap();
@@ -153,7 +153,7 @@ async fn a_token_is_kept_and_replaced_before_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_service_is_asked_again_when_it_says_and_no_earlier() {
+async fn a_busy_service_is_retried_after_its_pause_and_no_earlier() {
     let entra = Arc::new(Entra::default());
     let credential = credential(&entra);
     let began = Instant::now();
@@ -161,7 +161,7 @@ async fn a_busy_service_is_asked_again_when_it_says_and_no_earlier() {
     entra.answers(503, &[], "");
     entra.grants("t", 3600);
     assert_eq!(token(&credential).await.unwrap(), "t");
-    // Three seconds as asked for, then a second delay of one to two.
+    // Three seconds as requested, then a second delay of one to two.
     let elapsed = began.elapsed();
     assert!(
         elapsed >= Duration::from_secs(4) && elapsed <= Duration::from_millis(5_002),
@@ -176,7 +176,7 @@ async fn a_busy_service_is_asked_again_when_it_says_and_no_earlier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_pause_is_kept_without_asking() {
+async fn no_request_is_sent_during_a_long_pause() {
     let entra = Arc::new(Entra::default());
     let credential = credential(&entra);
     let began = Instant::now();
@@ -186,7 +186,7 @@ async fn a_long_pause_is_kept_without_asking() {
     assert_eq!(began.elapsed(), Duration::ZERO);
     tokio::time::advance(Duration::from_secs(30)).await;
     let text = token(&credential).await.unwrap_err();
-    assert_eq!(text, "Microsoft Entra asked for a pause, of which 60 s are left");
+    assert_eq!(text, "Microsoft Entra asked for a pause; 60 s are left");
     assert_eq!(entra.asked(), 1);
     tokio::time::advance(Duration::from_secs(60)).await;
     entra.grants("t", 3600);
@@ -218,24 +218,24 @@ async fn each_refusal_says_what_to_do_and_never_the_password() {
     check(
         &told,
         expect![[r#"
-            Microsoft Entra answered HTTP 400 AADSTS50076: the tenant wants more than a password of this user, and nobody is there to give it: use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS50126: the user or the password is wrong, or the password is kept outside of Microsoft Entra: check `User ID` and `Password`, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS50034: the tenant does not know the user: check `User ID`, and `AZURE_TENANT_ID` where it is set, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS50053: the user is locked, disabled or not admitted: ask an administrator of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS50055: the password has expired: change it by hand, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS50020: a guest's password cannot be used: name a user of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS90002: there is no such tenant: check `AZURE_TENANT_ID`, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
-            Microsoft Entra answered HTTP 400 AADSTS65001: the tenant does not let Microsoft.Data.SqlClient log its users in: ask an administrator of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50076: the tenant requires more than a password from this user, which an app cannot provide: use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50126: the user or the password is wrong, or the password is managed outside of Microsoft Entra: check `User ID` and `Password`, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50034: the tenant does not know the user: check `User ID`, and `AZURE_TENANT_ID` if it is set, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50053: the user is locked, disabled or not allowed to log in: ask an administrator of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50055: the password has expired: change it, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS50020: a guest's password cannot be used: use a user of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS90002: the tenant does not exist: check `AZURE_TENANT_ID`, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
+            Microsoft Entra answered HTTP 400 AADSTS65001: the tenant does not allow Microsoft.Data.SqlClient to log in its users: ask an administrator of the tenant, or use `Active Directory Managed Identity` or `Active Directory Service Principal`
             Microsoft Entra answered HTTP 400 AADSTS12345: Some words
             Microsoft Entra answered HTTP 400 [redacted]: AADSTS1: `[redacted]` is bad
             Microsoft Entra answered HTTP 502
-            Microsoft Entra granted something that is no token
+            Microsoft Entra returned an invalid token response
         "#]],
     );
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_from_a_service_that_is_down() {
+async fn a_refusal_differs_from_an_unavailable_service() {
     let entra = Arc::new(Entra::default());
     let credential = credential(&entra);
     for (status, refused) in [(400, true), (401, true), (500, false)] {
