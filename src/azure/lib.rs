@@ -6,12 +6,11 @@
 //! # Design
 //!
 //! No client here retries a request. If the answer to a conditional write is lost and the write is sent
-//! again, it conflicts with the version that it wrote itself, which looks exactly like a write by somebody
-//! else. The owner of the write retries it, since only the owner can tell the two cases apart.
+//! again, it conflicts with the version that it wrote itself, which looks exactly like another writer's
+//! work. The owner of the write retries it, since only the owner can tell the two cases apart.
 //!
 //! The errors of the Azure crates contain the full address of a request, including a shared access signature.
 //! So no such error leaves this module: [`Failure`] has its own text.
-//! included, so no such error leaves this module: [`Failure`] carries text of our own.
 
 pub mod handler;
 mod journal;

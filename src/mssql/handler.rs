@@ -3,7 +3,7 @@
 //! # One batch
 //!
 //! ```text
-//! begin    ─► fence: lock the poller's row; if its own (generation, token) is lower ─► rollback, Fenced
+//! begin    ─► fence: lock the poller's row; if the writer's (generation, token) is lower ─► rollback, Fenced
 //!          ─► for a range that is redelivered: also lock the row of the poller that runs alongside, and
 //!             check that the rows are still as they were read; if not ─► rollback, they are read again
 //!          ─► ledger (if on): record the events; skip those recorded before
@@ -251,8 +251,8 @@ impl Sql {
         let described = self.described(state).await?;
         let forget = self.config.ledger.as_ref().filter(|_| state.forget_at <= Instant::now());
         let connection = &mut state.connection;
-        let begun = connection.begin().await;
-        let mut transaction = begun.map_err(|error| Failed::Sql(Step::Connection, error))?;
+        let started = connection.begin().await;
+        let mut transaction = started.map_err(|error| Failed::Sql(Step::Connection, error))?;
         let work = Work { sql: self, delivery, rows, described: &described, forget };
         if let Err(failed) = work.run(&mut transaction).await {
             transaction.rollback().await;
@@ -362,8 +362,8 @@ impl Work<'_> {
             // The lowest possible fence, so every grant of the poller passes it.
             name.extend([Param::BigInt(0), Param::BigInt(0)]);
             let first = statement::fence_first(table);
-            let made = transaction.query(&first, &name, |_row| Ok(())).await;
-            made.map_err(at_fence)?;
+            let created = transaction.query(&first, &name, |_row| Ok(())).await;
+            created.map_err(at_fence)?;
         }
         if replay_guard.rows.are_unchanged().await? {
             return Ok(());
@@ -386,8 +386,8 @@ impl Work<'_> {
             params.push(Param::Text(self.scope()));
             params.extend(chunk.iter().cloned().map(Param::Bytes));
             let sql = statement::ledger(ledger, chunk.len());
-            let noted = transaction.query(&sql, &params, read_id).await;
-            new.extend(noted.map_err(|error| Failed::Sql(Step::Ledger, error))?);
+            let recorded = transaction.query(&sql, &params, read_id).await;
+            new.extend(recorded.map_err(|error| Failed::Sql(Step::Ledger, error))?);
         }
         Ok(self.rows.iter().filter(|row| new.contains(&binary(&row.event.id))).collect())
     }

@@ -365,13 +365,13 @@ mod tests {
                 return Ok(());
             }
             let around = format!("({text}\n)");
-            let whole = tokens(&around);
-            prop_assert!(whole.is_ok(), "{}", around);
-            let whole = whole.unwrap();
+            let wrapped = tokens(&around);
+            prop_assert!(wrapped.is_ok(), "{}", around);
+            let wrapped = wrapped.unwrap();
             let mut depth = 0_i32;
-            for (index, token) in whole.iter().enumerate() {
+            for (index, token) in wrapped.iter().enumerate() {
                 depth += match token.text { "(" => 1, ")" => -1, _ => 0 };
-                prop_assert!(depth > 0 || index + 1 == whole.len(), "{}", around);
+                prop_assert!(depth > 0 || index + 1 == wrapped.len(), "{}", around);
             }
             prop_assert_eq!(depth, 0);
         }

@@ -138,7 +138,10 @@ async fn a_row_that_is_too_large_is_refused_after_what_came_before_it() {
     assert!(matches!(error, HandlerError::Partial { accepted: 2, .. }), "{error:?}");
     let id = batch.events[2].id.as_str();
     let text = error.to_string();
-    assert!(text.starts_with(&format!("the row {{\"id\":3}}, event `{id}`, makes")), "{text}");
+    assert!(
+        text.starts_with(&format!("the row {{\"id\":3}}, event `{id}`, needs a message")),
+        "{text}"
+    );
     assert_eq!(queue.decoded().await, json(&batch)[..2]);
     // It comes first then, or alone.
     let error = Batch::of(&[&large, "c"]).deliver(&handler).await.unwrap_err();

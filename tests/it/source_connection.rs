@@ -76,7 +76,10 @@ async fn what_the_operator_can_mend_is_named() {
         SourceSettings { connection, ..base.clone() }
     };
     for (settings, expected) in [
-        (world.settings("nothing", RowVersion, "rv"), "table `dbo.nothing` not found, or no right"),
+        (
+            world.settings("nothing", RowVersion, "rv"),
+            "table `dbo.nothing` not found, or the login",
+        ),
         (world.settings("flights", RowVersion, "version"), "cursor column `version` is not in"),
         (with_key("no"), "key column `no` is not in `dbo.flights`, which has `id`, `time_hour`"),
         (SourceSettings { columns, ..base.clone() }, "listed column `colour` is not in"),

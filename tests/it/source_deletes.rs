@@ -97,7 +97,7 @@ async fn a_column_that_cannot_tell_is_refused() {
     let world = world().await;
     for (settings, expected) in [
         (settings(&world, RowVersion, "note"), "never NULL, so every row would count as deleted"),
-        (settings(&world, RowVersion, "at"), "name a flag or a column that is NULL until then"),
+        (settings(&world, RowVersion, "at"), "set a flag, or a column that is NULL until deletion"),
         (settings(&world, RowVersion, "flg"), "soft-delete column `flg` is not in `dbo.t`"),
         (
             SourceSettings {

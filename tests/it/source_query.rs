@@ -119,8 +119,8 @@ async fn a_query_that_cannot_be_read_is_named() {
         assert_eq!(error.kind, ErrorKind::Configuration, "{text}");
     }
     for (text, expected) in [
-        ("SELECT id FROM dbo.flights;", "`SOURCE__QUERY`: there is a `;` at its end"),
-        ("DELETE dbo.flights", "does not begin with `SELECT`"),
+        ("SELECT id FROM dbo.flights;", "`SOURCE__QUERY`: it ends with `;`"),
+        ("DELETE dbo.flights", "does not start with `SELECT`"),
     ] {
         let error = Mssql::new(query(world.flights(RowVersion), text)).unwrap_err();
         assert!(error.reason.contains(expected), "{error}");

@@ -103,7 +103,7 @@ async fn changes_come_again_as_long_as_they_are_kept_and_each_row_by_its_last_on
     let window = FetchWindow { after: Some(&after), upto: Some(&upto), rows_max: 9, state: &state };
     let error = source.count(window).await.unwrap_err().to_string();
     assert!(
-        error.contains("after version `1` are wanted") && error.contains("begin at"),
+        error.contains("after version `1` are needed") && error.contains("begin at"),
         "{error}"
     );
 }

@@ -82,7 +82,7 @@ async fn a_filter_and_its_values_are_part_of_the_fingerprint_and_fit_each_other(
         ("id > @a", &[("A", "5"), ("B", "5")], "it does not use `@B`"),
         ("id > @a", &[("A", "decimal:5")], "the value of `@A`: `decimal` is not a valid type"),
         ("id > 5) OR (1 = 1", &[], "a closing parenthesis has no opening one"),
-        ("id > @hi", &[], "no value for its `@hi`"),
+        ("id > @hi", &[], "it uses `@hi`, which has no value"),
     ] {
         let error = Mssql::new(filtered(&base, filter, values)).unwrap_err();
         assert!(error.reason.contains(expected), "{error}");
@@ -116,7 +116,7 @@ async fn columns_are_left_out_by_name_but_key_and_cursor_stay() {
     }
     let columns = Some(vec!["id".to_owned()]);
     let error = Mssql::new(SourceSettings { columns, ..without(&["flight"]) }).unwrap_err();
-    assert!(error.reason.contains("both a list of columns and columns to leave out"), "{error}");
+    assert!(error.reason.contains("both a column list and excluded columns"), "{error}");
 }
 
 /// Names that break whatever does not quote them.

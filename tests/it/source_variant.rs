@@ -142,7 +142,7 @@ async fn a_key_that_names_no_type_is_refused_before_anything_is_sent() {
         let error = fetch(&source, Some(&cursor), 9).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Data, "{error}");
         assert!(error.reason.contains("for key column `k`"), "{error}");
-        assert!(error.reason.contains("has its type in front"), "{error}");
+        assert!(error.reason.contains("has its type as prefix"), "{error}");
     }
     assert_eq!(faults.statements(), sent);
     // What is read as a value is one, whatever it says.

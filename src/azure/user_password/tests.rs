@@ -56,11 +56,11 @@ impl HttpClient for Entra {
         self.asked.lock().unwrap().push((request.url().to_string(), body));
         let (status, headers, body) =
             self.answers.lock().unwrap().pop_front().expect("asked again");
-        let mut told = Headers::new();
+        let mut answer_headers = Headers::new();
         for (name, value) in headers {
-            told.insert(*name, *value);
+            answer_headers.insert(*name, *value);
         }
-        Ok(AsyncRawResponse::from_bytes(status.into(), told, body))
+        Ok(AsyncRawResponse::from_bytes(status.into(), answer_headers, body))
     }
 }
 
@@ -197,11 +197,11 @@ async fn no_request_is_sent_during_a_long_pause() {
 async fn each_refusal_says_what_to_do_and_never_the_password() {
     let entra = Arc::new(Entra::default());
     let credential = credential(&entra);
-    let mut told = String::new();
+    let mut texts = String::new();
     for code in [50_076, 50_126, 50_034, 50_053, 50_055, 50_020, 90_002, 65_001, 12_345] {
         entra.refuses(code);
-        told.push_str(&token(&credential).await.unwrap_err());
-        told.push('\n');
+        texts.push_str(&token(&credential).await.unwrap_err());
+        texts.push('\n');
     }
     let echo =
         r#"{"error":"p;w&1 ü","error_description":"AADSTS1: `p;w&1 ü` is bad. Trace ID: 1"}"#;
@@ -209,14 +209,14 @@ async fn each_refusal_says_what_to_do_and_never_the_password() {
     entra.answers(502, &[], "<html>p;w&1 ü</html>");
     entra.answers(200, &[], r#"{"token":"p;w&1 ü"}"#);
     for _ in 0..3 {
-        told.push_str(&token(&credential).await.unwrap_err());
-        told.push('\n');
+        texts.push_str(&token(&credential).await.unwrap_err());
+        texts.push('\n');
     }
-    assert!(!told.contains("p;w"), "{told}");
+    assert!(!texts.contains("p;w"), "{texts}");
     assert!(!format!("{credential:?} {:?}", credential.user).contains("p;w"));
-    let check = |told: &str, expected: Expect| expected.assert_eq(told);
+    let check = |texts: &str, expected: Expect| expected.assert_eq(texts);
     check(
-        &told,
+        &texts,
         expect![[r#"
             Microsoft Entra answered HTTP 400 AADSTS50076: the tenant requires more than a password from this user, which an app cannot provide: use `Active Directory Managed Identity` or `Active Directory Service Principal`
             Microsoft Entra answered HTTP 400 AADSTS50126: the user or the password is wrong, or the password is managed outside of Microsoft Entra: check `User ID` and `Password`, or use `Active Directory Managed Identity` or `Active Directory Service Principal`

@@ -39,17 +39,17 @@ impl Connection {
     pub async fn begin(&mut self) -> Result<Transaction<'_>, SqlError> {
         const BEGIN: &str = "BEGIN TRANSACTION";
         let limit = self.settings.command_timeout;
-        let begun = match self.take() {
+        let started = match self.take() {
             Some(client) => match plain(client, limit, BEGIN).await {
                 Err(error) if error.is_broken_connection() => {
                     tracing::debug!(%error, "Idle connection broke, reconnecting");
                     None
                 }
-                begun => Some(begun?),
+                started => Some(started?),
             },
             None => None,
         };
-        let client = match begun {
+        let client = match started {
             Some(client) => client,
             None => plain(self.connect().await?, limit, BEGIN).await?,
         };

@@ -136,7 +136,7 @@ impl Column {
         }
         match self.family().ok_or("nothing")? {
             Family::Bit => bit(&value).ok_or("a boolean"),
-            Family::Whole => whole(&value).map(Param::BigInt).ok_or("a whole number"),
+            Family::Whole => integer(&value).map(Param::BigInt).ok_or("a whole number"),
             Family::Real => single(&value).map(Param::Real).ok_or("a number"),
             Family::Float => double(&value).map(Param::Float).ok_or("a number"),
             Family::Decimal => self.decimal(value),
@@ -176,8 +176,8 @@ impl Column {
         if text.contains(['e', 'E']) {
             return text.parse().map(Param::Float).map_err(|_no_number| EXPECTED);
         }
-        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-        let digits = whole.strip_prefix('-').unwrap_or(whole);
+        let (integer, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let digits = integer.strip_prefix('-').unwrap_or(integer);
         let is_number = !digits.is_empty()
             && digits.chars().chain(fraction.chars()).all(|c| c.is_ascii_digit());
         let scale = usize::try_from(self.scale).unwrap_or_default();
@@ -214,7 +214,7 @@ fn bit(value: &Scalar<'_>) -> Option<Param> {
     }
 }
 
-fn whole(value: &Scalar<'_>) -> Option<i64> {
+fn integer(value: &Scalar<'_>) -> Option<i64> {
     match value {
         Scalar::Bool(value) => Some(i64::from(*value)),
         // A float with an integral value is written with `.0`.
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_value_is_converted_or_rejected_but_never_truncated() {
         let text = |text: &str| Ok(Param::Text(text.to_owned()));
-        let whole = Err("a whole number");
+        let integer = Err("a whole number");
         let decimal = Err("a number with no more decimal places than its scale");
         for (column, json, expected) in [
             (column("bit", 1, 1, 0), "true", Ok(Param::Bool(true))),
@@ -322,15 +322,15 @@ mod tests {
             (column("bit", 1, 1, 0), "2", Err("a boolean")),
             (column("int", 4, 10, 0), "-7", Ok(Param::BigInt(-7))),
             (column("int", 4, 10, 0), "7.0", Ok(Param::BigInt(7))),
-            (column("int", 4, 10, 0), "7.5", whole.clone()),
-            (column("int", 4, 10, 0), "\"\"", whole.clone()),
+            (column("int", 4, 10, 0), "7.5", integer.clone()),
+            (column("int", 4, 10, 0), "\"\"", integer.clone()),
             (column("int", 4, 10, 0), "\"12\"", Ok(Param::BigInt(12))),
             (
                 column("bigint", 8, 19, 0),
                 "9007199254740993",
                 Ok(Param::BigInt(9_007_199_254_740_993)),
             ),
-            (column("bigint", 8, 19, 0), "9223372036854775808", whole),
+            (column("bigint", 8, 19, 0), "9223372036854775808", integer),
             (column("real", 4, 24, 0), "0.1", Ok(Param::Real(0.1))),
             (column("real", 4, 24, 0), "1e+300", Err("a number")),
             (column("float", 8, 53, 0), "\"NaN\"", Err("a number")),

@@ -59,10 +59,10 @@ pub(super) fn value(data: &ColumnData<'_>) -> Value {
 /// Writes a value of the driver as JSON: the same as its [`value`], without creating that.
 pub(super) fn push(json: &mut String, data: &ColumnData<'_>) {
     match data {
-        ColumnData::U8(value) => some(json, *value, push_whole),
-        ColumnData::I16(value) => some(json, *value, push_whole),
-        ColumnData::I32(value) => some(json, *value, push_whole),
-        ColumnData::I64(value) => some(json, *value, push_whole),
+        ColumnData::U8(value) => some(json, *value, push_integer),
+        ColumnData::I16(value) => some(json, *value, push_integer),
+        ColumnData::I32(value) => some(json, *value, push_integer),
+        ColumnData::I64(value) => some(json, *value, push_integer),
         ColumnData::F32(value) => some(json, *value, push_real),
         ColumnData::F64(value) => some(json, *value, push_float),
         ColumnData::Bit(value) => some(json, *value, push_bool),
@@ -117,7 +117,7 @@ fn quoted<T>(json: &mut String, value: Option<T>, write: impl FnOnce(&mut String
     });
 }
 
-fn push_whole(json: &mut String, value: impl Into<i64>) {
+fn push_integer(json: &mut String, value: impl Into<i64>) {
     push_int(json, value.into());
 }
 
@@ -150,8 +150,8 @@ fn numeric(text: &mut String, value: Numeric) {
     if value.value() < 0 {
         text.push('-');
     }
-    let (whole, fraction) = digits.split_at(digits.len().saturating_sub(scale));
-    text.push_str(if whole.is_empty() { "0" } else { whole });
+    let (integer, fraction) = digits.split_at(digits.len().saturating_sub(scale));
+    text.push_str(if integer.is_empty() { "0" } else { integer });
     if scale > 0 {
         text.push('.');
         (fraction.len()..scale).for_each(|_| text.push('0'));

@@ -123,10 +123,10 @@ impl Examination<'_> {
             self.refused("mode", &error);
             return None;
         }
-        let made = source
+        let planned = source
             .decided()
             .and_then(|decided| Ok((decided.choice.clone(), source.make_plan(&columns)?)));
-        match made {
+        match planned {
             Ok((choice, plan)) => {
                 let by = choice.cursor.as_deref().map(|name| format!(" by `{name}`"));
                 let found = format!("`{}`{}", choice.mode, by.unwrap_or_default());

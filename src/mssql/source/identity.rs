@@ -291,8 +291,8 @@ mod tests {
         assert!(both.at_once);
         assert_eq!(Identity::of(&both.state), one);
         // Before the first row any table is acceptable.
-        let begun = other.kept(None, window(None, &known)).unwrap();
-        assert_eq!(Identity::of(&begun.state), other);
+        let initial = other.kept(None, window(None, &known)).unwrap();
+        assert_eq!(Identity::of(&initial.state), other);
     }
 
     #[test]

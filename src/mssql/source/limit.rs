@@ -7,7 +7,6 @@
 //! could exceed the limit is read as `NULL` in that case, with its size in an extra cell. Memory then holds
 //! at most a batch and one more row: at most one largest value for each column of unlimited length. If
 //! reading stops early, the connection is dropped together with the rest of the answer.
-//! server still had to say.
 
 use highwater_engine::value::Value;
 use serde_json::{Map, Value as Json};

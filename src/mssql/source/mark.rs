@@ -94,12 +94,12 @@ impl Marks {
             .waiting
             .clone()
             .filter(|mark| Some(mark.value) > settled && mark.taken_at.as_str() <= seen.now);
-        let taken = seen
+        let new_mark = seen
             .max
             .filter(|max| waiting.is_none() && Some(*max) > settled)
             .map(|value| Waiting { value, taken_at: seen.now.to_owned() });
-        let at_once = taken.is_some();
-        let next = Self { settled, waiting: waiting.or(taken) };
+        let at_once = new_mark.is_some();
+        let next = Self { settled, waiting: waiting.or(new_mark) };
         (next != *self).then(|| RetainedState { state: next.state(), at_once })
     }
 }

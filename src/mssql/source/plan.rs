@@ -290,21 +290,21 @@ impl Plan {
         &self,
         window: FetchWindow<'_>,
     ) -> Result<(Arc<str>, Vec<Param>), FetchError> {
-        let whole = |sql: &str| {
+        let complete = |sql: &str| {
             let identify = self.identify().map(|identify| identify + "\n").unwrap_or_default();
             Arc::from([&identify, sql, "\n", &self.describe].concat())
         };
         let Some(read) = self.untracked() else {
             let (sql, params) = self.tracked_statement(window)?;
-            return Ok((whole(&sql), params));
+            return Ok((complete(&sql), params));
         };
         let (bounds, params) = (Bounds::of(window), self.params(window)?);
         if self.has_variants() {
             let read = Read { bases: self.bases(window)?, ..read };
-            return Ok((whole(&self.text(&read, bounds)), params));
+            return Ok((complete(&self.text(&read, bounds)), params));
         }
         let mut known = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
-        let sql = known.entry(bounds).or_insert_with(|| whole(&self.text(&read, bounds)));
+        let sql = known.entry(bounds).or_insert_with(|| complete(&self.text(&read, bounds)));
         Ok((Arc::clone(sql), params))
     }
 
@@ -566,7 +566,7 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
     }
 }
 
-/// Returns the age of a row; zero if there is none.
+/// Returns the age of a row; zero without a row.
 fn age(now: &str, first: Option<&Value>) -> Option<Duration> {
     let Some(Value::Text(first)) = first else { return Some(Duration::ZERO) };
     let age = decode::millis(now)? - decode::millis(first)?;

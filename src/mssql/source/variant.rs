@@ -101,7 +101,7 @@ fn of_text(name: &str, sizes: &[u16], value: &str) -> Option<(String, Param)> {
 }
 
 fn of_others(name: &str, sizes: &[u16], value: &str) -> Option<(String, Param)> {
-    let whole = |low: i64, high: i64| {
+    let integer = |low: i64, high: i64| {
         let number = value.parse().ok().filter(|number| (low..=high).contains(number))?;
         Some((name.to_owned(), Param::BigInt(number)))
     };
@@ -109,11 +109,11 @@ fn of_others(name: &str, sizes: &[u16], value: &str) -> Option<(String, Param)> 
         |declared: String, fits: bool| fits.then(|| (declared, Param::Text(value.to_owned())));
     let plain = |fits: bool| text(name.to_owned(), fits);
     match (name, sizes) {
-        ("bit", []) => whole(0, 1),
-        ("tinyint", []) => whole(0, u8::MAX.into()),
-        ("smallint", []) => whole(i16::MIN.into(), i16::MAX.into()),
-        ("int", []) => whole(i32::MIN.into(), i32::MAX.into()),
-        ("bigint", []) => whole(i64::MIN, i64::MAX),
+        ("bit", []) => integer(0, 1),
+        ("tinyint", []) => integer(0, u8::MAX.into()),
+        ("smallint", []) => integer(i16::MIN.into(), i16::MAX.into()),
+        ("int", []) => integer(i32::MIN.into(), i32::MAX.into()),
+        ("bigint", []) => integer(i64::MIN, i64::MAX),
         ("real", []) => {
             let number = value.parse().ok().filter(|number: &f32| number.is_finite())?;
             Some((name.to_owned(), Param::Real(number)))
@@ -161,8 +161,8 @@ fn is_like(text: &str, pattern: &str) -> bool {
 }
 
 fn is_time(text: &str) -> bool {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    is_like(whole, "00:00:00") && are_digits(fraction) && fraction.len() <= FRACTION_DIGITS_MAX
+    let (integer, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    is_like(integer, "00:00:00") && are_digits(fraction) && fraction.len() <= FRACTION_DIGITS_MAX
 }
 
 fn is_stamp(text: &str) -> bool {
@@ -180,10 +180,10 @@ fn is_identifier(text: &str) -> bool {
 /// Whether text is a number with at most this precision and scale.
 fn is_decimal(text: &str, precision: u16, scale: u16) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    are_digits(whole)
+    let (integer, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    are_digits(integer)
         && are_digits(fraction)
-        && whole.trim_start_matches('0').len() <= usize::from(precision.saturating_sub(scale))
+        && integer.trim_start_matches('0').len() <= usize::from(precision.saturating_sub(scale))
         && fraction.trim_end_matches('0').len() <= scale.into()
 }
 
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(shortest(Value::Null), Value::Null);
     }
 
-    fn made(text: &str) -> (String, Param) {
+    fn converted(text: &str) -> (String, Param) {
         let (base, param) = parameter(text).unwrap();
         (base.cast("@P1"), param)
     }
@@ -313,7 +313,7 @@ mod tests {
             ("varbinary(4):0x", "varbinary(8000)", Param::Bytes(Vec::new())),
         ] {
             let expected = format!("CAST(CAST(@P1 AS {declared}) AS sql_variant)");
-            assert_eq!(made(form), (expected, param), "{form}");
+            assert_eq!(converted(form), (expected, param), "{form}");
         }
         for (form, declared, value) in [
             (format!("char(3) COLLATE {latin}:a: "), "char(3)", "a: "),
@@ -322,7 +322,7 @@ mod tests {
             (format!("nvarchar(2) COLLATE {latin}:😀"), "nvarchar(4000)", "😀"),
         ] {
             let expected = format!("CAST(CAST(@P1 COLLATE {latin} AS {declared}) AS sql_variant)");
-            assert_eq!(made(&form), (expected, text(value)), "{form}");
+            assert_eq!(converted(&form), (expected, text(value)), "{form}");
         }
     }
 

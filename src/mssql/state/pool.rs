@@ -67,14 +67,14 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// Those of `judge`, and [`StoreError::Unreachable`] if all connections are busy.
+    /// Those of `convert`, and [`StoreError::Unreachable`] if all connections are busy.
     pub(crate) async fn read<T, U>(
         &self,
         request: Request<'_>,
         row: fn(Row) -> Result<T, SqlError>,
-        judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
+        convert: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
     ) -> Result<U, StoreError> {
-        self.send((request, true), row, judge).await
+        self.send((request, true), row, convert).await
     }
 
     /// Sends a write, which is sent only once.
@@ -86,16 +86,16 @@ impl Pool {
         &self,
         request: Request<'_>,
         row: fn(Row) -> Result<T, SqlError>,
-        judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
+        convert: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
     ) -> Result<U, StoreError> {
-        self.send((request, false), row, judge).await
+        self.send((request, false), row, convert).await
     }
 
     async fn send<T, U>(
         &self,
         (request, may_repeat): (Request<'_>, bool),
         row: fn(Row) -> Result<T, SqlError>,
-        judge: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
+        convert: impl FnOnce(Result<Vec<T>, SqlError>) -> Result<U, StoreError>,
     ) -> Result<U, StoreError> {
         let Request { name, sql, params } = request;
         let _permit = self.permit(name).await?;
@@ -105,9 +105,9 @@ impl Pool {
         } else {
             connection.query_once(sql, params, row).await
         };
-        let judged = judge(answer);
-        self.give_back(connection, &judged);
-        judged
+        let outcome = convert(answer);
+        self.give_back(connection, &outcome);
+        outcome
     }
 
     async fn permit(&self, name: &str) -> Result<SemaphorePermit<'_>, StoreError> {

@@ -76,8 +76,8 @@ fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
     let mut place = Place::Elsewhere;
     let mut rest = tokens;
     let mut before = "";
-    while let Some((token, behind)) = rest.split_first() {
-        rest = behind;
+    while let Some((token, after)) = rest.split_first() {
+        rest = after;
         let word = if token.kind == Kind::Word { token.text } else { "" };
         if token.text == "(" {
             let after = if place == Place::Before { Place::Behind } else { place };
@@ -110,12 +110,12 @@ fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
 fn name<'a, 'b>(first: &'a str, rest: &'b [Token<'a>]) -> (Source<'a>, &'b [Token<'a>]) {
     let mut parts = vec![first];
     let mut rest = rest;
-    while let Some((Token { text: ".", .. }, behind)) = rest.split_first() {
-        rest = behind;
+    while let Some((Token { text: ".", .. }, after)) = rest.split_first() {
+        rest = after;
         match rest.split_first() {
-            Some((Token { kind: Kind::Word | Kind::Quoted, text, .. }, behind)) => {
+            Some((Token { kind: Kind::Word | Kind::Quoted, text, .. }, after)) => {
                 parts.push(*text);
-                rest = behind;
+                rest = after;
             }
             _ => parts.push(""),
         }

@@ -28,7 +28,7 @@ fn a_query_stands_in_the_place_of_a_table() {
         ),
         (&[("TABLE", "")], "SOURCE__TABLE` is not set, expected table or view"),
         (&[("TABLE", ""), ("QUERY", "SELECT 1; SELECT 2")], "hint: it is more than one statement"),
-        (&[("TABLE", ""), ("QUERY", "SELECT a FROM t ORDER BY a")], "hint: there is an `ORDER BY`"),
+        (&[("TABLE", ""), ("QUERY", "SELECT a FROM t ORDER BY a")], "hint: it contains `ORDER BY`"),
         (
             &[("TABLE", ""), ("QUERY", text), ("MODE", "change_tracking")],
             "hint: only a table has tracked changes",

@@ -142,7 +142,7 @@ fn evaluate(column: &str, facts: &Facts) -> Finding {
     found = format!("{found} is filled with {why}");
     let fits = if stamped == 0 { "utc" } else { "local" };
     // A fixed offset may be an hour behind in summer, on purpose.
-    let behind = match facts.clock {
+    let tolerance = match facts.clock {
         SourceClock::Offset(_) => 60,
         SourceClock::Utc | SourceClock::Local => 0,
     };
@@ -151,7 +151,7 @@ fn evaluate(column: &str, facts: &Facts) -> Finding {
         let found = format!("{found}: the bound is {lead} minutes ahead of it, so rows are missed");
         return Finding::error(CHECK, found, format!("set `SOURCE__CLOCK={fits}`"));
     }
-    if stamped - assumed > behind {
+    if stamped - assumed > tolerance {
         let late = stamped - assumed;
         let found = format!("{found}: rows are delivered {late} minutes late");
         return Finding::warning(CHECK, found, format!("set `SOURCE__CLOCK={fits}`"));

@@ -301,8 +301,8 @@ fn every_statement_of_a_partition_reads_its_rows_only() {
             "{sql}"
         );
     }
-    let whole = plan(&of_part(None)).unwrap().statement(first).unwrap().0;
-    assert!(!whole.contains("HASHBYTES"), "{whole}");
+    let unpartitioned = plan(&of_part(None)).unwrap().statement(first).unwrap().0;
+    assert!(!unpartitioned.contains("HASHBYTES"), "{unpartitioned}");
 }
 
 #[test]
