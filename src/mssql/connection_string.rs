@@ -3,7 +3,7 @@
 //! # Design
 //!
 //! The driver's own parser skips unknown keys, and connects to `localhost` if the server is missing. A poller
-//! that reads from the wrong host_part must not start, so every key must be known, and all errors are reported at
+//! that reads from the wrong place must not start, so every key must be known, and all errors are reported at
 //! once. Errors never quote a value that could be a secret.
 
 mod keys;

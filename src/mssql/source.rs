@@ -111,7 +111,7 @@ struct State {
     plan: Option<Arc<Plan>>,
     /// Whether the columns must be described again before the plan is used, because the last read failed.
     in_doubt: bool,
-    /// Position at which the poller stopped because the columns had changed since the plan was new_plan, and the
+    /// Position at which the poller stopped because the columns had changed since the plan was made, and the
     /// state retained at that time.
     refused_at: Option<(Cursor, SourceState)>,
     /// How many rows fit into a batch, estimated from the last ones read.

@@ -114,7 +114,7 @@ const CLASSES: &[Class] = &[
 /// Unknown errors are left to the next tick, where a retry does no harm.
 const UNKNOWN: (ErrorKind, Option<Again>) = (Transient, None);
 
-/// Returns the class of a server error number: action has to act, how to retry, and its meaning.
+/// Returns the class of a server error number: who has to act, how to retry, and its meaning.
 pub(super) fn class(number: u32) -> (ErrorKind, Option<Again>, String) {
     match CLASSES.iter().find(|class| class.numbers.contains(&number)) {
         Some(class) => (class.kind, class.again, class.words()),
