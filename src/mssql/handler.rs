@@ -275,7 +275,7 @@ impl Sql {
         let columns = columns.map_err(|error| Failed::Sql(Step::Target, error))?;
         if columns.is_empty() {
             return Err(HandlerError::Misconfigured(format!(
-                "the table `{}` is not in this database, or the user has no right to it: check \
+                "the table `{}` is not in this database, or the user has no permission on it: check \
                  `HANDLER__TABLE` and the database of the connection",
                 self.names.target
             ))

@@ -103,7 +103,7 @@ async fn old_days_are_dropped() {
 async fn a_table_that_is_not_there_or_another_is_refused_with_what_to_do() {
     let world = World::start().await;
     for (table, expected) in [
-        (TABLE, "run what `highwater ddl journal --table dbo.highwater_journal` prints"),
+        (TABLE, "run the output of `highwater ddl journal --table dbo.highwater_journal`"),
         (
             STATE_TABLE,
             "does not match the output of `highwater ddl journal --table dbo.highwater_state`",

@@ -393,14 +393,14 @@ async fn a_table_that_is_missing_is_told_with_the_command_that_prints_it() {
         ),
         (
             SqlHandlerConfig { fence_table: "ops.[my fence]".to_owned(), ..config.clone() },
-            "run what `highwater ddl fence --table '[ops].[my fence]'` prints",
+            "run the output of `highwater ddl fence --table '[ops].[my fence]'`",
         ),
         (
             SqlHandlerConfig {
                 ledger: Some(LedgerConfig { table: "ops.events".to_owned(), days: 1 }),
                 ..config
             },
-            "run what `highwater ddl ledger --table ops.events` prints",
+            "run the output of `highwater ddl ledger --table ops.events`",
         ),
     ] {
         let sql = Sql::new("shop", &config).unwrap();

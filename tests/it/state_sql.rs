@@ -208,8 +208,8 @@ async fn what_the_operator_can_mend_is_named() {
         (
             world.settings("ops.nothing", "app"),
             "error 208: Invalid object name 'ops.nothing': the table `ops.nothing` is not in this \
-             database, or the user has no right to it: run what \
-             `highwater ddl state --table ops.nothing` prints",
+             database, or the user has no permission on it: run the \
+             output of `highwater ddl state --table ops.nothing`",
         ),
         (world.settings("other", "app"), "error 207: Invalid column name 'content': the table"),
         (login("Password=", "Password=not-"), "error 18456 (login refused): check user"),

@@ -57,8 +57,8 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
     };
     let remedy = |otherwise: &str| match step {
         Step::Connection | Step::Target => otherwise.to_owned(),
-        Step::Fence => format!("run what `{}` prints", names.fence.1),
-        Step::Ledger => format!("run what `{}` prints", names.ledger.1),
+        Step::Fence => format!("run the output of `{}`", names.fence.1),
+        Step::Ledger => format!("run the output of `{}`", names.ledger.1),
     };
     HandlerError::Misconfigured(match meaning {
         Meaning::Retry => return HandlerError::Retryable(text),
@@ -69,13 +69,13 @@ pub(super) fn of(step: Step, error: &SqlError, names: &Names) -> HandlerError {
         Meaning::Missing => {
             let remedy = remedy("check `HANDLER__TABLE` and the database of the connection");
             format!(
-                "{text}: the table `{table}` is not in this database, or the user has no right \
-                     to it: {remedy}"
+                "{text}: the table `{table}` is not in this database, or the user has no permission \
+                     on it: {remedy}"
             )
         }
         Meaning::Right => {
             let remedy = remedy("grant SELECT, INSERT, UPDATE and DELETE on it");
-            format!("{text}: the user of the connection lacks a right on `{table}`: {remedy}")
+            format!("{text}: the user of the connection lacks a permission on `{table}`: {remedy}")
         }
         Meaning::Table => {
             let remedy = remedy("check `HANDLER__COLUMNS` against the table");

@@ -123,7 +123,7 @@ impl Column {
         };
         format!(
             "column `{}` is of type `{}`, {why}: exclude it with `SOURCE__COLUMNS` or \
-             `SOURCE__COLUMNS_EXCLUDED`, or read a view that has {instead} instead",
+             `SOURCE__COLUMNS_EXCLUDED`, or read a view with {instead}",
             self.name, self.type_name
         )
     }
@@ -273,8 +273,8 @@ mod tests {
         for (type_name, expected) in [
             ("geography", "`[c]]].AsTextZM()` and `[c]]].STSrid`"),
             ("json", "which Highwater does not support"),
-            ("json", "a view that has `CONVERT(nvarchar(max), [c]]])` instead"),
-            ("vector", "a view that has `CONVERT(nvarchar(max), [c]]])` instead"),
+            ("json", "a view with `CONVERT(nvarchar(max), [c]]])`"),
+            ("vector", "a view with `CONVERT(nvarchar(max), [c]]])`"),
         ] {
             let reason = column(type_name, -1, 0, 0).expression().unwrap_err();
             assert!(

@@ -42,7 +42,7 @@ impl Mssql {
         let chosen = self.choose(&mut state.connection, &settings, &columns, |_| false).await;
         let Reasoned { choice, reason } = chosen.map_err(|error| match time_columns(&columns) {
             Some(columns) => configuration(format!(
-                "{error}; it has time columns: `{columns}`; name one with `--cursor`"
+                "{error}; it has time columns: `{columns}`; set one with `--cursor`"
             )),
             None => error,
         })?;

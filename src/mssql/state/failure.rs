@@ -54,11 +54,11 @@ fn classify(number: u32, kind: ErrorKind, table: &OwnTable) -> Verdict {
         // it was its own transaction. So the outcome is certain, unlike that of a lost answer.
         1205 | 1222 | 3960 => return Verdict::NotWritten,
         208 => format!(
-            "the table `{name}` is not in this database, or the user has no right to it: run \
-             what {ddl} prints"
+            "the table `{name}` is not in this database, or the user has no permission on it: run \
+             the output of {ddl}"
         ),
         229 | 230 => format!(
-            "grant {} on `{name}` to the user of the connection string, as {ddl} prints",
+            "grant {} on `{name}` to the user of the connection string, as in the output of {ddl}",
             table.rights_text()
         ),
         334 => format!("the table `{name}` has a trigger: remove it"),
@@ -115,9 +115,9 @@ mod tests {
             Verdict::Refused(remedy) => format!("{number} refused: {}\n", remedy.unwrap()),
         });
         expect![[r#"
-            208 refused: the table `ops.state` is not in this database, or the user has no right to it: run what `highwater ddl state --table ops.state` prints
+            208 refused: the table `ops.state` is not in this database, or the user has no permission on it: run the output of `highwater ddl state --table ops.state`
             207 refused: the table `ops.state` does not match the output of `highwater ddl state --table ops.state`
-            229 refused: grant SELECT, INSERT, UPDATE and DELETE on `ops.state` to the user of the connection string, as `highwater ddl state --table ops.state` prints
+            229 refused: grant SELECT, INSERT, UPDATE and DELETE on `ops.state` to the user of the connection string, as in the output of `highwater ddl state --table ops.state`
             257 refused: the table `ops.state` does not match the output of `highwater ddl state --table ops.state`
             334 refused: the table `ops.state` has a trigger: remove it
             547 refused: the table `ops.state` does not match the output of `highwater ddl state --table ops.state`
