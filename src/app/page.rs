@@ -1,16 +1,15 @@
-//! The status page: how the pollers stand as HTML, and as the JSON behind it.
+//! The status page: the state of all pollers as HTML, and the JSON it is built from.
 //!
-//! `GET /api/status` answers a [`Report`] as JSON, `GET /api/status/page` the page; `?poller=NAME` tells of
-//! one poller, with its journal. The same two paths are there under the Functions host and in a process
-//! of its own, so the page asks for them relative to itself.
+//! `GET /api/status` returns a [`Report`] as JSON, and `GET /api/status/page` returns the page.
+//! `?poller=NAME` selects one poller and adds its journal. The Functions host and the standalone server
+//! serve the same two paths under different prefixes, so the page uses relative addresses.
 //!
-//! # Why so
+//! # Design
 //!
-//! All HTML is made here, also what the page's script puts in place of the old: it asks for the JSON with
-//! `?html=1`, which then has the page's content beside the data. So there is one way of showing things,
-//! the page works without the script, and only `markup` has to know how foreign text is escaped. Should
-//! it ever fail, nothing runs: the content security policy knows style and script by their hash, and
-//! allows nothing else, from nowhere else.
+//! All HTML is rendered here, including refreshes: the page's script requests the JSON with `?html=1`,
+//! which adds the rendered content to the data. So there is one renderer, the page works without the
+//! script, and only `markup` has to escape untrusted text. If escaping ever fails, injected code still
+//! does not run: the content security policy allows only the style and script with the known hashes.
 
 mod detail;
 mod guard;
@@ -32,12 +31,12 @@ pub use self::server::{Served, serve};
 use crate::redaction::{redact, redact_json};
 use crate::status::{Report, StatusError, StatusQuery, StatusReader};
 
-/// Name of the function that the Functions host calls it by.
+/// Name of the function in the Functions host.
 pub const FUNCTION: &str = "highwater_status";
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
-/// A crest above two waves, as the only picture.
+/// Two waves: the only image.
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E\
     %3Crect width='32' height='32' rx='7' fill='%230b63c5'/%3E\
     %3Cpath d='M4 14q4-5 8 0t8 0 8 0M4 21q4-5 8 0t8 0 8 0' fill='none' stroke='%23fff' stroke-width='3' \
@@ -46,40 +45,40 @@ const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true
     <rect width=\"32\" height=\"32\" rx=\"7\"></rect>\
     <path d=\"M4 14q4-5 8 0t8 0 8 0M4 21q4-5 8 0t8 0 8 0\"></path></svg>";
 
-/// What is asked for.
+/// A request for the status.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Question<'a> {
-    /// Whether the page is wanted, and not the JSON.
+    /// Whether to return the page instead of the JSON.
     pub page: bool,
-    /// The poller that is asked about; all if none.
+    /// The poller to show; all if `None`.
     pub poller: Option<&'a str>,
-    /// Whether the JSON is to have the page's content too.
+    /// Whether the JSON includes the page's content.
     pub html: bool,
-    /// The function key that came with the address, which the page's links need too.
+    /// The function key from the address, repeated in the page's links.
     pub code: Option<&'a str>,
-    /// What may be done to pollers here.
+    /// The actions that the page offers.
     pub offer: Option<Offer<'a>>,
-    /// How often the page is to ask anew; 0 for never.
+    /// How often the page refreshes; 0 for never.
     pub refresh_seconds: u32,
 }
 
-/// What may be done to pollers here.
+/// The actions that the page offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
     /// Proves that a request comes from a page of this process.
     pub token: &'a str,
-    /// What became of what was asked for last.
+    /// Result of the previous action.
     pub said: Option<&'a str>,
 }
 
-/// An answer to a browser.
+/// A response to a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Status of HTTP.
+    /// HTTP status.
     pub status: u16,
     /// Media type.
     pub content_type: &'static str,
-    /// The text.
+    /// The content.
     pub body: String,
 }
 
@@ -87,14 +86,15 @@ const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json; charset=utf-8";
 
 impl Answer {
-    /// Returns the headers that keep a browser from doing anything but what the page is for.
+    /// Returns headers that restrict what a browser may do with the page.
     pub fn headers(&self) -> [(&'static str, String); 7] {
         [
             ("Content-Type", self.content_type.to_owned()),
             ("Content-Security-Policy", policy()),
             ("Cache-Control", "no-store".to_owned()),
             ("X-Content-Type-Options", "nosniff".to_owned()),
-            // Of its own pages only: a key may stand in the address. Without any, forms would come from nowhere.
+            // The address may contain a key, so it is sent to our own pages only. They need it: without a
+            // referrer, a form would have no origin.
             ("Referrer-Policy", "same-origin".to_owned()),
             ("Cross-Origin-Opener-Policy", "same-origin".to_owned()),
             ("Cross-Origin-Resource-Policy", "same-origin".to_owned()),
@@ -113,7 +113,7 @@ fn policy() -> String {
 
 /// The JSON of `/api/status`.
 #[derive(Serialize)]
-struct Told<'a> {
+struct StatusJson<'a> {
     #[serde(flatten)]
     report: &'a Report,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,11 +122,11 @@ struct Told<'a> {
     html: Option<String>,
 }
 
-/// Answers a question; what cannot be read is an answer too.
+/// Answers a request. A state store that cannot be read gives an error response.
 pub async fn answer(board: &StatusReader, question: Question<'_>) -> Answer {
-    let asked = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
-    match board.read(asked).await {
-        Ok(report) => told(&report, question),
+    let query = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
+    match board.read(query).await {
+        Ok(report) => render(&report, question),
         Err(error) => {
             let status = match error {
                 StatusError::NoPoller(_) => 404,
@@ -137,7 +137,7 @@ pub async fn answer(board: &StatusReader, question: Question<'_>) -> Answer {
     }
 }
 
-fn told(report: &Report, question: Question<'_>) -> Answer {
+fn render(report: &Report, question: Question<'_>) -> Answer {
     let view = View { poller: question.poller, code: question.code, offer: question.offer };
     if question.page {
         let body = document(&title(report, view.poller), question, |html| view.show(html, report));
@@ -149,18 +149,18 @@ fn told(report: &Report, question: Question<'_>) -> Answer {
         html.finish()
     });
     let title = question.html.then(|| title(report, view.poller));
-    let body = serde_json::to_string(&Told { report, title, html });
+    let body = serde_json::to_string(&StatusJson { report, title, html });
     let body = body.expect("a report has only string keys");
     Answer { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
 }
 
-/// Returns the answer of a health route: one word, which names no poller and no cause.
+/// Returns the response of a health route: one word, without the name of a poller or a cause.
 fn health(status: u16, word: &str) -> Answer {
     let body = serde_json::json!({ "status": word }).to_string();
     Answer { status, content_type: JSON, body }
 }
 
-/// Returns an answer that says what went wrong.
+/// Returns an error response.
 pub fn failed(status: u16, text: &str, question: Question<'_>) -> Answer {
     if !question.page {
         let body = serde_json::json!({ "error": redact(text) }).to_string();
@@ -168,7 +168,7 @@ pub fn failed(status: u16, text: &str, question: Question<'_>) -> Answer {
     }
     let view = View { poller: None, code: question.code, offer: None };
     let body = document("Highwater", question, |html| {
-        html.raw("<h1>Status cannot be shown</h1>");
+        html.raw("<h1>Cannot read the status</h1>");
         html.within("pre", &[("class", "card notice bad")], |html| html.foreign(text));
         let link = view.link(None);
         html.within("p", &[], |html| html.element("a", &[("href", &link)], "All pollers"));
@@ -202,7 +202,7 @@ fn document(title: &str, question: Question<'_>, content: impl FnOnce(&mut Html)
             html.raw("<header>");
             html.raw(MARK);
             html.raw("<span class=\"brand\">Highwater</span>");
-            // Hidden until the script can make it true.
+            // The script shows it: without the script there is no refresh.
             html.within(
                 "p",
                 &[("id", "refresh"), ("hidden", ""), ("data-seconds", &refresh)],
@@ -220,7 +220,7 @@ fn document(title: &str, question: Question<'_>, content: impl FnOnce(&mut Html)
     html.finish()
 }
 
-/// Which part of a report is shown, and how its links look.
+/// Which part of a report is shown, and what its links contain.
 struct View<'a> {
     poller: Option<&'a str>,
     code: Option<&'a str>,
@@ -248,7 +248,7 @@ impl View<'_> {
             if let Some(at) = report.at {
                 html.text(", as of ");
                 parts::time(html, at, &words::clock(at));
-                html.text(" UTC by the storage service");
+                html.text(" UTC (storage service clock)");
             }
             html.text(&format!(". Highwater {}.", report.version));
         });

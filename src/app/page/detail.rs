@@ -1,4 +1,4 @@
-//! One poller, with all that its document says.
+//! The view of one poller, with everything in its state document.
 
 use time::OffsetDateTime;
 
@@ -11,8 +11,8 @@ use crate::state::RECENT_MAX;
 use crate::status::{Batch, Event, Report, Status, Tick};
 
 const TICKS: [&str; 8] =
-    ["Ended (UTC)", "Outcome", "Rows", "Batches", "Took", "Longest steps", "Lag", "Idle before"];
-const EVENTS: [&str; 7] = ["At (UTC)", "Event", "Write", "Token", "Rows", "Who", "Batch or reason"];
+    ["Ended (UTC)", "Outcome", "Rows", "Batches", "Duration", "Longest steps", "Lag", "Idle ticks"];
+const EVENTS: [&str; 7] = ["At (UTC)", "Event", "Write", "Token", "Rows", "By", "Batch or reason"];
 
 /// Adds the view.
 pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
@@ -67,7 +67,7 @@ fn notices(html: &mut Html, status: &Status) {
     if let Some(failure) = failure {
         html.within("div", &[("class", "card notice bad")], |html| {
             html.element("h2", &[], &format!("Last error: {}", words::failures(failure)));
-            // The cause already says it.
+            // Do not repeat an error that is shown as the cause.
             if health.cause.as_ref() != Some(&failure.error) {
                 html.within("pre", &[], |html| html.foreign(&failure.error));
             }
@@ -94,7 +94,7 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
             fact(html, "Checkpoint", |html| checkpoint(html, status));
             fact(html, "Lease", |html| lease(html, status));
             fact(html, "Rows a minute", |html| html.text(&words::rate(status.rows_per_minute)));
-            fact(html, "Rows set aside", |html| html.text(&words::count(status.quarantined)));
+            fact(html, "Quarantined rows", |html| html.text(&words::count(status.quarantined)));
             fact(html, "Next tick", |html| {
                 next_tick(html, status, report);
                 if let Some(schedule) = &status.schedule {
@@ -125,13 +125,13 @@ fn lag(html: &mut Html, status: &Status) {
     }
     let Some(seen) = &status.observed else { return };
     html.within("small", &[], |html| {
-        html.text("the source was read at ");
+        html.text("source read at ");
         time(html, seen.at, &words::clock(seen.at));
     });
     for (number, what) in [
-        (seen.rows, "rows behind when they were counted last, up to a limit"),
-        (seen.held_back, "positions that may not be read yet"),
-        (seen.retention_left, "positions until tracked changes are cleaned up"),
+        (seen.rows, "pending rows at the last count, up to a limit"),
+        (seen.held_back, "positions held back by open transactions"),
+        (seen.retention_left, "positions left before tracked changes are cleaned up"),
     ] {
         if let Some(number) = number {
             html.element("small", &[], &format!("{} {what}", words::count(number)));
@@ -155,7 +155,7 @@ fn checkpoint(html: &mut Html, status: &Status) {
 
 fn cursor(html: &mut Html, position: &Cursor) {
     html.within("code", &[], |html| html.foreign(&position.value));
-    // What cannot be written as JSON has no key to show.
+    // A key that has no JSON form is shown as nothing.
     let key = serde_json::to_string(&position.key).unwrap_or_default();
     html.within("small", &[], |html| {
         html.text("key ");
@@ -196,7 +196,7 @@ fn in_flight(html: &mut Html, batch: &Batch) {
             fact(html, "Failed attempts", |html| {
                 html.text(&batch.attempt.to_string());
                 if batch.crashes > 0 {
-                    html.element("small", &[], &format!("{} holders died with it", batch.crashes));
+                    html.element("small", &[], &format!("process crashes: {}", batch.crashes));
                 }
                 for step in &batch.steps_done {
                     html.within("small", &[], |html| {
@@ -205,9 +205,9 @@ fn in_flight(html: &mut Html, batch: &Batch) {
                     });
                 }
             });
-            moment(html, "Begun", batch.started_at);
+            moment(html, "Started", batch.started_at);
             moment(html, "First failed", batch.first_failed_at);
-            moment(html, "Not tried before", batch.next_attempt_at);
+            moment(html, "Next retry", batch.next_attempt_at);
         });
         if let Some(error) =
             batch.first_error.as_ref().filter(|_| batch.first_error != batch.last_error)
@@ -229,13 +229,11 @@ fn ticks(html: &mut Html, recent: &[Tick]) {
         html.raw("<h2 id=\"ticks\">Recent ticks</h2>");
         strip(html, recent, RECENT_MAX);
         if recent.is_empty() {
-            html.raw(
-                "<p class=\"empty\">No tick has written yet; idle ones leave no trace here.</p>",
-            );
+            html.raw("<p class=\"empty\">No deliveries yet. Idle ticks are not listed.</p>");
             return;
         }
         scroll(html, "Table of recent ticks", |html| {
-            table(html, "Ticks that wrote, newest first", &TICKS, |html| {
+            table(html, "Ticks except idle ones, newest first", &TICKS, |html| {
                 for tick in recent.iter().rev() {
                     tick_row(html, tick);
                 }
@@ -244,7 +242,7 @@ fn ticks(html: &mut Html, recent: &[Tick]) {
     });
 }
 
-/// Adds what may be wider than the page, which then scrolls by itself, with the keyboard too.
+/// Adds content that may be wider than the page; it scrolls by itself, also with the keyboard.
 fn scroll(html: &mut Html, label: &str, inside: impl FnOnce(&mut Html)) {
     let region =
         [("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", label)];
@@ -263,7 +261,7 @@ fn tick_row(html: &mut Html, tick: &Tick) {
         });
         cell(html, "Rows", |html| html.text(&words::count(tick.rows)));
         cell(html, "Batches", |html| html.text(&words::count(tick.batches)));
-        cell(html, "Took", |html| html.text(&words::milliseconds(tick.duration_ms)));
+        cell(html, "Duration", |html| html.text(&words::milliseconds(tick.duration_ms)));
         cell(html, "Longest steps", |html| {
             for step in ["fetch", "handler", "commit", "heartbeat"] {
                 if let Some(ms) = tick.longest_ms.get(step) {
@@ -276,7 +274,7 @@ fn tick_row(html: &mut Html, tick: &Tick) {
             Some(lag) => html.text(&words::milliseconds(*lag)),
             None => nothing(html),
         });
-        cell(html, "Idle before", |html| html.text(&words::count(tick.idle_before)));
+        cell(html, "Idle ticks", |html| html.text(&words::count(tick.idle_before)));
     });
 }
 
@@ -285,17 +283,17 @@ fn journal(html: &mut Html, events: Option<&[Event]>) {
         html.raw("<h2 id=\"journal\">Journal</h2>");
         let Some(events) = events else {
             html.raw(
-                "<p class=\"empty\">No journal is kept, or its poller is not in the settings here; \
-                the setting <code>JOURNAL</code> turns one on.</p>",
+                "<p class=\"empty\">No journal: it is off, or this process does not have the poller's settings. \
+                The setting <code>JOURNAL</code> turns it on.</p>",
             );
             return;
         };
         if events.is_empty() {
-            html.raw("<p class=\"empty\">Nothing is recorded yet.</p>");
+            html.raw("<p class=\"empty\">No events recorded yet.</p>");
             return;
         }
         scroll(html, "Table of the journal", |html| {
-            table(html, "Newest events of the last day recorded, newest first", &EVENTS, |html| {
+            table(html, "Newest events of the last recorded day, newest first", &EVENTS, |html| {
                 for event in events {
                     event_row(html, event);
                 }
@@ -314,7 +312,7 @@ fn event_row(html: &mut Html, event: &Event) {
             Some(rows) => html.text(&words::count(rows)),
             None => nothing(html),
         });
-        cell(html, "Who", |html| match &event.who {
+        cell(html, "By", |html| match &event.who {
             Some(who) => html.foreign(who),
             None => nothing(html),
         });
@@ -331,7 +329,7 @@ fn event_row(html: &mut Html, event: &Event) {
     });
 }
 
-/// Adds what may be done to a poller here. Each is confirmed: one opens it, says so, and sends it.
+/// Adds the actions for a poller. Each takes three steps: open it, confirm it, send it.
 fn actions(html: &mut Html, status: &Status, offer: &Offer<'_>) {
     if !status.configured {
         return;
@@ -351,36 +349,36 @@ fn actions(html: &mut Html, status: &Status, offer: &Offer<'_>) {
     });
 }
 
-/// Something that can be asked for.
+/// An action on a poller.
 struct Action {
     name: &'static str,
     title: &'static str,
     /// What it does.
     what: &'static str,
-    /// Label of the box that confirms it.
+    /// Label of the confirmation checkbox.
     sure: &'static str,
-    /// Whether it wants a reason.
+    /// Whether it requires a reason.
     reason: bool,
 }
 
 const PAUSE: Action = Action {
     name: "pause",
     title: "Pause…",
-    what: "No tick begins in any process until somebody resumes; a running one ends after the batch in hand.",
+    what: "No process starts a tick until you resume the poller. A running tick stops after its current batch.",
     sure: "Yes, pause this poller",
     reason: true,
 };
 const RESUME: Action = Action {
     name: "resume",
     title: "Resume…",
-    what: "The next tick runs; attempts of the batch in the way are counted anew.",
+    what: "The next tick runs. The attempts of the failing batch are reset.",
     sure: "Yes, resume this poller",
     reason: true,
 };
 const TICK: Action = Action {
     name: "tick",
     title: "Tick now…",
-    what: "One tick runs in this process, as if its timer had fired.",
+    what: "Runs one tick in this process, as if its timer had fired.",
     sure: "Yes, run a tick now",
     reason: false,
 };
@@ -396,7 +394,7 @@ fn action(html: &mut Html, poller: &str, offer: &Offer<'_>, action: &Action) {
             html.void("input", &[("type", "hidden"), ("name", "token"), ("value", offer.token)]);
             if action.reason {
                 let reason = id("reason");
-                html.element("label", &[("for", &reason)], "Why (whoever finds it reads this)");
+                html.element("label", &[("for", &reason)], "Reason (recorded in the state)");
                 html.void(
                     "input",
                     &[

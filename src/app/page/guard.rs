@@ -1,15 +1,15 @@
-//! Who may ask the page's own server. Pure.
+//! Which requests the standalone status server accepts. Pure.
 //!
-//! It has no users and no passwords: whoever can reach its address may look. What has to be kept out is
-//! any other page in the same browser. Such a page reaches it under a name that it owns and has pointed
-//! at this address (DNS rebinding), so only known names are answered; and it can make a browser send a
-//! form, so that has to come from a page of ours, by its origin and by a token that only our pages have.
+//! The server has no users and no passwords: anyone who can reach its address may view the page. The
+//! threat is another page in the same browser. Such a page can reach the server under a name that it
+//! owns (DNS rebinding), so only known host names are accepted. It can also make the browser send a
+//! form, so a form must have our origin and a token that only our pages contain.
 
 use std::net::{IpAddr, SocketAddr};
 
 use sha2::{Digest as _, Sha256};
 
-/// The names that a server answers to.
+/// The host names that a server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     address: IpAddr,
@@ -17,14 +17,14 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Returns what a server at `address` answers to: loopback, its own address, and `names`, without
-    /// ports: whoever forwards one may choose another.
+    /// Returns the names that a server at `address` accepts: loopback, its own address, and `names`. Ports
+    /// are not compared, because a forwarded port may have another number.
     pub fn of(address: SocketAddr, names: &[String]) -> Self {
         let names = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         Self { address: address.ip(), names }
     }
 
-    /// Whether a request may be answered that has this `Host`.
+    /// Whether a request with this `Host` is accepted.
     pub fn knows(&self, host: Option<&str>) -> bool {
         let Some(name) = host.and_then(name_of) else { return false };
         let name = name.to_ascii_lowercase();
@@ -47,7 +47,7 @@ fn name_of(host: &str) -> Option<&str> {
     (is_port && !name.is_empty()).then_some(name)
 }
 
-/// Whether a form was sent by a page of the server that has this `Host`, as the browser says.
+/// Whether the browser reports that a form was sent by a page of the server with this `Host`.
 pub(super) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Option<&str>) -> bool {
     let (Some(origin), Some(host)) = (origin, host) else { return false };
     let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -55,7 +55,7 @@ pub(super) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Opt
     is_ours && site.is_none_or(|site| site == "same-origin")
 }
 
-/// Whether two tokens are the same; how long it takes tells nothing of how much of them is.
+/// Whether two tokens are equal. Hashing hides from timing how much of them matches.
 pub(super) fn is_token(given: &str, token: &str) -> bool {
     Sha256::digest(given) == Sha256::digest(token)
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_known_names_are_answered() {
+    fn only_known_names_are_accepted() {
         for host in [
             "127.0.0.1",
             "127.0.0.1:8080",
@@ -101,12 +101,12 @@ mod tests {
             assert!(!knows("127.0.0.1:8080", host), "{host}");
         }
         assert!(knows("10.0.0.5:80", "10.0.0.5:80") && !knows("10.0.0.5:80", "10.0.0.6"));
-        assert!(!knows("0.0.0.0:80", "0.0.0.0:80"), "browsers reach loopback by it");
+        assert!(!knows("0.0.0.0:80", "0.0.0.0:80"), "browsers reach loopback through it");
         assert!(!Authority::of("127.0.0.1:1".parse().unwrap(), &[]).knows(None));
     }
 
     #[test]
-    fn a_form_has_to_come_from_a_page_of_ours() {
+    fn a_form_must_come_from_one_of_our_pages() {
         let host = Some("localhost:80");
         assert!(is_same_origin(Some("http://localhost:80"), Some("same-origin"), host));
         assert!(is_same_origin(Some("https://LOCALHOST:80"), None, host));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_all_of_it() {
+    fn a_token_must_match_completely() {
         assert!(is_token("abc", "abc"));
         for given in ["", "ab", "abcd", "ABC"] {
             assert!(!is_token(given, "abc"), "{given}");

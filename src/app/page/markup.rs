@@ -1,7 +1,7 @@
-//! HTML as text, in which nothing foreign can become markup.
+//! Builds HTML in which untrusted text cannot become markup.
 //!
-//! Names of elements and attributes are constants of this program; all else is escaped, wherever it
-//! goes. What could reorder or hide the text around it is written out as its code point.
+//! Names of elements and attributes are constants of this program; everything else is escaped.
+//! Characters that could reorder or hide the text around them are replaced by their code points.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ impl Html {
         self.text
     }
 
-    /// Adds an element with what `inside` adds.
+    /// Adds an element whose content is added by `inside`.
     pub(super) fn within(
         &mut self,
         tag: &'static str,
@@ -42,7 +42,7 @@ impl Html {
         self.within(tag, attributes, |html| html.text(text));
     }
 
-    /// Adds an element that has no end, such as `input`.
+    /// Adds an element that has no end tag, such as `input`.
     pub(super) fn void(&mut self, tag: &'static str, attributes: Attributes<'_>) {
         self.text.push('<');
         self.text.push_str(tag);
@@ -50,7 +50,7 @@ impl Html {
             self.text.push(' ');
             self.text.push_str(name);
             self.text.push_str("=\"");
-            // A link may hold the key that the reader came with.
+            // A link may contain the function key from the address, and must keep it.
             let value = if *name == "href" { Cow::Borrowed(*value) } else { redact(value) };
             escape(&mut self.text, &value);
             self.text.push('"');
@@ -58,12 +58,12 @@ impl Html {
         self.text.push('>');
     }
 
-    /// Adds a text of our own, or part of one; without secrets, as all that is shown.
+    /// Adds text of our own. Secrets are redacted, as everywhere.
     pub(super) fn text(&mut self, text: &str) {
         escape(&mut self.text, &redact(text));
     }
 
-    /// Adds a text of somebody else's, whose direction of writing ends with it.
+    /// Adds untrusted text, isolated so that its writing direction does not affect what follows.
     pub(super) fn foreign(&mut self, text: &str) {
         self.element("bdi", &[], text);
     }
@@ -74,7 +74,7 @@ impl Html {
     }
 }
 
-/// Appends `text` so that it is text wherever it stands: between tags, and in an attribute.
+/// Appends `text`, escaped for use between tags and in attributes.
 pub(super) fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -86,7 +86,7 @@ pub(super) fn escape(out: &mut String, text: &str) {
             '`' => out.push_str("&#96;"),
             '\n' | '\t' => out.push(c),
             c if is_unseen(c) => {
-                // A string takes all that is written to it.
+                // Writing to a string cannot fail.
                 write!(out, "[U+{:04X}]", u32::from(c)).unwrap_or_default();
             }
             c => out.push(c),
@@ -94,8 +94,8 @@ pub(super) fn escape(out: &mut String, text: &str) {
     }
 }
 
-/// Whether a character commands how others are shown: control characters, marks and overrides of the
-/// direction of writing, and what has no width.
+/// Whether a character changes how others are shown: control characters, direction marks and
+/// overrides, and zero-width characters.
 fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_texts_stay_texts() {
+    fn hostile_text_is_escaped() {
         for (text, expected) in [
             (
                 "</script><script>alert(1)</script>",
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_and_elements_hold_what_they_are_given() {
+    fn values_of_attributes_and_elements_are_escaped() {
         let mut html = Html::default();
         html.within("td", &[("title", "a\">b"), ("class", "x")], |html| html.foreign("<i>"));
         html.void("input", &[("value", "'")]);

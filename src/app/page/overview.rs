@@ -1,4 +1,4 @@
-//! All pollers at a glance.
+//! The overview of all pollers.
 
 use super::View;
 use super::markup::Html;
@@ -10,7 +10,7 @@ use crate::status::{Report, Status, Tone};
 const COLUMNS: [&str; 8] =
     ["Poller", "State", "Lag", "Checkpoint", "Lease", "Rows a minute", "Recent ticks", "Next tick"];
 
-/// Longest part of an error or of a reason that the overview shows; the poller's own view has it whole.
+/// Errors and reasons are cut to this length; the poller's own view shows them in full.
 const TEXT_CHARS_MAX: usize = 160;
 
 /// Adds the view.
@@ -18,9 +18,7 @@ pub(super) fn show(html: &mut Html, report: &Report, view: &View<'_>) {
     html.element("h1", &[("class", "unseen")], "Pollers");
     tiles(html, report);
     if report.pollers.is_empty() {
-        html.raw(
-            "<p class=\"empty\">No poller is known, neither in the settings nor in the store.</p>",
-        );
+        html.raw("<p class=\"empty\">No pollers found in the settings or in the state store.</p>");
         return;
     }
     html.within("div", &[("class", "card pollers")], |html| {
@@ -36,7 +34,7 @@ fn tiles(html: &mut Html, report: &Report) {
     let pollers = &report.pollers;
     let of = |fits: &dyn Fn(&&Status) -> bool| pollers.iter().filter(fits).count();
     let attention = of(&|status| status.needs_attention());
-    let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
+    let quarantined: u64 = pollers.iter().map(|status| status.quarantined).sum();
     let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
     let number = |number: usize| words::count(u64::try_from(number).unwrap_or(u64::MAX));
     let calm = |is_calm: bool, class: &'static str| if is_calm { "" } else { class };
@@ -45,7 +43,7 @@ fn tiles(html: &mut Html, report: &Report) {
         ("Ticks in progress", number(of(&|status| status.health.running)), ""),
         ("Need attention", number(attention), calm(attention == 0, "bad")),
         ("Rows a minute", words::rate(rate), ""),
-        ("Rows set aside", words::count(aside), calm(aside == 0, "warning")),
+        ("Quarantined rows", words::count(quarantined), calm(quarantined == 0, "warning")),
     ];
     html.within("dl", &[("class", "tiles")], |html| {
         for (name, value, class) in tiles {
@@ -63,7 +61,7 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
             let link = view.link(Some(&status.poller));
             html.within("a", &[("href", &link)], |html| html.foreign(&status.poller));
             if !status.configured {
-                html.raw("<small>not in the settings</small>");
+                html.raw("<small>not configured</small>");
             }
         });
         cell(html, "State", |html| state(html, status, report));
@@ -76,8 +74,8 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
         cell(html, "Rows a minute", |html| {
             html.text(&words::rate(status.rows_per_minute));
             if status.quarantined > 0 {
-                let aside = format!("{} set aside", words::count(status.quarantined));
-                html.element("small", &[("class", "warning")], &aside);
+                let text = format!("{} quarantined", words::count(status.quarantined));
+                html.element("small", &[("class", "warning")], &text);
             }
         });
         cell(html, "Recent ticks", |html| strip(html, &status.recent, STRIP_TICKS));
@@ -136,13 +134,13 @@ fn lease(html: &mut Html, status: &Status) {
     }
 }
 
-/// Adds when the poller is due next; used by its own view too.
+/// Adds the time of the poller's next tick; the poller's own view uses it too.
 pub(super) fn next_tick(html: &mut Html, status: &Status, report: &Report) {
     let (Some(next), Some(now)) = (status.next_tick_at, report.at) else { return nothing(html) };
     let seconds = u64::try_from((next - now).whole_seconds()).unwrap_or(0);
     html.text("in ");
     countdown(html, seconds);
-    // Within a day the day is known.
+    // Within a day, the time alone is unambiguous.
     let text = words::clock(next);
     let short = text.split(' ').next_back().filter(|_| seconds < 86_400);
     html.within("small", &[], |html| time(html, next, short.unwrap_or(&text)));

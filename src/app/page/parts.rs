@@ -1,4 +1,4 @@
-//! Pieces that the overview and a poller's own view have in common.
+//! Elements shared by the overview and the view of one poller.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -10,14 +10,14 @@ use crate::status::{Lease, Status, Tick};
 /// Ticks in the strip of the overview.
 pub(super) const STRIP_TICKS: usize = 24;
 
-/// Adds the badge that says how a poller stands.
+/// Adds the badge with the state of a poller.
 pub(super) fn badge(html: &mut Html, status: &Status) {
     let (word, tone) = words::state(&status.health);
     let class = format!("badge {}", words::class(tone));
     html.element("span", &[("class", &class)], word);
 }
 
-/// Adds a time, with its full form for whoever wants it.
+/// Adds a time, with its full form as a tooltip.
 pub(super) fn time(html: &mut Html, at: OffsetDateTime, text: &str) {
     let full = at.format(&Rfc3339).unwrap_or_default();
     html.element("time", &[("datetime", &full), ("title", &full)], text);
@@ -29,7 +29,7 @@ pub(super) fn countdown(html: &mut Html, seconds: u64) {
     html.element("span", &[("class", "count"), ("data-left", &left)], &words::span(seconds));
 }
 
-/// Adds a bar of what is left of a lease.
+/// Adds a bar that shows the remaining time of a lease.
 pub(super) fn lease_bar(html: &mut Html, lease: &Lease) {
     let percent = (lease.left_seconds * 100).checked_div(lease.ttl_seconds).unwrap_or(0).min(100);
     let width = percent.to_string();
@@ -48,8 +48,8 @@ pub(super) fn lease_bar(html: &mut Html, lease: &Lease) {
     });
 }
 
-/// Adds a bar for each of the last `limit` ticks: its height by how many rows it delivered, its colour
-/// by how it ended, on a foot that is broken where idle ticks came between.
+/// Adds a bar for each of the last `limit` ticks: its height shows the rows delivered, its colour the
+/// outcome.
 pub(super) fn strip(html: &mut Html, ticks: &[Tick], limit: usize) {
     let ticks = ticks.get(ticks.len().saturating_sub(limit)..).unwrap_or_default();
     let label = words::strip(ticks);
@@ -83,15 +83,16 @@ fn rect(html: &mut Html, class: &str, slot: usize, height: usize) {
     html.element("rect", &place, "");
 }
 
-/// Doubles of rows, so that one row and a million can both be seen.
+/// Logarithmic, so that one row and a million are both visible.
 fn height(rows: u64) -> usize {
     let doubles = u64::BITS - rows.leading_zeros();
     usize::try_from(doubles).unwrap_or(0).min(20) + 8
 }
 
-/// Adds a table whose caption is read before it; a narrow page shows each row as a card.
+/// Adds a table with a caption; a narrow page shows each row as a card.
 ///
-/// Roles are given by name: what is laid out as cards would else be no table to a screen reader.
+/// Roles are explicit, because a table that is laid out as cards is otherwise not a table to a screen
+/// reader.
 pub(super) fn table(
     html: &mut Html,
     caption: &str,
@@ -111,12 +112,12 @@ pub(super) fn table(
     });
 }
 
-/// Adds a cell that knows the name of its column.
+/// Adds a cell with the name of its column.
 pub(super) fn cell(html: &mut Html, column: &'static str, inside: impl FnOnce(&mut Html)) {
     html.within("td", &[("role", "cell"), ("data-label", column)], inside);
 }
 
-/// Adds what stands for nothing.
+/// Adds the placeholder for a missing value.
 pub(super) fn nothing(html: &mut Html) {
     html.raw("<span class=\"dim\">–</span>");
 }
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_of_one_row_and_one_of_a_million_can_be_told_apart() {
+    fn a_tick_of_one_row_and_one_of_a_million_differ_visibly() {
         let heights = [0, 1, 2, 1_000, 1_000_000, u64::MAX].map(height);
         assert!(heights.is_sorted() && heights[0] == 8 && heights[5] == 28, "{heights:?}");
         assert!(heights[4] - heights[3] >= 8, "{heights:?}");

@@ -14,7 +14,7 @@
   let stopped = false;
   let readAt = Date.now();
 
-  // As the server says spans.
+  // The same rules as on the server.
   const span = (seconds) => {
     if (seconds < 100) return `${seconds} s`;
     if (seconds < 6000) return `${Math.floor(seconds / 60)} min`;
@@ -22,8 +22,7 @@
     return `${Math.floor(seconds / 86400)} d`;
   };
 
-  // Makes `old` what `wanted` is and keeps every element that stays, so that focus, open parts and what
-  // was typed stay too.
+  // Turns `old` into `wanted` but keeps unchanged elements, and with them focus, open sections and typed text.
   const sync = (old, wanted) => {
     if (old.nodeName !== wanted.nodeName || old.id !== wanted.id) {
       old.replaceWith(wanted.cloneNode(true));
@@ -55,11 +54,11 @@
     return new Map(badges.map((badge) => [badge.dataset.poller, badge.dataset.word]));
   };
 
-  const show = (told) => {
+  const show = (status) => {
     const before = states();
-    const wanted = new DOMParser().parseFromString(`<main>${told.html}</main>`, "text/html");
+    const wanted = new DOMParser().parseFromString(`<main>${status.html}</main>`, "text/html");
     syncChildren(main, wanted.querySelector("main"));
-    document.title = told.title;
+    document.title = status.title;
     const changed = [...states()].filter(([name, word]) => before.has(name) && before.get(name) !== word);
     if (changed.length > 0) {
       changes.textContent = changed.map(([name, word]) => `${name} is now: ${word}.`).join(" ");
@@ -74,10 +73,10 @@
   const refresh = async () => {
     try {
       const answer = await fetch(source, { headers: { Accept: "application/json" }, cache: "no-store" });
-      // Who may not ask is told nothing, not even in JSON.
-      const told = await answer.json().catch(() => ({}));
-      if (!answer.ok) throw new Error(told.error ?? `HTTP ${answer.status}`);
-      show(told);
+      // A request that is refused may have a body that is not JSON.
+      const status = await answer.json().catch(() => ({}));
+      if (!answer.ok) throw new Error(status.error ?? `HTTP ${answer.status}`);
+      show(status);
       readAt = Date.now();
       say(`Refreshed at ${new Date(readAt).toLocaleTimeString()}`, false);
     } catch (error) {
@@ -93,7 +92,7 @@
     }
   };
 
-  // The next round begins when this one is over: a slow store is not asked twice at a time.
+  // The next round starts after this one, so that a slow store never has two requests at once.
   const rounds = async () => {
     for (;;) {
       await new Promise((done) => setTimeout(done, seconds * 1000));
@@ -103,7 +102,7 @@
 
   stop.addEventListener("click", () => {
     stopped = !stopped;
-    stop.textContent = stopped ? "Refresh again" : "Stop refreshing";
+    stop.textContent = stopped ? "Resume refreshing" : "Stop refreshing";
     if (stopped) say("Not refreshing", false);
     else refresh();
   });

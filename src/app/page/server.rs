@@ -1,4 +1,4 @@
-//! The page's own server, for where no Functions host is: `highwater run --status` and
+//! The standalone server of the page, for use without a Functions host: `highwater run --status` and
 //! `highwater status --serve`.
 
 use std::collections::BTreeMap;
@@ -26,42 +26,42 @@ use crate::status::health::Severity;
 use crate::status::{StatusQuery, StatusReader};
 use crate::tick::TickRequest;
 
-/// Largest form: a reason, and what is around it.
+/// Largest form: a reason and the other fields.
 const FORM_BYTES_MAX: usize = 16 << 10;
-/// Longest reason that is kept.
+/// Longest reason that is accepted.
 const REASON_CHARS_MAX: usize = 1000;
-/// How long the answer to "tick now" waits for the tick; it goes on all the same.
+/// How long the response to "tick now" waits for the tick, which continues afterwards.
 const TICK_WAIT: Duration = Duration::from_secs(10);
-/// How often the page asks anew.
+/// How often the page refreshes.
 const REFRESH_SECONDS: u32 = 5;
 
-/// What is served.
+/// What the server needs.
 #[derive(Debug)]
 pub struct Served {
-    /// What tells how the pollers stand.
+    /// Reads the status of the pollers.
     pub board: StatusReader,
-    /// The names that are answered to.
+    /// The host names that are accepted.
     pub authority: Authority,
-    /// Who asks, where pollers may be paused, resumed and ticked from the page; `None` where they may not.
+    /// The operator recorded for actions; `None` if the page offers no actions.
     pub operator: Option<String>,
-    /// Once it is set, ticks that were asked for end early.
+    /// Stops ticks that were started from the page.
     pub stop: StopSignal,
 }
 
 struct Shared {
     served: Served,
     token: String,
-    /// What became of what was asked for last, by poller.
+    /// Result of the last action, by poller.
     said: Mutex<BTreeMap<String, String>>,
-    /// Each tick that was asked for holds it for reading.
+    /// Each tick that was started from the page holds it for reading.
     ticks: Arc<RwLock<()>>,
 }
 
-/// Serves the page until `shutdown` completes, then until the ticks that were asked for have ended.
+/// Serves the page until `shutdown` completes, then waits for the ticks that were started from it.
 ///
 /// # Errors
 ///
-/// [`std::io::Error`] if the listener fails for good.
+/// [`std::io::Error`] if the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
     served: Served,
@@ -90,7 +90,7 @@ fn routes(shared: Arc<Shared>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
-        // Outermost: nothing is told to whom it is not for, not even that there is nothing.
+        // Outermost: a request with an unknown host name gets no information, not even a 404.
         .layer(from_fn_with_state(Arc::clone(&shared), guarded))
         .with_state(shared)
 }
@@ -104,8 +104,7 @@ async fn guarded(
     if shared.served.authority.knows(host) {
         return next.run(request).await;
     }
-    let text =
-        "this server answers to loopback and to the names that it was given with --status-host";
+    let text = "this server accepts only loopback and the host names given with --status-host";
     respond(&failed(421, text, Question::default()))
 }
 
@@ -113,20 +112,20 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Returns what stands in an address.
+/// Returns the query parameters of an address.
 fn query(uri: &Uri) -> BTreeMap<String, String> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect()
 }
 
 impl Shared {
-    async fn answer(&self, page: bool, asked: &BTreeMap<String, String>) -> Response<Body> {
-        let poller = asked.get("poller").map(String::as_str);
+    async fn answer(&self, page: bool, query: &BTreeMap<String, String>) -> Response<Body> {
+        let poller = query.get("poller").map(String::as_str);
         let said = poller.and_then(|poller| self.said().get(poller).cloned());
         let offer = Offer { token: &self.token, said: said.as_deref() };
         let question = Question {
             page,
             poller,
-            html: asked.contains_key("html"),
+            html: query.contains_key("html"),
             code: None,
             offer: self.served.operator.as_ref().map(|_| offer),
             refresh_seconds: REFRESH_SECONDS,
@@ -151,37 +150,37 @@ async fn page(State(shared): State<Arc<Shared>>, uri: Uri) -> Response<Body> {
     shared.answer(true, &query(&uri)).await
 }
 
-/// Answers that the process is up. Names nothing: monitors may ask from anywhere that reaches the address.
+/// Reports that the process is up. Without details: any monitor that reaches the address may ask.
 async fn healthz() -> Response<Body> {
     respond(&health(200, "ok"))
 }
 
-/// Answers with the most urgent severity of all pollers: 200 unless one delivers nothing until someone acts.
+/// Reports the worst severity of all pollers: 200 unless a poller delivers nothing until an operator acts.
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response<Body> {
     let answer =
         match shared.served.board.read(StatusQuery::All).await.map(|report| report.severity()) {
             Ok(Severity::Ok) => health(200, "ok"),
             Ok(Severity::Warning) => health(200, "warning"),
             Ok(Severity::Error) => health(503, "error"),
-            // Why is in the log and on the page.
+            // The log and the page show the reason.
             Err(_) => health(503, "unavailable"),
         };
     respond(&answer)
 }
 
 async fn unknown() -> Response<Body> {
-    respond(&failed(404, "there is nothing here; the page is at /", Question::default()))
+    respond(&failed(404, "not found; the status page is at /", Question::default()))
 }
 
-/// Does what a form asks for, and leads back to the poller's view, which tells what became of it.
+/// Runs the action of a form, and redirects to the poller's view, which shows the result.
 async fn act(
     State(shared): State<Arc<Shared>>,
     Path(action): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
-    let asked: BTreeMap<String, String> = form_urlencoded::parse(&body).into_owned().collect();
-    let (by, action, form) = match shared.judge(&action, &headers, &asked) {
+    let fields: BTreeMap<String, String> = form_urlencoded::parse(&body).into_owned().collect();
+    let (by, action, form) = match shared.judge(&action, &headers, &fields) {
         Ok(judged) => judged,
         Err((status, text)) => {
             warn!(
@@ -194,16 +193,16 @@ async fn act(
         }
     };
     let name = form.poller.name();
-    info!(event = "page_action", poller.name = name, action = ?action, "Asked for by the status page");
+    info!(event = "page_action", poller.name = name, action = ?action, "Requested from the status page");
     let operator = Operator { by, reason: form.reason };
     let said = match action {
         Action::Pause => match form.poller.admin().pause(operator).await {
             Ok(PauseOutcome::Paused { running: None, .. }) => "Paused.".to_owned(),
             Ok(PauseOutcome::Paused { running: Some(owner), .. }) => {
-                format!("Paused; the tick of {owner} ends after the batch in hand.")
+                format!("Paused. The tick of {owner} stops after its current batch.")
             }
             Ok(PauseOutcome::AlreadyPaused(paused)) => {
-                format!("Has been paused by {} before.", paused.by)
+                format!("Already paused by {}.", paused.by)
             }
             Err(error) => format!("Not paused: {}", chain(&error)),
         },
@@ -212,7 +211,7 @@ async fn act(
             Ok(ResumeOutcome::BackoffEnded { .. }) => {
                 "Backoff ended; the next tick retries the failed batch.".to_owned()
             }
-            Ok(ResumeOutcome::NotPaused) => "It was not paused.".to_owned(),
+            Ok(ResumeOutcome::NotPaused) => "The poller was not paused.".to_owned(),
             Err(error) => format!("Not resumed: {}", chain(&error)),
         },
         Action::Tick => tick(&shared, form.poller).await,
@@ -230,7 +229,7 @@ enum Action {
     Tick,
 }
 
-/// What a form says.
+/// The fields of a form.
 struct Form<'a> {
     poller: &'a Arc<Poller>,
     reason: &'a str,
@@ -239,46 +238,46 @@ struct Form<'a> {
 type Refused = (u16, &'static str);
 
 impl Shared {
-    /// Says who asks for what, or why that is refused.
+    /// Returns the operator, the action and its fields, or why the request is refused.
     fn judge<'a>(
         &'a self,
         action: &str,
         headers: &HeaderMap,
-        asked: &'a BTreeMap<String, String>,
+        fields: &'a BTreeMap<String, String>,
     ) -> Result<(&'a str, Action, Form<'a>), Refused> {
         let Some(by) = &self.served.operator else {
-            return Err((403, "this page is only looked at; --status-actions lets it act"));
+            return Err((403, "actions are disabled; --status-actions enables them"));
         };
         let text = |name| text(headers, name);
         if !is_same_origin(text("origin"), text("sec-fetch-site"), text("host")) {
-            return Err((403, "the request does not come from a page of this server"));
+            return Err((403, "the request did not come from a page of this server"));
         }
-        let field = |name: &str| asked.get(name).map_or("", |value| value.trim());
+        let field = |name: &str| fields.get(name).map_or("", |value| value.trim());
         if !is_token(field("token"), &self.token) {
-            return Err((403, "the page is older than this process: load it again"));
+            return Err((403, "the page is from an earlier process; reload it"));
         }
         let action = match action {
             "pause" => Action::Pause,
             "resume" => Action::Resume,
             "tick" => Action::Tick,
-            _ => return Err((404, "there is no such action")),
+            _ => return Err((404, "unknown action")),
         };
         if field("confirm") != "yes" {
-            return Err((400, "nothing was done: it was not confirmed"));
+            return Err((400, "nothing was done: confirmation is missing"));
         }
         let Some(poller) = self.served.board.pollers.get(field("poller")) else {
-            return Err((404, "there is no such poller in the settings"));
+            return Err((404, "the settings contain no such poller"));
         };
         let reason = field("reason");
         let needs_reason = !matches!(action, Action::Tick);
         if needs_reason && (reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX) {
-            return Err((400, "nothing was done: a reason of 1 to 1000 characters is wanted"));
+            return Err((400, "nothing was done: enter a reason of 1 to 1000 characters"));
         }
         Ok((by.as_str(), action, Form { poller, reason }))
     }
 }
 
-/// Runs a tick in a task of its own, and says how it ended if that is soon.
+/// Runs a tick in its own task, and returns its result if it ends soon.
 async fn tick(shared: &Shared, poller: &Arc<Poller>) -> String {
     let invocation_id = Uuid::new_v4().to_string();
     let span = error_span!("tick", poller.name = poller.name(), invocation_id);
@@ -297,14 +296,14 @@ async fn tick(shared: &Shared, poller: &Arc<Poller>) -> String {
     match tokio::time::timeout(TICK_WAIT, ticking).await {
         Ok(Ok(summary)) => summary,
         Ok(Err(failure)) => format!("The tick panicked: {failure}"),
-        Err(_elapsed) => "The tick runs on; its end will be seen below.".to_owned(),
+        Err(_elapsed) => "The tick is still running; its result will appear below.".to_owned(),
     }
 }
 
 fn see(place: &str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
-    // Made of constants and of what is encoded for an address.
+    // Built from constants and URL-encoded text, so this cannot fail.
     if let Ok(place) = HeaderValue::from_str(place) {
         response.headers_mut().insert(header::LOCATION, place);
     }

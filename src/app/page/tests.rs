@@ -9,7 +9,7 @@ use crate::cursor::Cursor;
 use crate::status::health::{Failure, Health, PollerState, Severity};
 use crate::status::{BacklogStatus, Batch, Event, Lease, Pause, Status, Tick, Tone};
 
-/// Texts that would do something if they were not escaped.
+/// Texts that would become markup or code if they were not escaped.
 const HOSTILE: [&str; 8] = [
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -146,7 +146,7 @@ fn pages(text: &str) -> Vec<String> {
     let one =
         Question { poller: Some(text), code: Some(text), offer: Some(offer), ..question(true) };
     let answers =
-        [told(&report, question(true)), told(&report, one), failed(503, text, question(true))];
+        [render(&report, question(true)), render(&report, one), failed(503, text, question(true))];
     answers.map(|answer| answer.body).to_vec()
 }
 
@@ -155,12 +155,12 @@ fn skeleton(page: &str) -> Vec<String> {
     let mut shape = Vec::new();
     let mut rest = page;
     while let Some((_, tag)) = rest.split_once('<') {
-        // Values are escaped, so neither a quote nor a bracket can stand in one.
+        // Values are escaped, so they contain neither a quote nor a bracket.
         let (tag, after) = tag.split_once('>').unwrap();
         let names = tag.split('"').step_by(2).collect::<String>();
         shape.push(names);
         let body = tag.split(' ').next().unwrap();
-        // What they hold is no markup, and is told from the constants below.
+        // Their content is not markup; other tests check the constants.
         rest = match body {
             "script" | "style" => after.split_once(&format!("</{body}>")).unwrap().1,
             _ => after,
@@ -170,7 +170,7 @@ fn skeleton(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_text_of_others_changes_what_a_page_is_made_of() {
+fn hostile_text_does_not_change_the_structure_of_a_page() {
     let harmless: Vec<_> = pages("text").iter().map(|page| skeleton(page)).collect();
     assert!(harmless[1].len() > 150, "the page of one poller has {} elements", harmless[1].len());
     for text in HOSTILE {
@@ -182,7 +182,7 @@ fn no_text_of_others_changes_what_a_page_is_made_of() {
 }
 
 #[test]
-fn texts_of_others_are_shown_and_nothing_of_them_is_markup() {
+fn hostile_text_is_shown_escaped() {
     for text in HOSTILE {
         let mut escaped = String::new();
         markup::escape(&mut escaped, text);
@@ -195,11 +195,11 @@ fn texts_of_others_are_shown_and_nothing_of_them_is_markup() {
 }
 
 #[test]
-fn what_stands_in_an_element_of_its_own_cannot_end_it() {
+fn style_and_script_cannot_close_their_element() {
     for text in [STYLE, SCRIPT] {
         let text = text.to_lowercase();
         for end in ["</style", "</script", "<!--", "<script"] {
-            assert!(!text.contains(end), "`{end}` would end the element");
+            assert!(!text.contains(end), "`{end}` would close the element");
         }
     }
     for word in ["http:", "https:", "url(", "@import", "eval(", "innerHTML"] {
@@ -208,8 +208,8 @@ fn what_stands_in_an_element_of_its_own_cannot_end_it() {
 }
 
 #[test]
-fn the_policy_knows_style_and_script_by_what_the_page_holds_and_nothing_else() {
-    let answer = told(&report("x"), question(true));
+fn the_policy_allows_only_the_style_and_script_of_the_page() {
+    let answer = render(&report("x"), question(true));
     let headers = answer.headers();
     let policy = &headers.iter().find(|(name, _)| *name == "Content-Security-Policy").unwrap().1;
     for (element, directive) in [("style", "style-src"), ("script", "script-src")] {
@@ -223,7 +223,7 @@ fn the_policy_knows_style_and_script_by_what_the_page_holds_and_nothing_else() {
     for tag in skeleton(&pages("x")[1]) {
         let inline =
             tag.split(' ').any(|name| name.starts_with("on") || name.starts_with("style="));
-        assert!(!inline, "<{tag}> would be refused");
+        assert!(!inline, "<{tag}> would be blocked");
     }
 }
 
@@ -237,38 +237,38 @@ fn links_carry_the_key_and_any_name() {
 }
 
 #[test]
-fn only_where_it_is_offered_can_anything_be_done() {
+fn actions_are_shown_only_if_they_are_offered() {
     let report = report("orders");
     let one = Question { poller: Some("orders"), ..question(true) };
-    assert!(!told(&report, one).body.contains("<form"));
+    assert!(!render(&report, one).body.contains("<form"));
     let offer = Some(Offer { token: "secret", said: None });
-    let body = told(&report, Question { offer, ..one }).body;
+    let body = render(&report, Question { offer, ..one }).body;
     assert_eq!(body.matches("<form method=\"post\"").count(), 2);
     assert_eq!(body.matches("name=\"token\" value=\"secret\"").count(), 2);
     assert_eq!(body.matches("name=\"confirm\" value=\"yes\" required").count(), 2);
     assert!(body.contains("../../actions/resume") && !body.contains("../../actions/pause"));
-    let overview = told(&report, Question { offer, ..question(true) }).body;
-    assert!(!overview.contains("<form"), "what is done is done on the poller's own view");
+    let overview = render(&report, Question { offer, ..question(true) }).body;
+    assert!(!overview.contains("<form"), "actions are on the poller's own view");
 }
 
 #[test]
-fn the_json_is_the_report_and_has_the_page_only_where_that_is_asked_for() {
-    let answer = told(&report("orders"), question(false));
+fn the_json_is_the_report_and_includes_the_page_on_request() {
+    let answer = render(&report("orders"), question(false));
     assert_eq!((answer.status, answer.content_type), (200, JSON));
     let json: Json = serde_json::from_str(&answer.body).unwrap();
     let fields: Vec<&String> = json.as_object().unwrap().keys().collect();
     assert_eq!(fields, ["app", "version", "at", "pollers"]);
     assert_eq!(json["at"], "2026-01-01T02:00:00Z");
     assert_eq!(json["pollers"][0]["lease"]["left_seconds"], 87);
-    let answer = told(&report("orders"), Question { html: true, ..question(false) });
+    let answer = render(&report("orders"), Question { html: true, ..question(false) });
     let json: Json = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(json["title"], "(2) orders · Highwater");
-    let page = told(&report("orders"), question(true)).body;
+    let page = render(&report("orders"), question(true)).body;
     assert!(page.contains(&format!("tabindex=\"-1\">{}</main>", json["html"].as_str().unwrap())));
 }
 
 #[test]
-fn what_cannot_be_shown_is_told_in_the_form_that_was_asked_for() {
+fn an_error_has_the_format_that_was_requested() {
     let answer = failed(503, "read state: no answer", question(false));
     assert_eq!(
         (answer.status, answer.body.as_str()),
@@ -279,7 +279,7 @@ fn what_cannot_be_shown_is_told_in_the_form_that_was_asked_for() {
 }
 
 #[test]
-fn every_field_of_the_json_is_on_the_page_about_it() {
+fn every_field_of_the_json_is_documented() {
     let page = include_str!("../../../docs/reference/status.md");
     let json = serde_json::to_value(report("orders")).unwrap();
     let mut missing = Vec::new();
@@ -288,7 +288,7 @@ fn every_field_of_the_json_is_on_the_page_about_it() {
         match value {
             Json::Object(fields) => {
                 for (name, value) in fields {
-                    // Steps are names of their own.
+                    // The keys below these are data.
                     if name != "longest_ms" && name != "tiebreaker" {
                         look.push(value);
                     }

@@ -1,4 +1,4 @@
-//! How numbers, times and states are said on the page and on a terminal.
+//! Formats numbers, times and states for the page and the terminal.
 
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
@@ -7,7 +7,7 @@ use crate::event;
 use crate::status::health::{Failure, Health, PollerState, Severity};
 use crate::status::{Status, Tick, Tone};
 
-/// Returns a span in the one unit that people would say it in. The page's script counts in the same.
+/// Returns a time span in one readable unit. The page's script uses the same rules.
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..100 => format!("{seconds} s"),
@@ -26,13 +26,13 @@ pub fn milliseconds(ms: u64) -> String {
     }
 }
 
-/// Returns how long ago something was.
+/// Returns a time span as "… ago".
 pub fn ago(seconds: i64) -> String {
-    // The service's clock has a grain, so what was just written may seem to lie ahead.
+    // The service's clock is coarse, so a recent write may appear to be in the future.
     format!("{} ago", span(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// Returns a number with its thousands apart.
+/// Returns a number with thousands separators.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -50,11 +50,11 @@ pub fn counted(number: u64, noun: &str) -> String {
     event::counted(number, noun).replacen(&number.to_string(), &count(number), 1)
 }
 
-/// Returns a rate with no more digits than it can bear.
+/// Returns a rate with one decimal below 10, and none above.
 pub fn rate(rows_per_minute: f64) -> String {
     let text = if rows_per_minute < 10.0 { format!("{rows_per_minute:.1}") } else { String::new() };
     match text.as_str() {
-        // Digits alone, since a rate is no less than nothing.
+        // Only infinity does not parse: a rate is never negative.
         "" => format!("{rows_per_minute:.0}").parse().map_or_else(|_| "∞".to_owned(), count),
         "0.0" => "0".to_owned(),
         text => text.to_owned(),
@@ -67,7 +67,7 @@ pub fn clock(at: OffsetDateTime) -> String {
     at.to_offset(UtcOffset::UTC).format(form).unwrap_or_default()
 }
 
-/// Returns a time to the second with its own offset, and the name of the zone that has it.
+/// Returns a time to the second with its own offset, and the name of its time zone.
 pub fn local(at: OffsetDateTime, zone: Option<&str>) -> String {
     let form = format_description!(
         "[year]-[month]-[day] [hour]:[minute]:[second] [offset_hour sign:mandatory]:[offset_minute]"
@@ -76,11 +76,11 @@ pub fn local(at: OffsetDateTime, zone: Option<&str>) -> String {
     zone.map_or_else(|| text.clone(), |zone| format!("{text} ({zone})"))
 }
 
-/// Returns how far behind a poller is, as what was seen last says.
+/// Returns how far a poller is behind, from the most recent observation.
 pub fn lag(status: &Status) -> Option<String> {
     let last = status.recent.last().map(|tick| tick.at);
     let seen = status.observed.as_ref();
-    // What an idle tick saw counts where it is newer than what the last batch saw.
+    // The lag seen by an idle tick counts if it is newer than the last batch.
     let idle = seen.filter(|seen| last.is_none_or(|at| seen.at > at));
     let idle = idle.and_then(|seen| {
         let lag = std::time::Duration::try_from_secs_f64(seen.lag_seconds?).ok()?;
@@ -92,7 +92,7 @@ pub fn lag(status: &Status) -> Option<String> {
     }
 }
 
-/// Returns the label of a state, and its colour.
+/// Returns the label and the colour of a state.
 pub fn state(health: &Health) -> (&'static str, Tone) {
     let (word, fine) = match health.state {
         PollerState::NeverRan => ("Never ran", Tone::Note),
@@ -118,19 +118,19 @@ pub fn state(health: &Health) -> (&'static str, Tone) {
     (word, tone)
 }
 
-/// Returns how often ticks failed, and since when.
+/// Returns the number of failed ticks and the time of the first.
 pub fn failures(failure: &Failure) -> String {
     let ticks = counted(failure.count, "failed tick");
     format!("{ticks} since {} UTC", clock(failure.since))
 }
 
-/// Returns when a tick succeeded last, seen from `now`.
+/// Returns when a tick last succeeded, relative to `now`.
 pub fn last_success(health: &Health, now: Option<OffsetDateTime>) -> Option<String> {
     let at = health.last_success_at?;
     Some(now.map_or_else(|| format!("{} UTC", clock(at)), |now| ago((now - at).whole_seconds())))
 }
 
-/// Returns the class of a tone.
+/// Returns the CSS class of a tone.
 pub fn class(tone: Tone) -> &'static str {
     match tone {
         Tone::Good => "good",
@@ -140,10 +140,10 @@ pub fn class(tone: Tone) -> &'static str {
     }
 }
 
-/// Returns what a strip of ticks shows, for whoever cannot see it.
+/// Returns a text alternative for a strip of ticks.
 pub fn strip(ticks: &[Tick]) -> String {
     if ticks.is_empty() {
-        return "no tick has written yet".to_owned();
+        return "no deliveries yet".to_owned();
     }
     let of = |tone| ticks.iter().filter(|tick| tick.tone == tone).count();
     let rows: u64 = ticks.iter().map(|tick| tick.rows).sum();
@@ -151,12 +151,12 @@ pub fn strip(ticks: &[Tick]) -> String {
         (of(Tone::Good), "delivered"),
         (of(Tone::Warning), "cut short"),
         (of(Tone::Bad), "failed"),
-        (of(Tone::Note), "by hand"),
+        (of(Tone::Note), "by an operator"),
     ];
     let parts = parts.iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, what)| format!("{number} {what}")).collect();
     let ticks = counted(u64::try_from(ticks.len()).unwrap_or(u64::MAX), "tick");
-    format!("last {ticks} that wrote: {}, {}", parts.join(", "), counted(rows, "row"))
+    format!("last {ticks}: {}, {}", parts.join(", "), counted(rows, "row"))
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     use crate::status::BacklogStatus;
 
     #[test]
-    fn spans_are_said_in_one_unit() {
+    fn spans_are_shown_in_one_unit() {
         for (seconds, expected) in [
             (0, "0 s"),
             (99, "99 s"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_can_be_read() {
+    fn numbers_are_readable() {
         let all = [0, 999, 1_000, 1_234_567].map(count);
         assert_eq!(all, ["0", "999", "1,000", "1,234,567"]);
         let all = [0.0, 0.04, 0.25, 9.9, 120.4, 2_926.0].map(rate);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_sight_of_the_source_tells_the_lag() {
+    fn the_newest_observation_gives_the_lag() {
         let at = |minute: u8| {
             time::macros::datetime!(2026-01-01 1:00 UTC) + time::Duration::minutes(minute.into())
         };
@@ -222,14 +222,14 @@ mod tests {
             retention_left: None,
             idle_ticks: 1,
         };
-        let said = |lag_ms, observed| {
+        let shown = |lag_ms, observed| {
             lag(&Status { lag_ms, recent: vec![tick(5)], observed, ..Status::default() })
         };
-        assert_eq!(said(Some(70), None).as_deref(), Some("70 ms"));
-        assert_eq!(said(Some(70), Some(seen(5, Some(9.0), None))).as_deref(), Some("70 ms"));
-        assert_eq!(said(Some(70), Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
+        assert_eq!(shown(Some(70), None).as_deref(), Some("70 ms"));
+        assert_eq!(shown(Some(70), Some(seen(5, Some(9.0), None))).as_deref(), Some("70 ms"));
+        assert_eq!(shown(Some(70), Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
         // A mode without times, after a tick that left rows.
-        assert_eq!(said(None, Some(seen(5, None, Some(1200)))).as_deref(), Some("1,200 behind"));
+        assert_eq!(shown(None, Some(seen(5, None, Some(1200)))).as_deref(), Some("1,200 behind"));
         assert_eq!(lag(&Status::default()), None);
     }
 }

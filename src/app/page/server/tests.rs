@@ -90,7 +90,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn the_page_and_the_json_are_where_a_host_would_have_them() {
+async fn the_page_and_the_json_have_the_paths_of_the_functions_host() {
     let world = World::new(false).await;
     let start = world.client.get(world.url("/")).send().await.unwrap();
     assert_eq!(start.status().as_u16(), 303);
@@ -119,18 +119,18 @@ async fn health_routes_answer_by_severity_and_name_nothing() {
     assert_eq!(world.get("/readyz").await, (503, r#"{"status":"error"}"#.to_owned()));
     assert_eq!(world.get("/healthz").await.0, 200);
     for (path, status) in [("/healthz", 200), ("/readyz", 503)] {
-        let asked = world.client.head(world.url(path)).send().await.unwrap();
-        assert_eq!(asked.status().as_u16(), status, "{path}");
+        let answered = world.client.head(world.url(path)).send().await.unwrap();
+        assert_eq!(answered.status().as_u16(), status, "{path}");
     }
 }
 
 #[tokio::test]
-async fn nobody_is_answered_under_a_name_that_is_not_ours() {
+async fn requests_with_an_unknown_host_name_are_refused() {
     let world = World::new(true).await;
     for (host, status) in [("evil.example", 421), ("status.example", 200), ("localhost:1", 200)] {
         for path in ["/api/status", "/api/status/page"] {
-            let asked = world.client.get(world.url(path)).header("Host", host);
-            assert_eq!(asked.send().await.unwrap().status().as_u16(), status, "{host}{path}");
+            let request = world.client.get(world.url(path)).header("Host", host);
+            assert_eq!(request.send().await.unwrap().status().as_u16(), status, "{host}{path}");
         }
     }
     let rebound = world.form("pause", &[]).await.header("Host", "evil.example");
@@ -139,7 +139,7 @@ async fn nobody_is_answered_under_a_name_that_is_not_ours() {
 }
 
 #[tokio::test]
-async fn a_poller_is_paused_resumed_and_ticked_and_what_became_of_it_is_told() {
+async fn a_poller_is_paused_resumed_and_ticked_and_the_page_shows_the_result() {
     let world = World::new(true).await;
     let see = async |action: &str| {
         let answered = world.act(action, &[]).await;
@@ -154,13 +154,13 @@ async fn a_poller_is_paused_resumed_and_ticked_and_what_became_of_it_is_told() {
     assert!(see("pause").await.contains("Paused.</bdi>"));
     let paused = world.document().await.unwrap().paused.unwrap();
     assert_eq!((paused.by.as_str(), paused.reason.as_str()), ("ann", "because"));
-    assert!(see("pause").await.contains("Has been paused by ann before."));
+    assert!(see("pause").await.contains("Already paused by ann."));
     assert!(see("resume").await.contains("Resumed.</bdi>"));
     assert_eq!(world.document().await.unwrap().paused, None);
 }
 
 #[tokio::test]
-async fn what_no_page_of_ours_has_sent_changes_nothing() {
+async fn a_form_from_elsewhere_changes_nothing() {
     let world = World::new(true).await;
     for (fields, expected) in [
         ([("token", "")], 403),
@@ -169,7 +169,7 @@ async fn what_no_page_of_ours_has_sent_changes_nothing() {
         ([("reason", " ")], 400),
         ([("poller", "weekly")], 404),
     ] {
-        // The last of several counts.
+        // If a field occurs twice, the last value counts.
         let answered = world.act("pause", &fields).await;
         assert_eq!(answered.status().as_u16(), expected, "{fields:?}");
     }
@@ -188,12 +188,12 @@ async fn what_no_page_of_ours_has_sent_changes_nothing() {
         assert_eq!(answered.status().as_u16(), 403, "{origin}");
     }
     let got = world.client.get(world.url("/actions/pause")).send().await.unwrap();
-    assert_eq!(got.status().as_u16(), 404, "nothing is done by looking");
+    assert_eq!(got.status().as_u16(), 404, "actions need a POST");
     assert_eq!(world.document().await, None);
 }
 
 #[tokio::test]
-async fn a_page_that_is_only_looked_at_does_nothing() {
+async fn a_page_without_actions_refuses_them() {
     let world = World::new(false).await;
     assert!(!world.get("/api/status/page?poller=orders").await.1.contains("<form"));
     for action in ["pause", "resume", "tick"] {
