@@ -288,7 +288,7 @@ const BREAKS = [
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
   ["rows sent past one that is too large", MESSAGE, "self.events = &[];", "self.events = self.events.get(1..).unwrap_or_default();"],
   ["any acceptance taken for a start", DURABLE_REPLY, "let is_ours = started.and_then(|started| started.id).as_deref() == Some(id);", "let is_ours = started.is_none_or(|started| started.id.is_none_or(|_| id.len() < 1000));"],
-  ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"asked for a status\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"asked for a status\")),"],
+  ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"status request\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"status request\")),"],
   ["end of a line that is too long not looked at", EXEC_REPLY, "self.has_word_beyond |= has_word(beyond);", ""],
   ["failures further inside passed over", EXEC_REPLY, "Ok(Line { failures: None }) => self.unclear = Some(MISPLACED.to_owned()),", "Ok(Line { failures: None }) => {}"],
   ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
@@ -536,7 +536,7 @@ const SLOW = [
   "journal::tests::folding_a_whole_journal",
   "recovery::tests::ten_thousand_documents",
   "poller::delivered_ids::tests::the_oldest_ids_give_way",
-  "handler::exec::tests::lines_on_standard_output_take_a_part",
+  "handler::exec::tests::lines_on_standard_output_report_failed_events",
 ];
 const SLOW_ENGINE = ["failures::one_refused_row_in_ten_thousand"];
 const NEVER = ["a_hundred_megabytes"];

@@ -1,4 +1,4 @@
-//! Handlers; [`highwater_engine::handler`] has the port.
+//! Handlers that implement the port [`highwater_engine::handler`].
 
 pub mod durable;
 mod envelope;

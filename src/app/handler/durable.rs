@@ -1,27 +1,27 @@
 //! Handler: each batch starts one Durable Functions orchestration.
 //!
-//! # The requests
+//! # Requests
 //!
-//! Those of the Durable Task extension's HTTP API, below `{URL}/runtime/webhooks/durabletask`, with the
-//! system key as `code` in the query. The instance id is the batch id.
+//! The handler uses the HTTP API of the Durable Task extension, at `{URL}/runtime/webhooks/durabletask`,
+//! with the system key as `code` in the query. The instance id is the batch id.
 //!
-//! 1. `GET /instances/{batch id}` asks whether the instance is known. It is asked first, always: by
-//!    default the extension starts an instance again whose orchestration has ended, so starting alone
-//!    would run a batch twice.
+//! 1. `GET /instances/{batch id}` checks whether the instance exists. This always comes first: by default
+//!    the extension restarts an instance whose orchestration has ended, so a start alone could run a
+//!    batch twice.
 //! 2. `POST /orchestrators/{name}/{batch id}` starts it, with the batch as the orchestration's input.
 //!
 //! <https://learn.microsoft.com/azure/azure-functions/durable/durable-functions-http-api>
 //!
-//! # The replies
+//! # Replies
 //!
-//! What they mean stands in [`reply`]. Only what no other site would answer counts as success: a status
-//! with a `runtimeStatus`, an acceptance with the instance's own id. A started orchestration has taken the
-//! batch; whether it ends well is for the function app to watch.
+//! [`reply`] describes their meaning. Only a reply that no other site would give counts as success: a
+//! status with a `runtimeStatus`, or a 202 with the instance's own id. A started orchestration has
+//! accepted the batch; the function app is responsible for its outcome.
 //!
-//! # The input
+//! # Input
 //!
 //! One object: `batch_id`, `poller`, `generation`, `fencing_token`, `attempt`, `started_at`, `replay_id`, `source`, `rows`
-//! and `events`, as the handler `http` posts it.
+//! and `events`, the same object that the `http` handler posts.
 
 use std::fmt;
 use std::time::Duration;
@@ -43,17 +43,16 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-/// Longest part of a reply that is read; of a status, whose output may be long, the
-/// beginning is enough.
+/// At most this much of a reply is read. The output in a status may be long, but its beginning is enough.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Limit on making a connection.
+/// Limit on establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where the extension's API lies in a function app.
+/// Path of the extension's API in a function app.
 const API: [&str; 3] = ["runtime", "webhooks", "durabletask"];
 
-/// The HTTP client could not be made: no root certificates, as a rule.
+/// The HTTP client could not be built, usually because there are no root certificates.
 #[derive(Debug, Error)]
-#[error("make the HTTP client")]
+#[error("build the HTTP client")]
 pub struct ClientError(#[source] reqwest::Error);
 
 /// Starts orchestrations in one function app.
@@ -88,11 +87,11 @@ impl Durable {
         Ok(Self { client, config: config.clone() })
     }
 
-    /// Returns the address of a part of the API, with the key in it.
+    /// Returns the URL of an API path, including the key.
     fn address(&self, path: &[&str], more: Option<(&str, &str)>) -> Result<Url, HandlerError> {
         let mut url = self.config.url.clone();
         let shown = redacted(&url);
-        let no_path = |()| HandlerError::Misconfigured(format!("{shown} takes no path"));
+        let no_path = |()| HandlerError::Misconfigured(format!("`{shown}` cannot have a path"));
         url.path_segments_mut().map_err(no_path)?.pop_if_empty().extend(API).extend(path);
         let key = self.config.system_key.as_ref().map(|key| ("code", key.expose_secret()));
         if more.is_some() || key.is_some() {
@@ -101,7 +100,7 @@ impl Durable {
         Ok(url)
     }
 
-    /// Starts the orchestration of a batch, unless there is one.
+    /// Starts the orchestration of a batch, unless it exists.
     async fn start_once(&self, input: &[u8], delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let (id, name) = (delivery.batch_id.as_str(), self.config.orchestrator.as_str());
         if self.is_known(id).await? {
@@ -129,22 +128,22 @@ impl Durable {
         reply::is_known(&self.exchange(self.client.request(Method::GET, status)).await?)
     }
 
-    /// Sends a request, and reads the reply as far as its limit.
+    /// Sends a request, and reads the reply up to its limit.
     async fn exchange(&self, request: RequestBuilder) -> Result<Received, HandlerError> {
-        let said = redacted(&self.config.url);
+        let shown = redacted(&self.config.url);
         let lost = |error: reqwest::Error| {
-            HandlerError::Retryable(format!("{said}: {}", chain(&error.without_url())))
+            HandlerError::Retryable(format!("{shown}: {}", chain(&error.without_url())))
         };
         let mut response = request.send().await.map_err(lost)?;
         let retry_after = response.headers().get("retry-after");
         let mut received = Received {
-            from: said.clone(),
+            from: shown.clone(),
             status: response.status().as_u16(),
             retry_after: retry_after.and_then(|it| it.to_str().ok()?.trim().parse().ok()),
             body: Vec::new(),
             is_cut: false,
         };
-        // Each round adds at least a byte or ends.
+        // Terminates: each iteration adds at least one byte.
         while !received.is_cut
             && let Some(chunk) = response.chunk().await.map_err(lost)?
         {
@@ -165,7 +164,7 @@ impl Handler for Durable {
                 HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
             })?;
         let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
-        // Each round that goes on counts a try.
+        // Terminates: each iteration counts as a try.
         loop {
             let Err(error) = self.start_once(&input, &delivery).await else { return Ok(()) };
             tries.after(error, &delivery).await?;

@@ -1,4 +1,4 @@
-//! One JSON object around the events of a batch: what `http` and `durable` send. Pure.
+//! The JSON object around the events of a batch, as sent by `http` and `durable`. Pure.
 
 use hyper::body::Bytes;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::Delivery;
 use crate::event::{ChangeEvent, EventJson, SourceLabel};
 
-/// Everything but the events, in the order in which it is written.
+/// Everything except the events, in the order of writing.
 #[derive(Serialize)]
 struct Head<'a> {
     batch_id: &'a str,
@@ -24,18 +24,18 @@ struct Head<'a> {
     rows: usize,
 }
 
-/// Which step of a handler chain it is for.
+/// The step of a handler chain that receives it.
 #[derive(Serialize)]
 struct Step<'a> {
     name: &'a str,
     of_batch: &'a str,
 }
 
-/// What stands behind the events.
+/// The text after the events.
 const END: &str = "]}";
 
-/// Returns one object around `events`, those of `delivery` or a part of them with a `batch_id` of its
-/// own; the events' own JSON goes into it as it is.
+/// Returns one object around `events`: all events of `delivery`, or some of them with their own
+/// `batch_id`. The events' JSON is copied verbatim.
 pub(super) fn encode(
     delivery: &Delivery<'_>,
     batch_id: &str,
@@ -56,8 +56,8 @@ pub(super) fn encode(
     Ok(body)
 }
 
-/// Returns the same in pieces, of which the events' own JSON is one, as it was encoded: not copied, since a batch is
-/// the largest thing in memory. Events from here and there are one piece with the rest.
+/// Returns the same object in pieces, one of which is the events' JSON as it was encoded. It is not copied,
+/// since a batch is the largest thing in memory. Events that are not contiguous in memory are copied.
 pub(super) fn pieces(
     delivery: &Delivery<'_>,
     batch_id: &str,
@@ -70,7 +70,7 @@ pub(super) fn pieces(
     Ok(vec![head.into(), Bytes::from_owner(joined), Bytes::from_static(END.as_bytes())])
 }
 
-/// Returns what stands before the events.
+/// Returns the text before the events.
 fn head(delivery: &Delivery<'_>, batch_id: &str, rows: usize) -> Result<String, serde_json::Error> {
     let mut head = serde_json::to_string(&Head {
         batch_id,

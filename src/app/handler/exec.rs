@@ -1,49 +1,49 @@
-//! Handler: each batch is fed to a process of its own, and the process's exit code is the reply.
+//! Handler: starts one process for each batch. The process reads the events; its exit code is the reply.
 //!
-//! # What the process gets
+//! # Input of the process
 //!
-//! The events on standard input, one JSON object a line, then the end of input. There is no shell:
-//! the program is started with its arguments as they are, in the current folder. Of the environment
-//! it gets only what [`ExecConfig::environment`] holds, since settings hold the secrets of databases,
-//! storage and identities; and it finds about the batch:
+//! The events arrive on standard input, one JSON object per line, then the end of input. There is no
+//! shell: the program is started with its arguments as they are, in the current folder. It does not
+//! inherit the environment, which holds the secrets of databases, storage and identities. It gets only
+//! [`ExecConfig::environment`] and these variables about the batch:
 //!
 //! | variable | |
 //! |---|---|
 //! | `HIGHWATER_BATCH_ID` | content identity: the same id always means the same lines |
 //! | `HIGHWATER_POLLER` | name of the poller |
 //! | `HIGHWATER_GENERATION`, `HIGHWATER_FENCING_TOKEN` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
-//! | `HIGHWATER_ATTEMPT` | 1 for the first time this range is delivered, as far as is known |
-//! | `HIGHWATER_STARTED_AT` | when the batch was first announced; the same at each attempt, for a program that asks for "now" |
-//! | `HIGHWATER_STEP`, `HIGHWATER_OF_BATCH` | in a handler chain: name of the step, and the id of the batch that all steps get |
-//! | `HIGHWATER_ROWS` | number of lines; fewer before the end of input mean that the sender died |
-//! | `HIGHWATER_REPLAY_ID` | set while a range is delivered again on purpose |
-//! | `TRACEPARENT` | where a trace goes on |
+//! | `HIGHWATER_ATTEMPT` | 1 for the first known delivery of this range |
+//! | `HIGHWATER_STARTED_AT` | when the batch was first recorded; the same for every attempt, so use it as "now" |
+//! | `HIGHWATER_STEP`, `HIGHWATER_OF_BATCH` | in a handler chain: name of the step, and the id of the batch that all steps receive |
+//! | `HIGHWATER_ROWS` | number of lines; if the input ends earlier, the sender crashed |
+//! | `HIGHWATER_REPLAY_ID` | set during a replay of a range |
+//! | `TRACEPARENT` | trace context, if there is a trace |
 //!
-//! # The reply
+//! # Reply
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | taken: all, or up to the first event that a line of standard output says failed |
-//! | 65 (`EX_DATAERR`) | these bytes will never be taken |
-//! | 75 (`EX_TEMPFAIL`) | patience |
-//! | 77 (`EX_NOPERM`), 78 (`EX_CONFIG`), 126, 127 | the command or its settings are wrong |
-//! | the rest, a signal, the time-out | worth another attempt |
+//! | 0 | accepted: all events, or those before the first one that standard output reports as failed |
+//! | 65 (`EX_DATAERR`) | permanently rejected |
+//! | 75 (`EX_TEMPFAIL`) | throttled: retry later |
+//! | 77 (`EX_NOPERM`), 78 (`EX_CONFIG`), 126, 127 | misconfigured command or settings |
+//! | any other code, a signal, the timeout | retryable |
 //!
-//! The names are those of `sysexits.h`; 126 and 127 are what shells and `env` say of a program that
-//! cannot be run or found. Lines of standard output that speak of no failures are passed over, so a
-//! program may chat; how one that does is read stands in [`reply`]. Standard error is kept only as
-//! far as its end, for the error's text.
+//! The names are from `sysexits.h`. Shells and `env` exit with 126 or 127 if a program cannot be run or
+//! found. Lines of standard output that do not report failures are ignored, so a program may print
+//! anything; [`reply`] describes the format. The end of standard error is kept for the error text.
 //!
-//! Input that is not read is no failure: the exit code alone decides.
+//! A process need not read all of its input: the exit code alone decides.
 //!
-//! # No orphan
+//! # No orphans
 //!
-//! The process leads a process group, which is killed as a whole (SIGKILL) when the process has
-//! ended, when its time is up, and when the delivery is dropped: the lease is lost, time ran out, or
-//! the program shuts down. Only a descendant that has left the group on purpose survives. When Highwater itself is
-//! killed with SIGKILL, `exec/guard.rs` kills the groups. Input may end early before, which [`HIGHWATER_ROWS`] tells.
+//! The process leads a process group. The whole group is killed (SIGKILL) when the process has exited,
+//! when it exceeds its time limit, and when the delivery is dropped: on a lost lease, a timeout or a
+//! shutdown. Only a descendant that has left the group survives. If Highwater itself is killed with
+//! SIGKILL, `exec/guard.rs` kills the groups. The input may end early before that; [`HIGHWATER_ROWS`]
+//! lets the process detect it.
 //!
-//! [`HIGHWATER_ROWS`]: self#what-the-process-gets
+//! [`HIGHWATER_ROWS`]: self#input-of-the-process
 
 use std::io;
 use std::pin::pin;
@@ -68,24 +68,24 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-/// Lines are gathered up to this size before they are written.
+/// Lines are buffered up to this size before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Output is read in pieces of this size.
 const READ_BYTES: usize = 16 << 10;
-/// How long the output of a process that has ended is read on: all it wrote is there, but one that
-/// has left its group may keep the pipe open.
+/// How long to read the remaining output of a process that has exited. All of it is in the pipe already,
+/// but a descendant outside the group may keep the pipe open.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// All groups of this program.
+/// All process groups of this program.
 static GROUPS: Groups = Groups::new();
 
-/// Kills every process that a batch is fed to, with its group, and lets no further one start: for a
-/// program that ends without an end of its tasks.
+/// Kills all handler processes with their groups, and prevents further ones from starting. For a program
+/// that exits without stopping its tasks.
 pub fn kill_all() {
     GROUPS.kill_all();
 }
 
-/// Feeds batches to processes.
+/// Passes each batch to a new process.
 #[derive(Debug)]
 pub struct Exec {
     config: ExecConfig,
@@ -130,7 +130,7 @@ impl Exec {
 
     fn not_started(&self, error: &io::Error) -> HandlerError {
         let reason = format!("start `{}`: {error}", self.config.program);
-        // What a shell would answer with 126 and 127.
+        // The errors for which a shell would exit with 126 or 127.
         let is_lasting = matches!(
             error.kind(),
             io::ErrorKind::NotFound
@@ -161,8 +161,8 @@ impl Handler for Exec {
             let mut talk = pin!(async {
                 tokio::join!(
                     feed(pipes.stdin, delivery.events),
-                    read(pipes.stdout, |bytes| replies.take(bytes)),
-                    read(pipes.stderr, |bytes| tail.take(bytes)),
+                    read(pipes.stdout, |bytes| replies.push(bytes)),
+                    read(pipes.stderr, |bytes| tail.push(bytes)),
                 )
             });
             let mut is_silent = false;
@@ -177,7 +177,7 @@ impl Handler for Exec {
             let ended = ended.await;
             group.kill();
             if !is_silent {
-                // Cut short only where somebody outside the group holds a pipe.
+                // Times out only if a process outside the group holds a pipe.
                 drop(timeout(self.drain_time, talk).await);
             }
             ended
@@ -188,7 +188,7 @@ impl Handler for Exec {
             Ok(ended) => ended.map_err(failed)?,
             Err(_elapsed) => {
                 let within = self.config.timeout;
-                let what = format!("`{program}` did not end within {within:?}, and was killed");
+                let what = format!("`{program}` did not exit within {within:?} and was killed");
                 return Err(HandlerError::Retryable(tail.after(&what)));
             }
         }
@@ -197,20 +197,20 @@ impl Handler for Exec {
         reply::judge(program, status, &replies, &tail)
     }
 
-    /// SIGKILL ends processes at once, unless the system is stuck.
+    /// SIGKILL ends processes immediately, unless the system is stuck.
     async fn settle(&self) {
         self.groups.settle(SETTLE_TIME_MAX).await;
     }
 }
 
-/// Writes the events as lines, as far as they are read.
+/// Writes the events as lines, until the process stops reading.
 async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     for event in events {
         chunk.extend_from_slice(event.json.as_bytes());
         chunk.push(b'\n');
         if chunk.len() >= CHUNK_BYTES {
-            // Who reads no further says why by its exit code.
+            // A process that stops reading reports the reason with its exit code.
             if to.write_all(&chunk).await.is_err() {
                 return;
             }
@@ -221,10 +221,10 @@ async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
 }
 
 /// Reads to the end of output.
-async fn read(mut from: impl AsyncRead + Unpin, mut take: impl FnMut(&[u8])) {
+async fn read(mut from: impl AsyncRead + Unpin, mut push: impl FnMut(&[u8])) {
     let mut piece = vec![0; READ_BYTES];
-    // A pipe that can't be read has no more to say, as one that is closed.
+    // A pipe that cannot be read counts as closed.
     while let Ok(length @ 1..) = from.read(&mut piece).await {
-        take(piece.get(..length).unwrap_or_default());
+        push(piece.get(..length).unwrap_or_default());
     }
 }

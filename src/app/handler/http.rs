@@ -1,62 +1,67 @@
-//! Handler: each batch is one POST to a URL.
+//! Handler: sends each batch as one POST to a URL.
 //!
-//! # The request
+//! # Request
 //!
-//! `POST`, with a body in one of three forms. By itself it is `application/json` and one object; a batch
-//! of CloudEvents or an array of Debezium envelopes holds the same events otherwise wrapped. Where that
-//! is set, it is compressed, and its signature is that of the body before.
+//! `POST`, with a body in one of three formats. The default is `application/json` with one object. A batch
+//! of CloudEvents or an array of Debezium envelopes contains the same events in another envelope. The body
+//! can be compressed; the signature is computed before compression.
 //!
 //! | field | |
 //! |---|---|
 //! | `batch_id` | content identity: the same id always means the same events |
-//! | `step` | only in a handler chain: `{name, of_batch}`, where `of_batch` is the id of the batch that all steps get |
+//! | `step` | only in a handler chain: `{name, of_batch}`, where `of_batch` is the id of the batch that all steps receive |
 //! | `poller` | name of the poller |
 //! | `generation`, `fencing_token` | order of leases, compared as a pair; refuse a lower pair than the highest seen |
-//! | `attempt` | 1 for the first time this range is delivered, as far as is known |
-//! | `started_at` | when the batch was first announced; the same at each attempt, for a receiver that asks for "now" |
-//! | `replay_id` | set while a range is delivered again on purpose, else `null` |
+//! | `attempt` | 1 for the first known delivery of this range |
+//! | `started_at` | when the batch was first recorded; the same for every attempt, so use it as "now" |
+//! | `replay_id` | set during a replay of a range, else `null` |
 //! | `source` | `{poller, object, mode}` |
 //! | `rows` | number of events |
 //! | `events` | the events, oldest first, each `{id, op, pk, cursor, before, after, source}` |
 //!
 //! The headers are those of [Standard Webhooks](https://www.standardwebhooks.com/): `webhook-id` (the
-//! batch id), `webhook-timestamp` (unix seconds of this try) and, where a secret is set,
-//! `webhook-signature`, with one signature for each secret. The batch id is also in `idempotency-key`. The rest repeats the body for receivers that route before they
-//! parse: `x-highwater-poller`, `x-highwater-generation`, `x-highwater-fencing-token`,
-//! `x-highwater-attempt`, `x-highwater-started-at`, in a handler chain `x-highwater-step`; and `traceparent` where a trace goes on.
+//! batch id), `webhook-timestamp` (Unix seconds of this try) and, if secrets are set,
+//! `webhook-signature`, with one signature per secret. The batch id is also in `idempotency-key`. Other
+//! headers repeat fields of the body, for receivers that route before they parse: `x-highwater-poller`,
+//! `x-highwater-generation`, `x-highwater-fencing-token`, `x-highwater-attempt`,
+//! `x-highwater-started-at` and, in a handler chain, `x-highwater-step`. `traceparent` is set if there is
+//! a trace.
 //!
-//! # The reply
+//! # Reply
 //!
 //! | reply | meaning |
 //! |---|---|
-//! | complete 2xx without `batchItemFailures` | all taken |
-//! | 2xx with `{"batchItemFailures": [{"itemIdentifier": "<event id>"}]}` | taken up to the first event in the list; an id that is not in the batch means nothing was taken |
-//! | 2xx of `text/html` whose body starts with `<` | a web page: the address is wrong, unless the setting accepts it |
-//! | 2xx that is cut short, or longer than 1 MiB; one whose `batchItemFailures` stands elsewhere or cannot be read | worth another attempt |
-//! | 429; 503 with `Retry-After` | patience |
-//! | 413 | smaller batches |
-//! | 401, 403, 404, 3xx | address or credentials are wrong; redirects are not followed |
-//! | 410 | gone for good |
-//! | 400, 422 | these bytes will never be taken |
-//! | the rest, other 4xx too, time-out, reset, no connection | worth another attempt |
+//! | complete 2xx without `batchItemFailures` | all events accepted |
+//! | 2xx with `{"batchItemFailures": [{"itemIdentifier": "<event id>"}]}` | accepted up to the first event in the list; with an id that is not in the batch, nothing counts as accepted |
+//! | 2xx of `text/html` whose body starts with `<` | a web page: misconfigured, unless the setting accepts it |
+//! | 2xx that is cut short, longer than 1 MiB, or has a misplaced or invalid `batchItemFailures` | retryable |
+//! | 429; 503 with `Retry-After` | throttled |
+//! | 413 | too large: send smaller batches |
+//! | 401, 403, 404, 3xx | wrong address or credentials; redirects are not followed |
+//! | 410 | permanently gone |
+//! | 400, 422 | permanently rejected |
+//! | anything else, including other 4xx, timeout, reset, no connection | retryable |
 //!
 //! # Tries
 //!
-//! What is worth another attempt is tried again within the tick, up to a limit, with doubling pauses
-//! and the same bytes. A target that asks for patience is left alone until a later tick, unless it
-//! asks for two seconds or less. The lease is held all the while, so more patience is the engine's.
+//! A retryable request is retried within the tick, up to a limit, with doubling delays and the same bytes.
+//! A throttled request is left to a later tick, unless the target asks for two seconds or less. The lease
+//! is held during these delays, so longer ones are up to the engine.
 //!
 //! # Concurrency
 //!
-//! With a `CONCURRENCY` of more than 1, a batch is divided by key over as many requests at once, each a batch with an id
-//! of its own. Rows of one key go into one request, in order, and no further batch begins before all have
-//! answered. The position moves as far as every row before was taken.
+//! With a `CONCURRENCY` above 1, a batch is split by key into that many parallel requests, each a batch
+//! with its own id. Rows with the same key go into one request, in order. The next batch starts after all
+//! requests have completed. The position moves up to the first row that was not accepted.
 //!
-//! # What is not said
+//! # Secrets
 //!
-//! Query and user of the URL hold keys and signatures. Neither they nor keys and tokens of headers
-//! appear in an error or a log, not even where the target echoes them. The environment's proxy settings are not obeyed, since only the
-//! configuration reads the environment.
+//! Query and user of the URL contain keys and signatures. Neither they nor keys and tokens in headers
+//! appear in an error or a log, even if the target echoes them.
+//!
+//! # Proxies
+//!
+//! Proxy settings of the environment are ignored, since only the configuration reads the environment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +102,7 @@ mod sign;
 mod tests;
 mod traced;
 
-/// Longest part of a reply that is read.
+/// At most this much of a reply is read.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -113,7 +118,7 @@ const ATTEMPT: HeaderName = HeaderName::from_static("x-highwater-attempt");
 const STARTED_AT: HeaderName = HeaderName::from_static("x-highwater-started-at");
 const STEP: HeaderName = HeaderName::from_static("x-highwater-step");
 
-/// Returns the body of a delivery in Highwater's own form: for tests that count what it costs.
+/// Returns the body of a delivery in Highwater's own format, for tests that measure its cost.
 ///
 /// # Errors
 ///
@@ -126,12 +131,12 @@ pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
     Ok(body.map(Body::into_bytes).unwrap_or_default())
 }
 
-/// How long the handler waits between tries within a tick.
+/// Delays between tries within a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
     /// Delays between tries.
     pub backoff: Backoff,
-    /// Longest wait that a target may ask for without being left alone for this tick.
+    /// Longest delay by `Retry-After` that is waited for within the tick.
     pub retry_after_max: Duration,
 }
 
@@ -143,10 +148,10 @@ impl Default for Pacing {
 
 /// A request that can be sent several times.
 struct Prepared {
-    /// All but the body.
+    /// Everything except the body.
     head: Request,
     body: Body,
-    /// The body before it was compressed, where that is what is signed.
+    /// The body before compression, if a signature needs it.
     plain: Option<Body>,
 }
 
@@ -158,7 +163,7 @@ impl Prepared {
         request
     }
 
-    /// Returns what is signed: the body as the receiver parses it.
+    /// Returns the body to sign: as the receiver parses it.
     fn signed(&self) -> &Body {
         self.plain.as_ref().unwrap_or(&self.body)
     }
@@ -181,13 +186,12 @@ pub struct Http {
 }
 
 impl Http {
-    /// Returns a handler that posts to the URL of `config`, through a client that trusts its
-    /// authorities.
+    /// Returns a handler that posts to the URL of `config`.
     pub fn new(client: Client, config: &HttpConfig, clock: Arc<dyn Clock>) -> Self {
         Self::with_pacing(client, config, clock, Pacing::default())
     }
 
-    /// Returns a handler that waits between tries as `pacing` says.
+    /// Returns a handler with the given delays between tries.
     pub fn with_pacing(
         client: Client,
         config: &HttpConfig,
@@ -210,13 +214,13 @@ impl Http {
         }
     }
 
-    /// Sets where bearer tokens come from, for [`HttpAuth::Identity`](crate::config::HttpAuth).
+    /// Sets the source of bearer tokens, for [`HttpAuth::Identity`](crate::config::HttpAuth).
     #[must_use]
     pub fn with_tokens(self, tokens: Tokens) -> Self {
         Self { auth: Auth::Bearer(Some(tokens)), ..self }
     }
 
-    /// Returns the request of a delivery, without what differs between tries.
+    /// Returns the request of a delivery, without the headers that differ between tries.
     async fn prepare(&self, part: &Part<'_>) -> Result<Prepared, HandlerError> {
         let cannot = |what: &str, error: &dyn fmt::Display| {
             let reason = format!("{what} batch `{}`: {error}", part.id);
@@ -237,7 +241,7 @@ impl Http {
         Ok(Prepared { head, body, plain })
     }
 
-    /// Delivers a part, in several tries if need be.
+    /// Delivers a part, with retries.
     async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
         let prepared = self.prepare(part).await?;
         let seed = seed_of((part.batch.poller, part.id.as_str()));
@@ -253,7 +257,7 @@ impl Http {
         }
     }
 
-    /// Sends a request once and judges the reply.
+    /// Sends a request once and interprets the reply.
     async fn send(
         &self,
         prepared: &Prepared,
@@ -265,7 +269,7 @@ impl Http {
         let proof = self.auth.prove(self.timeout).await?;
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         let span = traced::span(&self.url, tries);
-        // The receiver's spans lie in the one of this try.
+        // The span of this try becomes the parent of the receiver's spans.
         if let Some((name, value)) = traced::header(&span) {
             request.headers_mut().insert(name, value);
         }
@@ -296,7 +300,7 @@ impl Http {
         headers
     }
 
-    /// Reads a reply as far as its limit.
+    /// Reads a reply up to its limit.
     async fn receive(&self, mut response: Response) -> Received {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let mut received = Received {
@@ -308,7 +312,7 @@ impl Http {
             body: Vec::new(),
             cut: None,
         };
-        // Each round adds at least a byte or ends.
+        // Terminates: each iteration adds at least one byte.
         while received.cut.is_none() {
             match response.chunk().await {
                 Ok(None) => break,
@@ -328,7 +332,7 @@ impl Http {
         redaction::redacted(format!("POST {}: {}", self.target.shown, cause(error)))
     }
 
-    /// Returns how long to wait before trying again; `None` where that is for a later tick.
+    /// Returns the delay before the next try; `None` to leave it to a later tick.
     fn pause(&self, tries: u32, seed: u64, error: &HandlerError) -> Option<Duration> {
         let Pacing { backoff, retry_after_max } = self.pacing;
         if matches!(error, HandlerError::Retryable(_)) {
@@ -352,13 +356,13 @@ impl Handler for Http {
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let parts = concurrency::divide(delivery, self.concurrency);
-        // All are waited for: one that is given up might still be taken, after newer rows.
+        // Wait for all requests: an abandoned one might still be accepted, after newer rows.
         let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
         concurrency::combine(&parts, results)
     }
 }
 
-/// Adds the number of tries to an error that was worth several.
+/// Adds the number of tries to an error that was retried.
 fn counted(error: HandlerError, tries: u32) -> HandlerError {
     if tries == 1 {
         return error;
@@ -381,7 +385,7 @@ fn headers(form: BodyForm, part: &Part<'_>) -> HeaderMap {
     let delivery = &part.batch;
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(body::content_type(form)));
-    // Ids and names are plain ASCII; a trace context from outside that is not is left out.
+    // Ids and names are plain ASCII. A foreign trace context that is not is omitted.
     let mut put = |name: HeaderName, value: &str| {
         headers.extend(HeaderValue::from_str(value).ok().map(|value| (name, value)));
     };

@@ -1,8 +1,8 @@
-//! Handler: one line of JSON for each event on standard output.
+//! Handler: writes one line of JSON for each event to standard output.
 //!
-//! For trying a poller out and for piping into a local program. Success means that the operating
-//! system has accepted the bytes, no more: a reader that dies after that has lost them. An output without
-//! a reader is refused at the start of a process that runs ticks, and one that loses its reader fails the batch.
+//! For trying out a poller and for piping into a local program. Success means only that the operating
+//! system has accepted the bytes: if the reader crashes afterwards, they are lost. A process that runs
+//! ticks refuses to start without a reader, and a batch fails if the reader goes away.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read as _};
@@ -17,23 +17,23 @@ use tokio::sync::Mutex;
 
 use super::{Delivery, Handler, HandlerError, Progress};
 
-/// Lines are gathered up to this size before they are written.
+/// Lines are buffered up to this size before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What to do about an output that nobody reads.
+/// How to fix an output without a reader.
 const REMEDY: &str = "start the command again with its output connected to a pipe, a file or a terminal, or set \
                       another `HANDLER__KIND`";
 
 /// Writes events as newline-delimited JSON.
 pub struct Stdout {
     out: Mutex<Out>,
-    /// Whether it writes to the standard output of this process, which can be checked.
+    /// Whether this is the standard output of this process, which can be checked.
     is_own: bool,
 }
 
 struct Out {
     to: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Whether a write was given up, which may have left half a line behind.
+    /// Whether a write was abandoned, which may have left an incomplete line.
     mid_line: bool,
 }
 
@@ -55,7 +55,7 @@ impl Default for Stdout {
     }
 }
 
-/// Checks that what is written to `out` can reach a reader.
+/// Checks that `out` has a reader.
 fn check(out: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(out, PollFlags::OUT)];
     poll(&mut polled, Some(&Timespec::default()))?;
@@ -69,11 +69,11 @@ fn check(out: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether `out` is the null device in the place of a closed descriptor.
+/// Whether `out` is the null device that replaces a closed descriptor.
 ///
-/// Before `main`, the runtime opens the null device for reading and writing as each standard descriptor that
-/// is closed. A launcher that discards output does the same. `>/dev/null` opens it for writing alone:
-/// that is somebody's choice, and works.
+/// Before `main`, the runtime replaces each closed standard descriptor by the null device, opened for reading
+/// and writing. A launcher that discards output does the same. `>/dev/null` opens it for writing only:
+/// that is a deliberate choice, and is allowed.
 fn is_replaced(out: BorrowedFd<'_>) -> io::Result<bool> {
     let mut file = File::from(out.try_clone_to_owned()?);
     let metadata = file.metadata()?;
@@ -81,7 +81,7 @@ fn is_replaced(out: BorrowedFd<'_>) -> io::Result<bool> {
         return Ok(false);
     }
     let null = fs::metadata("/dev/null")?;
-    // Reading the null device is its end at once, and an error where it is open for writing alone.
+    // Reading the null device succeeds, unless it is open for writing only.
     Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_ok())
 }
 
@@ -93,7 +93,7 @@ impl fmt::Debug for Stdout {
 
 #[async_trait]
 impl Handler for Stdout {
-    /// A reader that stops reading leaves a full pipe: then no chunk gets on.
+    /// If the reader stops reading, the pipe fills up and writing stalls.
     fn reports_progress(&self) -> bool {
         true
     }
@@ -107,7 +107,7 @@ impl Handler for Stdout {
     }
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        // Rows written to the null device would be accepted and lost.
+        // The null device would accept the rows and lose them.
         self.check()?;
         let mut out = self.out.lock().await;
         let lines = delivery.events.iter().map(|event| event.json.as_str());
@@ -120,7 +120,7 @@ impl Handler for Stdout {
     }
 }
 
-/// Returns the error of an output that no row can go to: no attempt counts against the rows.
+/// Returns the error of an output without a reader. It does not count as an attempt at the rows.
 fn closed(reason: &dyn fmt::Display) -> HandlerError {
     HandlerError::Misconfigured(format!("standard output is closed: {reason}; {REMEDY}"))
 }
@@ -131,7 +131,7 @@ impl Out {
         lines: impl Iterator<Item = &str>,
         progress: &Progress,
     ) -> io::Result<()> {
-        // Ends the half line of a delivery that was dropped, so that this one starts a new one.
+        // End the incomplete line of a dropped delivery.
         let mut chunk = if self.mid_line { "\n".to_owned() } else { String::new() };
         self.mid_line = true;
         for line in lines {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_gone_is_not_the_fault_of_the_rows() {
+    async fn a_missing_reader_does_not_count_against_the_rows() {
         let (to, from) = duplex(16);
         drop(from);
         let error = Stdout::to(Box::new(to)).handle(Sample::new(1).delivery()).await.unwrap_err();
@@ -198,7 +198,7 @@ mod tests {
         let (to, mut from) = duplex(16);
         let (handler, sample) = (Stdout::to(Box::new(to)), Sample::new(1));
         let limit = std::time::Duration::from_secs(1);
-        // The reader takes nothing, so the first delivery stands still after 16 bytes.
+        // Nothing is read, so the first delivery stalls after 16 bytes.
         tokio::time::timeout(limit, handler.handle(sample.delivery())).await.unwrap_err();
         let read = async {
             let mut text = String::new();

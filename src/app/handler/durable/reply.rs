@@ -1,19 +1,19 @@
-//! What the extension's replies mean. Pure.
+//! Meaning of the extension's replies. Pure.
 //!
-//! | question | reply | meaning |
+//! | request | reply | meaning |
 //! |---|---|---|
-//! | is it known? | JSON with a `runtimeStatus`, whatever the status code | yes: taken |
-//! | | 404 | no |
-//! | start it | 202 with the instance's `id` | taken |
-//! | | 409 | there is one: taken, if it is known when asked again |
-//! | | 400, 404 | no such orchestrator, or no such API there |
-//! | | 413 | smaller batches |
-//! | both | 401, 403, 3xx | key or address is wrong |
-//! | | 429; 503 with `Retry-After` | patience |
-//! | | the rest | worth another attempt |
+//! | status | JSON with a `runtimeStatus`, with any status code | the instance exists: accepted |
+//! | | 404 | the instance does not exist |
+//! | start | 202 with the instance's `id` | accepted |
+//! | | 409 | the instance exists: accepted, if a second status request confirms it |
+//! | | 400, 404 | no such orchestrator, or no such API at this address |
+//! | | 413 | too large: send smaller batches |
+//! | both | 401, 403, 3xx | wrong key or address |
+//! | | 429; 503 with `Retry-After` | throttled |
+//! | | anything else | retryable |
 //!
-//! A failed orchestration may be reported with 400 or 500, which is why the code does not say that it is
-//! not known. A 200 without a `runtimeStatus` is somebody else's.
+//! The extension may report a failed orchestration with 400 or 500, so these codes do not mean that the
+//! instance is unknown. A 200 without a `runtimeStatus` comes from another application.
 
 use std::time::Duration;
 
@@ -22,28 +22,28 @@ use serde::Deserialize;
 use crate::handler::HandlerError;
 use crate::redaction::excerpt;
 
-/// Longest part of a reply's body that an error repeats.
+/// Longest part of a reply's body that is quoted in an error.
 const EXCERPT_CHARS_MAX: usize = 200;
 
-/// A reply as it came in.
+/// A received reply.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// The address that was asked, without secrets.
+    /// The request's address, without secrets.
     pub(super) from: String,
     pub(super) status: u16,
-    /// Seconds to wait, where the reply says so.
+    /// Value of `Retry-After` in seconds, if there is one.
     pub(super) retry_after: Option<u64>,
     pub(super) body: Vec<u8>,
-    /// Whether the body is longer than that.
+    /// Whether the body is truncated.
     pub(super) is_cut: bool,
 }
 
-/// What a start came to.
+/// Result of a start request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// The orchestration is on its way.
+    /// The orchestration was started.
     Started,
-    /// The reply says that there is one of this id.
+    /// The reply says that an instance with this id exists.
     Exists,
 }
 
@@ -58,7 +58,7 @@ struct Started {
     id: Option<String>,
 }
 
-/// Decides whether an instance is known, by the reply to the question for its status.
+/// Decides from the reply to a status request whether the instance exists.
 pub(super) fn is_known(received: &Received) -> Result<bool, HandlerError> {
     let status = serde_json::from_slice::<Status>(&received.body).ok();
     if status.and_then(|status| status.runtime_status).is_some() || received.begins_as_status() {
@@ -67,11 +67,11 @@ pub(super) fn is_known(received: &Received) -> Result<bool, HandlerError> {
     match received.status {
         404 => Ok(false),
         200..=299 => Err(received.foreign()),
-        _ => Err(received.refused("asked for a status")),
+        _ => Err(received.refused("status request")),
     }
 }
 
-/// Decides what the reply to a start means.
+/// Interprets the reply to a start request.
 pub(super) fn judge_start(
     received: &Received,
     id: &str,
@@ -86,35 +86,35 @@ pub(super) fn judge_start(
         409 => Ok(Start::Exists),
         200..=299 => Err(received.foreign()),
         400 | 404 => {
-            let said = received.said("asked to start");
+            let reason = received.reason("start request");
             let hint = format!(
                 "check that the app has an orchestrator `{name}` and the Durable Functions extension"
             );
-            Err(HandlerError::Misconfigured(format!("{said}; {hint}")))
+            Err(HandlerError::Misconfigured(format!("{reason}; {hint}")))
         }
-        413 => Err(HandlerError::TooLarge(received.said("asked to start"))),
-        _ => Err(received.refused("asked to start")),
+        413 => Err(HandlerError::TooLarge(received.reason("start request"))),
+        _ => Err(received.refused("start request")),
     }
 }
 
 impl Received {
-    /// Whether this is the start of a status that has a long output behind it.
+    /// Whether this is the beginning of a status with a long output.
     fn begins_as_status(&self) -> bool {
         let word = b"\"runtimeStatus\":";
         self.is_cut && self.body.windows(word.len()).any(|window| window == word)
     }
 
-    /// There is an instance by one reply, and none by the next.
+    /// The error of two contradicting replies: the instance exists, and then it does not.
     pub(super) fn contradicted(&self) -> HandlerError {
         HandlerError::Retryable(format!(
-            "{}, and then did not know it",
-            self.said("asked to start")
+            "{}, but then did not find the instance",
+            self.reason("start request")
         ))
     }
 
-    /// Judges a reply that means the same to both questions.
-    fn refused(&self, asked: &str) -> HandlerError {
-        let reason = self.said(asked);
+    /// Interprets a reply that means the same for both requests.
+    fn refused(&self, request: &str) -> HandlerError {
+        let reason = self.reason(request);
         let retry_after = self.retry_after.map(Duration::from_secs);
         match self.status {
             300..=399 => {
@@ -130,17 +130,17 @@ impl Received {
         }
     }
 
-    /// A success that the extension would not have told like this.
+    /// The error of a success that did not come from the extension.
     fn foreign(&self) -> HandlerError {
         let (from, status) = (&self.from, self.status);
         HandlerError::Misconfigured(format!(
-            "{from} answered {status}, but not as the Durable Functions extension does: check the address"
+            "{from} answered {status}, but not in the form of the Durable Functions extension; check the URL"
         ))
     }
 
-    fn said(&self, asked: &str) -> String {
+    fn reason(&self, request: &str) -> String {
         let excerpt = excerpt(&self.body, EXCERPT_CHARS_MAX);
-        let said = format!("{}, {asked}, answered {}", self.from, self.status);
-        if excerpt.is_empty() { said } else { format!("{said}: {excerpt}") }
+        let reason = format!("{} answered {} to a {request}", self.from, self.status);
+        if excerpt.is_empty() { reason } else { format!("{reason}: {excerpt}") }
     }
 }

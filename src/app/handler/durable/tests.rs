@@ -1,4 +1,4 @@
-//! A double of the extension's HTTP API, by its documentation and its source.
+//! Tests against a fake of the extension's HTTP API, written from its documentation and source.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,16 +20,16 @@ const KEY: &str = "s3cret/s3cret==";
 
 #[derive(Default)]
 struct App {
-    /// Inputs of each instance's starts, by its id.
+    /// Inputs of the starts of each instance, by its id.
     starts: Mutex<BTreeMap<String, Vec<Json>>>,
-    /// What is answered in place of the next answers, by method.
+    /// Overrides for the next replies, by method.
     instead: Mutex<Vec<(&'static str, u16, String)>>,
     /// State of every instance.
     runtime_status: Mutex<&'static str>,
     seen: Mutex<Vec<String>>,
 }
 
-type Asked = (State<Arc<App>>, Path<BTreeMap<String, String>>, RawQuery);
+type AppRequest = (State<Arc<App>>, Path<BTreeMap<String, String>>, RawQuery);
 
 impl App {
     fn instead(&self, method: &str) -> Option<Response> {
@@ -47,17 +47,17 @@ impl App {
         self.starts.lock().unwrap().get(sample.batch_id.as_str()).map_or(0, Vec::len)
     }
 
-    fn let_in(&self, RawQuery(query): RawQuery) -> bool {
+    fn is_authorized(&self, RawQuery(query): RawQuery) -> bool {
         let query = query.unwrap_or_default();
-        let is_in = url::form_urlencoded::parse(query.as_bytes())
+        let is_authorized = url::form_urlencoded::parse(query.as_bytes())
             .any(|(name, value)| name == "code" && value == KEY);
         self.seen.lock().unwrap().push(query);
-        is_in
+        is_authorized
     }
 }
 
-async fn status((State(app), Path(path), query): Asked) -> Response {
-    if !app.let_in(query) {
+async fn status((State(app), Path(path), query): AppRequest) -> Response {
+    if !app.is_authorized(query) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     if let Some(response) = app.instead("GET") {
@@ -73,9 +73,9 @@ async fn status((State(app), Path(path), query): Asked) -> Response {
     (code, body.to_string()).into_response()
 }
 
-async fn start(asked: Asked, headers: HeaderMap, body: Bytes) -> Response {
-    let (State(app), Path(path), query) = asked;
-    if !app.let_in(query) {
+async fn start(request: AppRequest, headers: HeaderMap, body: Bytes) -> Response {
+    let (State(app), Path(path), query) = request;
+    if !app.is_authorized(query) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     if path["name"] != "Load" {
@@ -86,7 +86,7 @@ async fn start(asked: Asked, headers: HeaderMap, body: Bytes) -> Response {
     let (id, input) = (path["id"].clone(), serde_json::from_slice(&body).unwrap());
     let is_running = *app.runtime_status.lock().unwrap() == "Running";
     let mut starts = app.starts.lock().unwrap();
-    // As by default: an instance that has ended is started again.
+    // The default: an instance that has ended is started again.
     if starts.contains_key(&id) && is_running {
         return (StatusCode::CONFLICT, "already exists").into_response();
     }
@@ -143,7 +143,7 @@ async fn a_batch_starts_one_orchestration_however_often_it_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_is_lost_is_found_and_not_repeated() {
+async fn a_start_whose_reply_is_lost_is_not_repeated() {
     for status in [500, 502, 503, 408] {
         let (app, config) = serve().await;
         *app.runtime_status.lock().unwrap() = "Completed";
@@ -155,23 +155,23 @@ async fn a_start_whose_answer_is_lost_is_found_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn an_instance_that_exists_must_be_known_when_asked_again() {
+async fn an_instance_that_exists_must_be_confirmed() {
     let (app, config) = serve().await;
     let sample = Sample::new(1);
     deliver(&config, &sample).await.unwrap();
-    // Started by somebody else between the question and the start.
+    // Another instance started it between the status request and the start.
     app.answer_instead("GET", 404, "");
     deliver(&config, &sample).await.unwrap();
     for _ in 0..4 {
         app.answer_instead("GET", 404, "");
     }
     let error = deliver(&config, &sample).await.unwrap_err();
-    assert!(error.to_string().contains("and then did not know it"), "{error}");
+    assert!(error.to_string().contains("but then did not find the instance"), "{error}");
     assert_eq!(app.starts(&sample), 1);
 }
 
 #[tokio::test]
-async fn a_status_may_be_longer_than_what_is_read_of_it() {
+async fn a_status_may_be_longer_than_the_read_limit() {
     let (app, config) = serve().await;
     let long = format!(r#"{{"runtimeStatus":"Completed","output":"{}"}}"#, "x".repeat(2 << 20));
     app.answer_instead("GET", 200, &long);
@@ -179,27 +179,27 @@ async fn a_status_may_be_longer_than_what_is_read_of_it() {
     assert_eq!(app.starts(&Sample::new(1)), 0);
 }
 
-/// Returns what an answer leads to, without the port.
+/// Returns the result of a reply, without the port.
 async fn after(method: &'static str, status: u16, body: &str) -> String {
     crate::redaction::hold([KEY, "s3crets3cret"]);
     let (app, config) = serve().await;
     for _ in 0..config.tries_max {
         app.answer_instead(method, status, body);
     }
-    // Found by the next try otherwise.
+    // A second try would find the instance.
     let config = DurableConfig { tries_max: 1, ..config };
     shown(&config, deliver(&config, &Sample::new(1)).await)
 }
 
 fn shown(config: &DurableConfig, ended: Result<(), HandlerError>) -> String {
-    let text = ended.map_or_else(|error| format!("{error:?}"), |()| "taken".to_owned());
+    let text = ended.map_or_else(|error| format!("{error:?}"), |()| "accepted".to_owned());
     assert!(!text.contains("s3cret"), "{text}");
     let origin = config.url.origin().ascii_serialization();
     text.replace(&origin, "URL")
 }
 
 #[tokio::test]
-async fn every_reply_has_a_meaning() {
+async fn every_reply_has_one_meaning() {
     let failed = r#"{"runtimeStatus":"Failed"}"#;
     let mut texts = Vec::new();
     for (method, status, body) in [
@@ -229,28 +229,28 @@ async fn every_reply_has_a_meaning() {
         texts.push(shown(&config, deliver(&config, &Sample::new(1)).await));
     }
     expect![[r#"
-        GET 400 taken
-        GET 500 taken
-        GET 200 Misconfigured("URL/ answered 200, but not as the Durable Functions extension does: check the address")
-        GET 200 Misconfigured("URL/ answered 200, but not as the Durable Functions extension does: check the address")
-        GET 302 Misconfigured("URL/, asked for a status, answered 302: redirects are not followed")
-        GET 403 Misconfigured("URL/, asked for a status, answered 403; check the system key `durabletask_extension`")
-        GET 500 Retryable("URL/, asked for a status, answered 500: down")
-        POST 202 Misconfigured("URL/ answered 202, but not as the Durable Functions extension does: check the address")
-        POST 202 Misconfigured("URL/ answered 202, but not as the Durable Functions extension does: check the address")
-        POST 200 Misconfigured("URL/ answered 200, but not as the Durable Functions extension does: check the address")
-        POST 404 Misconfigured("URL/, asked to start, answered 404; check that the app has an orchestrator `Load` and the Durable Functions extension")
-        POST 413 TooLarge("URL/, asked to start, answered 413")
-        POST 429 Throttled { reason: "URL/, asked to start, answered 429", retry_after: None }
-        POST 500 Retryable("URL/, asked to start, answered 500: at /x?code=[redacted] or [redacted]")
-        Misconfigured("URL/, asked to start, answered 400: The function 'Other' doesn't exist; code=[redacted]; check that the app has an orchestrator `Other` and the Durable Functions extension")
-        Misconfigured("URL/, asked for a status, answered 401; check the system key `durabletask_extension`")
-        Misconfigured("URL/elsewhere, asked to start, answered 404; check that the app has an orchestrator `Load` and the Durable Functions extension")
+        GET 400 accepted
+        GET 500 accepted
+        GET 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
+        GET 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
+        GET 302 Misconfigured("URL/ answered 302 to a status request: redirects are not followed")
+        GET 403 Misconfigured("URL/ answered 403 to a status request; check the system key `durabletask_extension`")
+        GET 500 Retryable("URL/ answered 500 to a status request: down")
+        POST 202 Misconfigured("URL/ answered 202, but not in the form of the Durable Functions extension; check the URL")
+        POST 202 Misconfigured("URL/ answered 202, but not in the form of the Durable Functions extension; check the URL")
+        POST 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
+        POST 404 Misconfigured("URL/ answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
+        POST 413 TooLarge("URL/ answered 413 to a start request")
+        POST 429 Throttled { reason: "URL/ answered 429 to a start request", retry_after: None }
+        POST 500 Retryable("URL/ answered 500 to a start request: at /x?code=[redacted] or [redacted]")
+        Misconfigured("URL/ answered 400 to a start request: The function 'Other' doesn't exist; code=[redacted]; check that the app has an orchestrator `Other` and the Durable Functions extension")
+        Misconfigured("URL/ answered 401 to a status request; check the system key `durabletask_extension`")
+        Misconfigured("URL/elsewhere answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
     "#]].assert_eq(&(texts.join("\n") + "\n"));
 }
 
 #[tokio::test]
-async fn an_app_that_is_not_there_is_worth_another_attempt() {
+async fn an_unreachable_app_is_retryable() {
     let (_, config) = serve().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -276,7 +276,11 @@ async fn an_app_that_answers_garbage_hangs_or_resets_has_one_outcome_each() {
             "Retryable",
             "timed out",
         ),
-        (Act::Flood(FLOOD, &[b'x'; 16_384]), "Misconfigured", "not as the Durable Functions"),
+        (
+            Act::Flood(FLOOD, &[b'x'; 16_384]),
+            "Misconfigured",
+            "not in the form of the Durable Functions",
+        ),
     ] {
         let (raw, origin) = Raw::start(act).await;
         let (_, config) = serve().await;
@@ -288,6 +292,6 @@ async fn an_app_that_answers_garbage_hangs_or_resets_has_one_outcome_each() {
         assert!(format!("{error:?}").starts_with(name), "{act:?}: {error:?}");
         assert!(error.to_string().contains(text), "{act:?}: {error}");
         let sent = raw.sent.load(std::sync::atomic::Ordering::Relaxed);
-        assert!(sent < REPLY_BYTES_MAX + SOCKET_BYTES, "the app got rid of {sent} bytes");
+        assert!(sent < REPLY_BYTES_MAX + SOCKET_BYTES, "the app sent {sent} bytes");
     }
 }

@@ -1,10 +1,10 @@
-//! A process with all its descendants, as far as they stay in its group.
+//! A process and its descendants, as long as they stay in its process group.
 //!
-//! # Why so
+//! # Design
 //!
-//! A group is named by the id of its first process, and the system gives that id away again once the
-//! process has been waited for and the group is empty. So the end is looked at without taking the
-//! exit code, the group is killed while its name is still its own, and only then is the code taken.
+//! A group is identified by the id of its first process. The system reuses that id once the process has
+//! been reaped and the group is empty. So the exit is first observed without reaping the process, then
+//! the group is killed while its id is still valid, and only then the process is reaped.
 
 use std::io;
 use std::process::ExitStatus;
@@ -19,14 +19,14 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep};
 
-/// Pause between two looks at killed groups.
+/// Interval between two checks of killed groups.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The groups that run, each until its name is given up; `None` once no further one may start.
+/// The running groups, each until its id may be reused; `None` once no further group may start.
 #[derive(Debug)]
 pub(super) struct Groups {
     running: Mutex<Option<Vec<Pid>>>,
-    /// Those that were killed with their call, until all of their processes have ended.
+    /// Groups of dropped calls, which were killed, until all of their processes have ended.
     killed: Mutex<Vec<Pid>>,
 }
 
@@ -55,7 +55,7 @@ impl Groups {
         }
     }
 
-    /// Ends every process of every group, and lets no further one start.
+    /// Kills every process of every group, and prevents further ones from starting.
     pub(super) fn kill_all(&self) {
         self.lock().take().into_iter().flatten().for_each(kill);
     }
@@ -66,24 +66,24 @@ impl Groups {
     }
 }
 
-/// Whether a group has processes. Its name may be given away again: at worst another's group is waited for.
+/// Whether a group has processes. Its id may have been reused: at worst, this waits for another group.
 fn is_left(leader: Pid) -> bool {
     test_kill_process_group(leader).is_ok()
 }
 
 pub(super) fn kill(leader: Pid) {
-    // Fails only where nobody is left, or where one has become somebody else's.
+    // Fails only if no process is left, or if the process now belongs to another user.
     kill_process_group(leader, Signal::KILL).unwrap_or_default();
 }
 
-/// A process that leads a group of its own; the group is killed when this is dropped.
+/// A process that leads its own group; the group is killed on drop.
 #[derive(Debug)]
 pub(super) struct Group {
     child: Child,
     leader: Pid,
-    /// Signals of children that ended, of which one may be ours.
+    /// SIGCHLD: some child ended, maybe this one.
     child_ended: unix::Signal,
-    /// Whether the exit code has been taken, and with it the right to the group's name.
+    /// Whether the process has been reaped, so that the group's id may be reused.
     is_reaped: bool,
     groups: &'static Groups,
 }
@@ -102,19 +102,19 @@ impl Group {
         command: &mut Command,
         groups: &'static Groups,
     ) -> io::Result<(Self, Pipes)> {
-        // Listened to before there is a process, so that no end is missed.
+        // Register the signal handler *before* starting the process, so that its exit is not missed.
         let child_ended = unix::signal(SignalKind::child())?;
         guard::ready();
-        // Held until the process is noted: one that starts meanwhile would outlive this program.
+        // Hold the lock until the process is recorded: `kill_all` would miss it otherwise.
         let mut running = groups.lock();
         let Some(running) = running.as_mut() else {
-            return Err(io::Error::other("the program is ending"));
+            return Err(io::Error::other("the program is shutting down"));
         };
         let mut child = command.process_group(0).spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(leader), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
-            return Err(io::Error::other("a new process has an id and three pipes"));
+            return Err(io::Error::other("the new process lacks an id or a pipe"));
         };
         running.push(leader);
         guard::started(leader);
@@ -122,28 +122,28 @@ impl Group {
         Ok((group, Pipes { stdin, stdout, stderr }))
     }
 
-    /// Waits until the process has ended; others of its group may go on.
+    /// Waits until the process has exited; others of its group may still run.
     pub(super) async fn leader_ended(&mut self) -> io::Result<()> {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // Each round waits for the end of some child.
+        // Each iteration waits until some child ends.
         while waitid(WaitId::Pid(self.leader), look)?.is_none() {
             if self.child_ended.recv().await.is_none() {
-                return Err(io::Error::other("signals are no longer handed on"));
+                return Err(io::Error::other("signals are no longer delivered"));
             }
         }
         Ok(())
     }
 
-    /// Ends every process of the group.
+    /// Kills every process of the group.
     pub(super) fn kill(&self) {
         if !self.is_reaped {
             kill(self.leader);
         }
     }
 
-    /// Takes the exit code of the process.
+    /// Reaps the process and returns its exit code.
     pub(super) async fn exit_status(mut self) -> io::Result<ExitStatus> {
-        // Killed as a whole before; from here on the name may be another's.
+        // The group has been killed. From here on, its id may be reused.
         self.groups.forget(self.leader);
         let status = self.child.wait().await?;
         self.is_reaped = true;
@@ -153,7 +153,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The child's own drop leaves it to tokio to wait for what is killed here.
+        // Dropping the child lets tokio reap it.
         self.kill();
         self.groups.forget(self.leader);
         if !self.is_reaped {

@@ -1,11 +1,12 @@
-//! Kills the groups of this program once it has ended, however it ended.
+//! Kills the process groups of this program after it has ended, for whatever reason.
 //!
-//! A program that is killed with SIGKILL can do nothing any more. So it starts itself once more, as a small process
-//! that is told of each group through a pipe. The system closes the pipe with the program, and the groups that are
-//! left then are killed.
+//! A program that is killed with SIGKILL cannot clean up. So it starts a second copy of itself as a small
+//! guard process, and reports each group to it through a pipe. When the program ends, the system closes
+//! the pipe, and the guard kills the remaining groups.
 //!
-//! It runs before the first group does, and is told of a group before that gets its batch: only a kill within the
-//! moment between leaves a group, and a command that reads its batch first has done nothing by then.
+//! The guard starts before the first group, and each group is reported before it receives its batch. Only a
+//! kill between start and report leaves a group behind, and by then a command that reads its batch first
+//! has done nothing.
 
 use std::io::{self, BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -18,84 +19,83 @@ use tracing::warn;
 
 use super::group::kill;
 
-/// The program that guards groups when it is started with [`COMMAND`]: this one, where it says so.
+/// The program that acts as the guard when it is started with [`COMMAND`].
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Where the guard is told of groups; `None` before the first one.
-static GUARD: Mutex<Option<Told>> = Mutex::new(None);
+/// The guard process; `None` before the first group.
+static GUARD: Mutex<Option<GuardState>> = Mutex::new(None);
 
-/// Argument with which the program is a guard.
+/// Argument that starts the program as a guard.
 pub const COMMAND: &str = "guard-processes";
 
 #[derive(Debug)]
-enum Told {
-    /// It runs.
-    Through(Child),
+enum GuardState {
+    Running(Child),
     /// It could not be started, or has ended.
-    Nobody,
+    Lost,
 }
 
-/// Lets `program` guard the groups that this one starts.
+/// Sets the program that guards the groups that this one starts.
 pub fn guard_with(program: PathBuf) {
-    // The first one stays.
+    // Only the first call has an effect.
     drop(PROGRAM.set(program));
 }
 
-/// Starts the guard where it does not run yet, so that a group that starts next is told of at once.
+/// Starts the guard if it does not run yet, so that the next group is reported without delay.
 pub(super) fn ready() {
     with_guard(|_| Ok(()));
 }
 
-/// Notes a group that has just started.
+/// Reports a group that has just started.
 pub(super) fn started(leader: Pid) {
-    tell('+', leader);
+    report('+', leader);
 }
 
-/// Notes a group that was killed, before the system may give its name away again.
+/// Reports a group that was killed, before its id may be reused.
 pub(super) fn ended(leader: Pid) {
-    tell('-', leader);
+    report('-', leader);
 }
 
-fn tell(sign: char, leader: Pid) {
+fn report(sign: char, leader: Pid) {
     with_guard(|pipe| writeln!(pipe, "{sign}{}", leader.as_raw_nonzero()));
 }
 
-fn with_guard(tell: impl FnOnce(&mut ChildStdin) -> io::Result<()>) {
+fn with_guard(write: impl FnOnce(&mut ChildStdin) -> io::Result<()>) {
     let Some(program) = PROGRAM.get() else { return };
     let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
-    let told = guard.get_or_insert_with(|| match start(program) {
-        Ok(guard) => Told::Through(guard),
+    let state = guard.get_or_insert_with(|| match start(program) {
+        Ok(guard) => GuardState::Running(guard),
         Err(error) => lost(&error),
     });
-    if let Told::Through(Child { stdin: Some(pipe), .. }) = told
-        && let Err(error) = tell(pipe)
+    if let GuardState::Running(Child { stdin: Some(pipe), .. }) = state
+        && let Err(error) = write(pipe)
     {
-        *told = lost(&error);
+        *state = lost(&error);
     }
 }
 
-fn lost(error: &io::Error) -> Told {
+fn lost(error: &io::Error) -> GuardState {
     let error = error.to_string();
     warn!(
         event = "guard_lost",
         error,
-        "No process guards those of the handler `exec`: a SIGKILL of this one leaves them running"
+        "No guard process for the handler `exec`: if this process is killed with SIGKILL, its commands keep running"
     );
-    Told::Nobody
+    GuardState::Lost
 }
 
 fn start(program: &Path) -> io::Result<Child> {
     let mut command = Command::new(program);
-    // A Ctrl-C is for the programs that it guards, not for it.
+    // In its own group, so that Ctrl-C does not stop the guard.
     command.arg(COMMAND).env_clear().process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn()
 }
 
-/// Reads of groups until the program that tells of them has ended, and kills those that are left.
-pub fn run(told: impl io::Read) {
+/// Reads reports of groups until the reporting program has ended, and kills the remaining groups.
+pub fn run(reports: impl io::Read) {
     let mut running: Vec<Pid> = Vec::new();
-    for line in BufReader::new(told).lines().map_while(Result::ok) {
+    for line in BufReader::new(reports).lines().map_while(Result::ok) {
         let leader = line.get(1..).and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
         let Some(leader) = leader else { continue };
         running.retain(|known| *known != leader);
@@ -113,11 +113,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_that_are_left_are_killed_and_no_others() {
+    fn only_the_remaining_groups_are_killed() {
         let sleeper = || Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
         let (mut left, mut ended) = (sleeper(), sleeper());
-        let told = format!("+{0}\n+{1}\nodd\n-{1}\n", left.id(), ended.id());
-        run(told.as_bytes());
+        let reports = format!("+{0}\n+{1}\nodd\n-{1}\n", left.id(), ended.id());
+        run(reports.as_bytes());
         assert_eq!(left.wait().unwrap().signal(), Some(9));
         assert_eq!(ended.try_wait().unwrap(), None);
         ended.kill().unwrap();

@@ -1,9 +1,9 @@
-//! What a process said, and what that means. Pure.
+//! Output and exit code of a process, and their meaning. Pure.
 //!
-//! A line of standard output that is a JSON object with a list `batchItemFailures` says which events
-//! were not taken, as the reply of an `http` target does; several such lines add up. Every other line
-//! is passed over. A line that has the word, in whatever case, and cannot be read as such, and one that
-//! names an event which is not in the batch, leave open what was taken: then nothing was.
+//! A line of standard output that is a JSON object with a list `batchItemFailures` reports failed events,
+//! like the reply of an `http` target; several such lines add up. Other lines are ignored. A line may
+//! contain the word, in any case, without being such an object, or may name an event that is not in the
+//! batch. Then it is unknown which events were accepted, and the whole batch counts as failed.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -15,25 +15,24 @@ use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
 use crate::redaction::excerpt_of_end;
 
-/// Longest line that is read; more failures than it holds can be told in several.
+/// Longest line that is read. More failures than fit can be split over several lines.
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// How much of the end of standard error is kept.
 const TAIL_BYTES: usize = 2 << 10;
-/// Longest part of it that an error repeats.
+/// Longest part of it that is quoted in an error.
 const TAIL_CHARS_MAX: usize = 400;
-/// What makes a line one of failures.
+/// Marks a line that reports failures.
 const WORD: &[u8] = b"batchItemFailures";
-/// Why a line with the word says nothing about events.
-const MISPLACED: &str =
-    "has no such list itself: it is written otherwise, or stands further inside";
+/// Why a line with the word is not a valid report.
+const MISPLACED: &str = "does not have it as a top-level field spelled exactly so";
 
-/// The data is wrong. <https://man.freebsd.org/cgi/man.cgi?query=sysexits>
+/// The input is invalid. <https://man.freebsd.org/cgi/man.cgi?query=sysexits>
 const EX_DATAERR: i32 = 65;
-/// Ask again later.
+/// Temporary failure; retry later.
 const EX_TEMPFAIL: i32 = 75;
 /// No permission.
 const EX_NOPERM: i32 = 77;
-/// Something is set up wrongly.
+/// Configuration error.
 const EX_CONFIG: i32 = 78;
 /// A shell found the program but could not run it.
 /// <https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02>
@@ -41,26 +40,26 @@ const NOT_EXECUTABLE: i32 = 126;
 /// A shell did not find the program.
 const NOT_FOUND: i32 = 127;
 
-/// The failures that a process tells, read as they come.
+/// The failures that a process reports, parsed as its output arrives.
 #[derive(Debug)]
 pub(super) struct Replies<'a> {
     events: &'a [ChangeEvent],
-    /// Indexes by event id; made when the first failure is told.
+    /// Indexes by event id; built on the first failure.
     indexes: BTreeMap<&'a str, usize>,
     line: Vec<u8>,
-    /// Where the line is too long: the end of what was read of it.
+    /// If the line is too long: the last bytes read of it.
     beyond: Option<Vec<u8>>,
-    /// Whether the word stands in what is not kept of the line.
+    /// Whether the word occurs in the part of the line that is not kept.
     has_word_beyond: bool,
     count: usize,
     first: Option<usize>,
-    /// Why it is not known what was taken.
+    /// Why it is unknown which events were accepted.
     unclear: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Line {
-    /// `None` where the object has no such member; it may be `null`.
+    /// `None` if the object has no such member; the member may be `null`.
     #[serde(rename = "batchItemFailures", default, deserialize_with = "member")]
     failures: Option<Failures>,
 }
@@ -78,12 +77,12 @@ fn member<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Failures>
     Failures::deserialize(deserializer).map(Some)
 }
 
-/// Whether bytes hold the word, in whatever case.
+/// Whether bytes contain the word, in any case.
 fn has_word(bytes: &[u8]) -> bool {
     bytes.windows(WORD.len()).any(|window| window.eq_ignore_ascii_case(WORD))
 }
 
-/// Returns so much of the end of bytes that the word may begin in it.
+/// Returns the last bytes, in which the word may begin and continue in the next piece.
 fn end_of(bytes: &[u8]) -> &[u8] {
     bytes.get(bytes.len().saturating_sub(WORD.len() - 1)..).unwrap_or_default()
 }
@@ -102,8 +101,8 @@ impl<'a> Replies<'a> {
         }
     }
 
-    /// Takes a piece of output.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    /// Adds a piece of output.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match part.split_last() {
                 Some((b'\n', text)) => (text, true),
@@ -119,12 +118,12 @@ impl<'a> Replies<'a> {
         }
     }
 
-    /// Takes the last line, which need not end with a line break.
+    /// Ends the last line, which may lack a line break.
     pub(super) fn finish(&mut self) {
         self.end_line();
     }
 
-    /// Looks for the word in what is too much to be kept, in whatever pieces it comes.
+    /// Looks for the word in the part of a line that is too long to be kept, also across pieces.
     fn look_beyond(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -178,11 +177,11 @@ impl<'a> Replies<'a> {
         self.line.capacity()
     }
 
-    /// Decides what was taken by a process that says it took what it names no failure of.
+    /// Decides which events a process with exit code 0 accepted.
     fn judge(&self, program: &str) -> Result<(), HandlerError> {
         if let Some(unclear) = &self.unclear {
             let line = "but a line with `batchItemFailures`";
-            let reason = format!("`{program}` ended with code 0, {line} {unclear}");
+            let reason = format!("`{program}` exited with code 0, {line} {unclear}");
             return Err(HandlerError::Retryable(reason));
         }
         let Some(accepted) = self.first else { return Ok(()) };
@@ -198,8 +197,8 @@ impl<'a> Replies<'a> {
 pub(super) struct Tail(Vec<u8>);
 
 impl Tail {
-    /// Takes a piece of output.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    /// Adds a piece of output.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         let Self(kept) = self;
         kept.extend_from_slice(bytes);
         kept.drain(..kept.len().saturating_sub(TAIL_BYTES));
@@ -210,14 +209,14 @@ impl Tail {
         self.0.capacity()
     }
 
-    /// Returns `what`, and what the process said last.
+    /// Returns `what`, followed by the end of standard error.
     pub(super) fn after(&self, what: &str) -> String {
-        let said = excerpt_of_end(&self.0, TAIL_CHARS_MAX);
-        if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") }
+        let output = excerpt_of_end(&self.0, TAIL_CHARS_MAX);
+        if output.is_empty() { what.to_owned() } else { format!("{what}: {output}") }
     }
 }
 
-/// Decides what the end of a process means.
+/// Interprets the exit of a process.
 pub(super) fn judge(
     program: &str,
     status: ExitStatus,
@@ -226,10 +225,10 @@ pub(super) fn judge(
 ) -> Result<(), HandlerError> {
     let Some(code) = status.code() else {
         let signal = status.signal().unwrap_or_default();
-        let what = format!("`{program}` was ended by signal {signal}");
+        let what = format!("`{program}` was killed by signal {signal}");
         return Err(HandlerError::Retryable(tail.after(&what)));
     };
-    let reason = || tail.after(&format!("`{program}` ended with code {code}"));
+    let reason = || tail.after(&format!("`{program}` exited with code {code}"));
     match code {
         0 => replies.judge(program),
         EX_DATAERR => Err(HandlerError::Rejected(reason())),

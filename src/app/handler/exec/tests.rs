@@ -1,4 +1,4 @@
-//! Real processes, of which each does one thing.
+//! Tests with real processes.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -12,7 +12,7 @@ use super::*;
 use crate::handler::ChainStep;
 use crate::handler::testing::Sample;
 
-/// Returns a handler that runs a script of the shell, with `arguments` as `$0` and on.
+/// Returns a handler that runs a shell script, with `arguments` as `$0`, `$1` and so on.
 fn script(script: &str, arguments: &[&Path]) -> Exec {
     let mut words = vec!["-c".to_owned(), script.to_owned()];
     words.extend(arguments.iter().map(|path| path.to_str().unwrap().to_owned()));
@@ -25,10 +25,10 @@ fn program(program: &str, arguments: Vec<String>) -> Exec {
     Exec::new(&ExecConfig { program: program.to_owned(), arguments, timeout, environment })
 }
 
-/// Returns how a delivery of three events ends, in a word, and the error's text.
-async fn ends(handler: &Exec, rows: u64) -> (String, String) {
+/// Returns the outcome of a delivery of `rows` events in a word, and the error's text.
+async fn outcome(handler: &Exec, rows: u64) -> (String, String) {
     let ended = handler.handle(Sample::new(rows).delivery()).await;
-    let Err(error) = ended else { return ("taken".to_owned(), String::new()) };
+    let Err(error) = ended else { return ("accepted".to_owned(), String::new()) };
     let name = match &error {
         HandlerError::Partial { accepted, .. } => format!("partial {accepted}"),
         HandlerError::Throttled { retry_after: None, .. } => "throttled".to_owned(),
@@ -45,7 +45,7 @@ async fn ends(handler: &Exec, rows: u64) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
+async fn a_process_receives_the_events_as_lines_and_the_batch_in_variables() {
     let folder = TempDir::new().unwrap();
     let (lines, variables) = (folder.path().join("lines"), folder.path().join("variables"));
     let text = r#"cat > "$0"; env | grep -E '^(HIGHWATER_|TRACEPARENT|TRACESTATE)' | grep -v _TEST_ | sort > "$1""#;
@@ -86,7 +86,7 @@ async fn a_process_gets_the_events_as_lines_and_finds_about_the_batch() {
 async fn the_exit_code_is_the_reply() {
     let mut texts = String::new();
     for (text, name) in [
-        ("exit 0", "taken"),
+        ("exit 0", "accepted"),
         ("echo bad row >&2; exit 65", "rejected"),
         ("exit 75", "throttled"),
         ("exit 77", "misconfigured"),
@@ -97,7 +97,7 @@ async fn the_exit_code_is_the_reply() {
         ("exit 255", "retryable"),
         ("kill -9 $$", "retryable"),
     ] {
-        let (ended, error) = ends(&script(text, &[]), 3).await;
+        let (ended, error) = outcome(&script(text, &[]), 3).await;
         assert_eq!(ended, name, "{text}: {error}");
         if !text.starts_with("exec") {
             texts += &(error + "\n");
@@ -105,42 +105,42 @@ async fn the_exit_code_is_the_reply() {
     }
     expect![[r"
 
-        `sh` ended with code 65: bad row
-        `sh` ended with code 75
-        `sh` ended with code 77
-        `sh` ended with code 78
-        `sh` ended with code 127
-        `sh` ended with code 1: two lines
-        `sh` ended with code 255
-        `sh` was ended by signal 9
+        `sh` exited with code 65: bad row
+        `sh` exited with code 75
+        `sh` exited with code 77
+        `sh` exited with code 78
+        `sh` exited with code 127
+        `sh` exited with code 1: two lines
+        `sh` exited with code 255
+        `sh` was killed by signal 9
     "]]
     .assert_eq(&texts);
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_be_started_is_a_mistake_in_the_settings() {
+async fn a_program_that_cannot_be_started_is_misconfigured() {
     for name in ["no-such-program", "/dev/null", "/dev/null/x", "./no/such/program", "/"] {
-        let (ended, error) = ends(&program(name, Vec::new()), 1).await;
+        let (ended, error) = outcome(&program(name, Vec::new()), 1).await;
         assert_eq!(ended, "misconfigured");
         assert!(error.starts_with(&format!("start `{name}`: ")), "{error}");
     }
 }
 
 #[tokio::test]
-async fn lines_on_standard_output_take_a_part() {
+async fn lines_on_standard_output_report_failed_events() {
     let ids: Vec<String> = Sample::new(3).events.iter().map(|event| event.id.to_string()).collect();
     let item = |id: &str| format!(r#"{{"batchItemFailures":[{{"itemIdentifier":"{id}"}}]}}"#);
     let mut texts = String::new();
     for (output, name) in [
-        ("working\n{\"taken\": 3}\n[]\n\n".to_owned(), "taken"),
-        (r#"{"batchItemFailures":[]}"#.to_owned(), "taken"),
+        ("working\n{\"taken\": 3}\n[]\n\n".to_owned(), "accepted"),
+        (r#"{"batchItemFailures":[]}"#.to_owned(), "accepted"),
         (item(&ids[2]), "partial 2"),
         (format!("{}\nand\n{}\n{}", item(&ids[2]), item(&ids[1]), item(&ids[1])), "partial 1"),
         (item(&ids[0]), "partial 0"),
         (format!("{}\n{}\n", item(&ids[2]), item("other")), "retryable"),
         (r#"{"batchItemFailures":[{}]}"#.to_owned(), "retryable"),
         ("{\n  \"batchItemFailures\": [\n".to_owned(), "retryable"),
-        (r#"{"batchItemFailures":null}"#.to_owned(), "taken"),
+        (r#"{"batchItemFailures":null}"#.to_owned(), "accepted"),
         (item(&ids[2]).replace("batch", "Batch"), "retryable"),
         (format!("{{\"reply\":{}}}", item(&ids[2])), "retryable"),
         (format!("{}{}", " ".repeat((1 << 20) - 9), item(&ids[2])), "retryable"),
@@ -151,11 +151,11 @@ async fn lines_on_standard_output_take_a_part() {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("output");
         std::fs::write(&file, &output).unwrap();
-        let (ended, error) = ends(&script(r#"cat "$0""#, &[&file]), 3).await;
+        let (ended, error) = outcome(&script(r#"cat "$0""#, &[&file]), 3).await;
         assert_eq!(ended, name, "{error}");
         texts += &(error + "\n");
-        // Only a process that says it took the rest is asked which part.
-        assert_eq!(ends(&script(r#"cat "$0"; exit 1"#, &[&file]), 3).await.0, "retryable");
+        // The lines count only with exit code 0.
+        assert_eq!(outcome(&script(r#"cat "$0"; exit 1"#, &[&file]), 3).await.0, "retryable");
     }
     expect![[r#"
 
@@ -163,53 +163,53 @@ async fn lines_on_standard_output_take_a_part() {
         `sh`: 1 of 3 events failed, the first at index 2
         `sh`: 3 of 3 events failed, the first at index 1
         `sh`: 1 of 3 events failed, the first at index 0
-        `sh` ended with code 0, but a line with `batchItemFailures` names an event that is not in the batch
-        `sh` ended with code 0, but a line with `batchItemFailures` names an event that is not in the batch
-        `sh` ended with code 0, but a line with `batchItemFailures` cannot be read: invalid type: string "batchItemFailures", expected struct Line at line 1 column 21
+        `sh` exited with code 0, but a line with `batchItemFailures` names an event that is not in the batch
+        `sh` exited with code 0, but a line with `batchItemFailures` names an event that is not in the batch
+        `sh` exited with code 0, but a line with `batchItemFailures` cannot be read: invalid type: string "batchItemFailures", expected struct Line at line 1 column 21
 
-        `sh` ended with code 0, but a line with `batchItemFailures` has no such list itself: it is written otherwise, or stands further inside
-        `sh` ended with code 0, but a line with `batchItemFailures` has no such list itself: it is written otherwise, or stands further inside
-        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
-        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+        `sh` exited with code 0, but a line with `batchItemFailures` does not have it as a top-level field spelled exactly so
+        `sh` exited with code 0, but a line with `batchItemFailures` does not have it as a top-level field spelled exactly so
+        `sh` exited with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+        `sh` exited with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
         `sh`: 1 of 3 events failed, the first at index 2
-        `sh` ended with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
+        `sh` exited with code 0, but a line with `batchItemFailures` is longer than 1 MiB: print several lines
     "#]]
     .assert_eq(&texts);
 }
 
 #[tokio::test]
-async fn input_that_is_not_read_is_no_failure() {
+async fn a_process_need_not_read_its_input() {
     // More than a pipe holds.
     let rows = 3_000;
     for (text, name) in [
-        ("exit 0", "taken"),
+        ("exit 0", "accepted"),
         ("exit 65", "rejected"),
-        ("exec <&-; exit 0", "taken"),
-        ("read line; exec <&-; test -n \"$line\"", "taken"),
-        ("head -c 100000 > /dev/null", "taken"),
+        ("exec <&-; exit 0", "accepted"),
+        ("read line; exec <&-; test -n \"$line\"", "accepted"),
+        ("head -c 100000 > /dev/null", "accepted"),
     ] {
-        assert_eq!(ends(&script(text, &[]), rows).await.0, name, "{text}");
+        assert_eq!(outcome(&script(text, &[]), rows).await.0, name, "{text}");
     }
 }
 
 #[tokio::test]
-async fn a_hundred_megabytes_of_output_are_read_and_forgotten() {
+async fn a_hundred_megabytes_of_output_are_not_kept() {
     let zeros = "head -c 100000000 /dev/zero";
-    assert_eq!(ends(&script(zeros, &[]), 3).await.0, "taken");
+    assert_eq!(outcome(&script(zeros, &[]), 3).await.0, "accepted");
     let text = format!("{zeros} | tr '\\0' x >&2; printf last >&2; exit 1");
-    let (ended, error) = ends(&script(&text, &[]), 3).await;
+    let (ended, error) = outcome(&script(&text, &[]), 3).await;
     assert_eq!(ended, "retryable");
     assert!(error.ends_with("xxlast") && error.chars().count() < 500, "{error}");
 
     let (mut replies, mut tail) = (Replies::new(&[]), Tail::default());
     for _ in 0..1_000 {
-        replies.take(&[b'x'; 10_000]);
-        tail.take(&[b'x'; 10_000]);
+        replies.push(&[b'x'; 10_000]);
+        tail.push(&[b'x'; 10_000]);
     }
     assert!(replies.bytes_kept() <= 2 << 20 && tail.bytes_kept() <= 1 << 15);
 }
 
-/// A pipe in the file system: it tells when a process is up, and when all that hold it are gone.
+/// A named pipe that shows when a process is up, and when all processes that hold it are gone.
 struct Watch {
     folder: TempDir,
 }
@@ -231,7 +231,7 @@ impl Watch {
         self.folder.path().join("other")
     }
 
-    /// Waits until somebody says that it is up.
+    /// Waits until a process reports that it is up.
     async fn is_up(&self) -> BufReader<tokio::fs::File> {
         let mut file = BufReader::new(tokio::fs::File::open(self.up()).await.unwrap());
         let mut line = String::new();
@@ -241,18 +241,17 @@ impl Watch {
     }
 }
 
-/// Waits until nobody holds the pipe any more: killed, not at an end of their own.
+/// Waits until no process holds the pipe, and checks that they were killed and did not exit by themselves.
 async fn is_gone(mut file: BufReader<tokio::fs::File>) {
     let mut rest = String::new();
     file.read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "");
 }
 
-/// A process whose child holds the pipe, and says so when it is left alone.
+/// A process whose child holds the pipe, and writes to it if it survives.
 const GRANDCHILD: &str = r#"(echo up; sleep 20; echo orphan) > "$0" & wait"#;
 
-// Where time is paused it runs on by itself as soon as nothing is left to do but to wait for it; a
-// file that is being read counts as something to do.
+// Paused time advances as soon as the runtime is idle. A file that is being read keeps it busy.
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_is_dropped_leaves_no_orphan() {
     let (watch, sample) = (Watch::new(), Sample::new(1));
@@ -268,7 +267,7 @@ async fn a_delivery_that_is_dropped_leaves_no_orphan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_takes_too_long_is_killed_with_its_children() {
+async fn a_process_that_exceeds_its_timeout_is_killed_with_its_children() {
     let (watch, sample) = (Watch::new(), Sample::new(1));
     let text = format!("echo stuck >&2; {GRANDCHILD}");
     let handler = script(&text, &[&watch.up()]);
@@ -279,20 +278,20 @@ async fn a_process_that_takes_too_long_is_killed_with_its_children() {
     };
     let error = delivery.await.unwrap_err();
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
-    assert_eq!(error.to_string(), "`sh` did not end within 60s, and was killed: stuck");
+    assert_eq!(error.to_string(), "`sh` did not exit within 60s and was killed: stuck");
     is_gone(file).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_neither_reads_nor_ends_is_killed() {
-    let (ended, error) = ends(&program("sleep", vec!["1000".to_owned()]), 3_000).await;
-    assert_eq!((ended.as_str(), error.contains("did not end")), ("retryable", true), "{error}");
+async fn a_process_that_neither_reads_nor_exits_is_killed() {
+    let (ended, error) = outcome(&program("sleep", vec!["1000".to_owned()]), 3_000).await;
+    assert_eq!((ended.as_str(), error.contains("did not exit")), ("retryable", true), "{error}");
 }
 
 #[tokio::test]
-async fn what_a_process_leaves_behind_when_it_ends_is_killed() {
+async fn children_of_an_exited_process_are_killed() {
     let (watch, sample) = (Watch::new(), Sample::new(1));
-    // The child says that it is up, then the process ends; the child holds its standard error.
+    // The child reports that it is up, then the process exits; the child holds its standard error.
     let text = r#"(echo up; echo > "$1"; sleep 20; echo orphan) > "$0" & read line < "$1""#;
     let handler = script(text, &[&watch.up(), &watch.other()]);
     let (ended, file) = tokio::join!(handler.handle(sample.delivery()), watch.is_up());
@@ -312,7 +311,7 @@ fn a_runtime_that_shuts_down_leaves_no_orphan() {
 }
 
 #[tokio::test]
-async fn a_program_that_exits_kills_what_it_started_and_starts_no_more() {
+async fn an_exiting_program_kills_its_processes_and_starts_no_more() {
     static OWN: Groups = Groups::new();
     let watch = Watch::new();
     let mut handler = script(GRANDCHILD, &[&watch.up()]);
@@ -323,25 +322,25 @@ async fn a_program_that_exits_kills_what_it_started_and_starts_no_more() {
         OWN.kill_all();
         is_gone(file).await;
     });
-    assert_eq!(ended.unwrap_err().to_string(), "`sh` was ended by signal 9");
-    let (_, error) = ends(&handler, 1).await;
-    assert_eq!(error, "start `sh`: the program is ending");
+    assert_eq!(ended.unwrap_err().to_string(), "`sh` was killed by signal 9");
+    let (_, error) = outcome(&handler, 1).await;
+    assert_eq!(error, "start `sh`: the program is shutting down");
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn one_that_left_the_group_does_not_hold_the_delivery_up() {
+async fn a_process_outside_the_group_does_not_block_the_delivery() {
     let mut handler = script("setsid sleep 5 & exit 0", &[]);
     handler.drain_time = Duration::from_millis(1);
-    assert_eq!(ends(&handler, 1).await.0, "taken");
+    assert_eq!(outcome(&handler, 1).await.0, "accepted");
 }
 
 #[tokio::test]
-async fn nothing_of_a_dropped_call_is_left_once_it_has_settled() {
+async fn a_dropped_call_leaves_no_process_after_it_has_settled() {
     static GROUPS: Groups = Groups::new();
     let folder = TempDir::new().unwrap();
     let up = folder.path().join("up");
-    // A child in the background, which would write once it is left alone.
+    // A background child that keeps writing as long as it lives.
     let text = r#"(while :; do echo x >> "$0"; done) & wait"#;
     let handler = Exec { groups: &GROUPS, ..script(text, &[&up]) };
     {

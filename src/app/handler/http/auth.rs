@@ -1,4 +1,4 @@
-//! How a request proves that it may be made.
+//! Authentication of requests.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::handler::HandlerError;
 /// <https://learn.microsoft.com/azure/azure-functions/function-keys-how-to>
 const FUNCTIONS_KEY: HeaderName = HeaderName::from_static("x-functions-key");
 
-/// Where the proof of a request comes from.
+/// How requests authenticate.
 #[derive(Clone, Debug)]
 pub(super) enum Auth {
     None,
-    /// The same header each time.
+    /// The same header for each request.
     Static(HeaderName, SecretString),
-    /// A bearer token; without a source of tokens, none can be had.
+    /// A bearer token; `None` if there is no source of tokens.
     Bearer(Option<Tokens>),
 }
 
-/// A header that proves a request.
+/// A header that authenticates a request.
 pub(super) struct Proof {
     pub(super) name: HeaderName,
     pub(super) value: HeaderValue,
@@ -35,7 +35,7 @@ impl Auth {
             HttpAuth::None => Self::None,
             HttpAuth::FunctionKey(key) => Self::Static(FUNCTIONS_KEY, key.clone()),
             HttpAuth::Header { name, value } => {
-                // The settings are read so that the name is one.
+                // The configuration has checked the name.
                 let parsed = HeaderName::from_bytes(name.as_bytes());
                 parsed.map_or(Self::None, |name| Self::Static(name, value.clone()))
             }
@@ -43,7 +43,7 @@ impl Auth {
         }
     }
 
-    /// Returns the proof of the next request; a token is waited for at most `limit`.
+    /// Returns the header for the next request; waits for a token for at most `limit`.
     pub(super) async fn prove(&self, limit: Duration) -> Result<Option<Proof>, HandlerError> {
         let (name, text) = match self {
             Self::None => return Ok(None),
@@ -54,17 +54,19 @@ impl Auth {
             }
         };
         let mut value = HeaderValue::from_str(&text).map_err(|_invalid| {
-            HandlerError::Misconfigured(format!("header `{name}` would hold a control character"))
+            HandlerError::Misconfigured(format!(
+                "header `{name}` would contain a control character"
+            ))
         })?;
         value.set_sensitive(true);
         Ok(Some(Proof { name, value }))
     }
 }
 
-/// A target is not to blame for a token that is not to be had, so no attempt is counted.
+/// A missing token is not the target's fault, so it does not count as an attempt.
 async fn token(tokens: Option<&Tokens>, limit: Duration) -> Result<String, HandlerError> {
     let Some(tokens) = tokens else {
-        let reason = "there is no identity to get a token from".to_owned();
+        let reason = "no identity to get a token from".to_owned();
         return Err(HandlerError::Misconfigured(reason));
     };
     match timeout(limit, tokens.get()).await {

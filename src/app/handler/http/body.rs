@@ -1,4 +1,4 @@
-//! The body of a delivery, in one of three forms. Pure.
+//! The body of a delivery, in one of three formats. Pure.
 
 mod cloud_events;
 mod debezium;
@@ -15,11 +15,10 @@ use crate::event::ChangeEvent;
 use crate::handler::envelope;
 use crate::handler::http::concurrency::Part;
 
-/// Most bytes of a body that are handed on at once: what a connection takes up is copied once more where it is
-/// encrypted.
+/// Largest frame passed to the connection, which makes another copy of it for encryption.
 const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// The body of a request, in pieces that follow each other; a copy costs nothing.
+/// The body of a request, in consecutive pieces; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Body(Vec<Bytes>);
 
@@ -42,8 +41,8 @@ impl Body {
 }
 
 impl From<Vec<u8>> for Body {
-    fn from(whole: Vec<u8>) -> Self {
-        Self(vec![whole.into()])
+    fn from(body: Vec<u8>) -> Self {
+        Self(vec![body.into()])
     }
 }
 
@@ -57,10 +56,10 @@ fn bytes(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-/// A body on its way.
+/// A body that is being sent.
 struct Sending {
     pieces: VecDeque<Bytes>,
-    /// Bytes that are not sent yet.
+    /// Bytes not yet sent.
     left: u64,
 }
 
@@ -90,9 +89,9 @@ impl hyper::body::Body for Sending {
     }
 }
 
-/// Returns the body of a delivery in the form asked for.
+/// Returns the body of a delivery in the given format.
 ///
-/// The same delivery always gives the same bytes: no form holds the time of its making.
+/// The same delivery always gives the same bytes: no format contains the time of encoding.
 pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Body, serde_json::Error> {
     match form {
         BodyForm::Highwater => {
@@ -103,7 +102,7 @@ pub(super) fn encode(form: BodyForm, part: &Part<'_>) -> Result<Body, serde_json
     }
 }
 
-/// Returns the media type of a form.
+/// Returns the media type of a format.
 pub(super) fn content_type(form: BodyForm) -> &'static str {
     match form {
         BodyForm::Highwater | BodyForm::Debezium => "application/json",
@@ -111,15 +110,15 @@ pub(super) fn content_type(form: BodyForm) -> &'static str {
     }
 }
 
-/// Returns a JSON array of what `write` makes of each event.
+/// Returns a JSON array with the output of `write` for each event.
 fn array<'a>(
     part: &Part<'a>,
     mut write: impl FnMut(&mut Vec<u8>, &'a ChangeEvent) -> Result<(), serde_json::Error>,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    /// About what a form adds to an event.
+    /// Approximate size that a format adds to an event.
     const ADDED_BYTES: usize = 320;
     let bytes: usize = part.events.iter().map(|event| event.json.len() + ADDED_BYTES).sum();
-    // Allocated once, as a rule: a batch is the largest thing in memory.
+    // Usually allocated once: a batch is the largest thing in memory.
     let mut body = Vec::with_capacity(bytes);
     body.push(b'[');
     for (index, event) in part.events.iter().enumerate() {
@@ -141,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::event::EventEncoder;
-    use crate::handler::http::concurrency::whole;
+    use crate::handler::http::concurrency::as_one_part;
     use crate::handler::testing::Sample;
     use crate::handler::{ChainStep, Delivery};
 
@@ -150,7 +149,7 @@ mod tests {
         let sample = Sample::new(2);
         let body = encode(
             BodyForm::Highwater,
-            &whole(Delivery { replay_id: Some("again"), ..sample.delivery() }),
+            &as_one_part(Delivery { replay_id: Some("again"), ..sample.delivery() }),
         )
         .unwrap();
         assert_eq!(body.len(), body.clone().into_bytes().len());
@@ -164,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_a_chain_is_told_with_the_batch_that_all_steps_get() {
+    fn a_step_of_a_chain_has_its_own_id_and_names_the_batch() {
         let sample = Sample::new(1);
         let (of_batch, batch_id) = (&sample.batch_id, sample.batch_id.of_step("notify"));
         let step = Some(ChainStep { name: "notify", of_batch });
         let delivery = Delivery { batch_id: &batch_id, step, ..sample.delivery() };
-        let body = encode(BodyForm::Highwater, &whole(delivery)).unwrap();
+        let body = encode(BodyForm::Highwater, &as_one_part(delivery)).unwrap();
         let parsed: Json = serde_json::from_slice(&body.into_bytes()).unwrap();
         assert_eq!(parsed["batch_id"], batch_id.as_str());
         let step = serde_json::json!({ "name": "notify", "of_batch": of_batch.as_str() });
@@ -185,7 +184,7 @@ mod tests {
         }
         let events = encoder.finish();
         let delivery = Delivery { events: &events, ..sample.delivery() };
-        let body = encode(BodyForm::Highwater, &whole(delivery)).unwrap();
+        let body = encode(BodyForm::Highwater, &as_one_part(delivery)).unwrap();
         let pieces: Vec<&[u8]> = body.pieces().collect();
         assert_eq!(pieces.len(), 3);
         assert!(std::ptr::eq(pieces[1].as_ptr(), events[0].json.as_ptr()));
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_leaves_in_frames_of_a_known_length() {
+    async fn a_body_is_sent_in_frames_of_known_length() {
         let large = vec![b'x'; 2 * FRAME_BYTES_MAX + 1];
         let body = Body(vec![Bytes::new(), large.into(), Bytes::new(), Bytes::from_static(b"]}")]);
         let mut sending = Box::pin(Sending { left: bytes(body.len()), pieces: body.0.into() });
@@ -213,7 +212,8 @@ mod tests {
     fn the_same_delivery_gives_the_same_bytes() {
         let sample = Sample::new(5);
         for form in [BodyForm::Highwater, BodyForm::CloudEvents, BodyForm::Debezium] {
-            let [one, other] = [(); 2].map(|()| encode(form, &whole(sample.delivery())).unwrap());
+            let [one, other] =
+                [(); 2].map(|()| encode(form, &as_one_part(sample.delivery())).unwrap());
             assert_eq!(one, other);
         }
     }

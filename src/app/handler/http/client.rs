@@ -1,4 +1,4 @@
-//! Connections to targets.
+//! The HTTP client.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use thiserror::Error;
 
 use crate::config::Authorities;
 
-/// Limit on making a connection.
+/// Limit on establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Idle connections are closed before the usual load balancers do, at 60 seconds and more.
+/// Idle connections are closed earlier than common load balancers do (60 seconds or more).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Why an HTTP client could not be made.
+/// Why an HTTP client could not be built.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The system has no usable root certificates, as a rule.
-    #[error("make the HTTP client")]
+    /// Usually, the system has no usable root certificates.
+    #[error("build the HTTP client")]
     Make(#[source] reqwest::Error),
-    /// The certificates of authorities cannot be read.
-    #[error("read the certificates of authorities: expected PEM")]
+    /// The CA certificates cannot be read.
+    #[error("read the CA certificates: expected PEM")]
     Pem(#[source] reqwest::Error),
-    /// There are none where some were set.
-    #[error("read the certificates of authorities: there is no `-----BEGIN CERTIFICATE-----`")]
+    /// The setting contains no certificate.
+    #[error("read the CA certificates: no `-----BEGIN CERTIFICATE-----` found")]
     NoCertificate,
     /// The file with the certificates cannot be read.
-    #[error("read the certificates of authorities from `{path}`")]
+    #[error("read the CA certificates from `{path}`")]
     File {
         /// The file.
         path: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Connections to targets; cheap to clone, and meant to be shared by all pollers of a process.
+/// An HTTP client with its connections; cheap to clone, and shared by all pollers of a process.
 #[derive(Clone, Debug)]
 pub struct Client(pub(super) reqwest::Client);
 
@@ -49,7 +49,7 @@ impl Client {
         Self::make(Vec::new())
     }
 
-    /// Returns a client that also trusts what `authorities` have signed.
+    /// Returns a client that also trusts `authorities`.
     ///
     /// # Errors
     ///

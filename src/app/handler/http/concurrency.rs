@@ -1,26 +1,26 @@
-//! Concurrency: one batch as several requests at once, without changing the order of any row. Pure.
+//! Splits one batch into parallel requests, and keeps the order of the rows of each key. Pure.
 //!
-//! Events of one key go into one request, in order, so a target sees the states of a row as they came.
-//! Across requests there is no order. The batch is taken as far as every event before is taken, in
-//! whichever request it went into; what was taken beyond that comes again.
+//! Events with the same key go into one request, in order, so a target sees the states of a row in order.
+//! Requests are not ordered among each other. The batch is accepted up to the first event that any request
+//! did not accept; events after it are redelivered, even if they were accepted.
 
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
 use crate::handler::{Delivery, HandlerError};
 
-/// What one request delivers: a batch, or the events of a batch that share a request.
+/// The events of one request: a batch, or a part of one.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
-    /// The whole batch, of which only `events` are delivered.
+    /// The whole batch; only `events` are delivered.
     pub(super) batch: Delivery<'a>,
     /// Content identity of `events`.
     pub(super) id: BatchId,
     /// Oldest first; never empty.
     pub(super) events: Vec<&'a ChangeEvent>,
-    /// Where each of `events` stands in the batch.
+    /// Index of each of `events` in the batch.
     positions: Vec<usize>,
 }
 
-/// Divides a batch over at most `concurrency` requests.
+/// Splits a batch into at most `concurrency` requests.
 pub(super) fn divide(batch: Delivery<'_>, concurrency: usize) -> Vec<Part<'_>> {
     let mut positions: Vec<Vec<usize>> = vec![Vec::new(); concurrency.max(1)];
     for (position, event) in batch.events.iter().enumerate() {
@@ -28,11 +28,11 @@ pub(super) fn divide(batch: Delivery<'_>, concurrency: usize) -> Vec<Part<'_>> {
         positions.get_mut(request).into_iter().for_each(|request| request.push(position));
     }
     positions.retain(|request| !request.is_empty());
-    let is_whole = positions.len() == 1;
+    let is_single = positions.len() == 1;
     let part = |positions: Vec<usize>| {
         let events: Vec<&ChangeEvent> =
             positions.iter().filter_map(|position| batch.events.get(*position)).collect();
-        let id = if is_whole { batch.batch_id.clone() } else { part_id(&batch, &events) };
+        let id = if is_single { batch.batch_id.clone() } else { part_id(&batch, &events) };
         Part { batch, id, events, positions }
     };
     positions.into_iter().map(part).collect()
@@ -40,31 +40,32 @@ pub(super) fn divide(batch: Delivery<'_>, concurrency: usize) -> Vec<Part<'_>> {
 
 /// Returns a batch as one part.
 #[cfg(test)]
-pub(super) fn whole(batch: Delivery<'_>) -> Part<'_> {
+pub(super) fn as_one_part(batch: Delivery<'_>) -> Part<'_> {
     divide(batch, 1).pop().unwrap()
 }
 
-/// Returns what became of a batch whose parts ended in `results`.
+/// Combines the results of the parts into the result of the batch.
 pub(super) fn combine(
     parts: &[Part<'_>],
     results: Vec<Result<(), HandlerError>>,
 ) -> Result<(), HandlerError> {
     let failed = parts.iter().zip(results).filter_map(|(part, result)| {
         let error = result.err()?;
-        let taken = if let HandlerError::Partial { accepted, .. } = &error { *accepted } else { 0 };
-        Some((part.positions.get(taken).copied().unwrap_or_default(), error))
+        let accepted =
+            if let HandlerError::Partial { accepted, .. } = &error { *accepted } else { 0 };
+        Some((part.positions.get(accepted).copied().unwrap_or_default(), error))
     });
     let mut failed: Vec<(usize, HandlerError)> = failed.collect();
-    // First what stops more than this batch, then what stands first in it.
+    // Errors that affect more than this batch come first, then errors in batch order.
     failed.sort_by_key(|(position, error)| (rank(error), *position));
     let accepted = failed.iter().map(|(position, _)| *position).min();
-    let patience = failed.iter().filter_map(|(_, error)| error.retry_after()).max();
+    let longest_wait = failed.iter().filter_map(|(_, error)| error.retry_after()).max();
     let (Some((_, error)), Some(accepted)) = (failed.into_iter().next(), accepted) else {
         return Ok(());
     };
     Err(match error {
         HandlerError::Throttled { reason, .. } => {
-            HandlerError::Throttled { reason, retry_after: patience }
+            HandlerError::Throttled { reason, retry_after: longest_wait }
         }
         HandlerError::Retryable(reason)
         | HandlerError::Rejected(reason)
@@ -84,12 +85,13 @@ pub(super) fn combine(
     })
 }
 
-// FNV-1a, which is short and spreads short keys well enough.
+// FNV-1a: simple, and distributes short keys well enough.
 // <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Returns the request of an event's key. The same in every process, so that a retry divides as before.
+/// Returns the request for an event's key. It is the same in every process, so that a retry splits the batch
+/// in the same way.
 fn request_of(event: &ChangeEvent, concurrency: usize) -> usize {
     if concurrency == 1 {
         return 0;
@@ -102,7 +104,7 @@ fn request_of(event: &ChangeEvent, concurrency: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// A part has an id of its own, since the same id must mean the same bytes.
+/// A part has its own id, since the same id must mean the same bytes.
 fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
     let digest = Digested::of(events.iter().copied());
     let Some(last) = events.last() else { return batch.batch_id.clone() };
@@ -117,7 +119,7 @@ fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
     batch.step.map_or_else(|| id.clone(), |step| id.of_step(step.name))
 }
 
-/// Orders errors by how much they stop: the poller, then all of its requests, then some rows.
+/// Orders errors by scope: the poller, then all of its requests, then some rows.
 fn rank(error: &HandlerError) -> u8 {
     match error {
         HandlerError::Fenced(_) => 0,
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_spread_over_all_requests() {
+    fn keys_are_distributed_over_all_requests() {
         let sample = Sample::new(1000);
         let parts = divide(sample.delivery(), 8);
         assert_eq!(parts.len(), 8);
@@ -184,22 +186,22 @@ mod tests {
             prop_assert!(seen.into_iter().eq(0..keys.len()));
         }
 
-        /// `taken` says of each request how many of its events were taken.
+        /// `accepted_of` is the number of accepted events of each request.
         #[test]
-        fn only_what_all_requests_took_before_is_accepted(
+        fn events_after_the_first_failure_of_any_request_are_not_accepted(
             keys in prop::collection::vec(0_u64..6, 1..60),
             concurrency in 1_usize..9,
-            taken in prop::collection::vec(0_usize..20, 9),
+            accepted_of in prop::collection::vec(0_usize..20, 9),
         ) {
             let sample = Sample::of_keys(&keys);
             let parts = divide(sample.delivery(), concurrency);
-            let mut untaken = Vec::new();
-            let results = parts.iter().zip(&taken).map(|(part, taken)| {
-                untaken.extend(part.positions.iter().skip(*taken));
-                match *taken {
+            let mut failed = Vec::new();
+            let results = parts.iter().zip(&accepted_of).map(|(part, accepted)| {
+                failed.extend(part.positions.iter().skip(*accepted));
+                match *accepted {
                     0 => Err(HandlerError::Retryable(String::new())),
-                    taken if taken < part.events.len() => {
-                        Err(HandlerError::Partial { accepted: taken, reason: String::new() })
+                    accepted if accepted < part.events.len() => {
+                        Err(HandlerError::Partial { accepted, reason: String::new() })
                     }
                     _ => Ok(()),
                 }
@@ -210,12 +212,12 @@ mod tests {
                 Err(HandlerError::Partial { accepted, .. }) => accepted,
                 Err(_) => 0,
             };
-            prop_assert_eq!(accepted, untaken.into_iter().min().unwrap_or(keys.len()));
+            prop_assert_eq!(accepted, failed.into_iter().min().unwrap_or(keys.len()));
         }
     }
 
     #[test]
-    fn parts_have_ids_of_their_own_that_follow_from_their_bytes() {
+    fn parts_have_ids_derived_from_their_bytes() {
         let (one, other) = (Sample::of_keys(&[0, 1, 2, 3]), Sample::of_keys(&[0, 1, 2, 3, 4]));
         let ids = |sample: &Sample| {
             divide(sample.delivery(), 2).iter().map(|part| part.id.clone()).collect::<Vec<_>>()
@@ -223,16 +225,19 @@ mod tests {
         assert_eq!(ids(&one), ids(&one));
         assert_ne!(ids(&one)[0], ids(&one)[1]);
         assert!(!ids(&one).contains(&one.batch_id));
-        // The added event changes the request that it is in, and no other.
+        // The added event changes only the request that contains it.
         let same = ids(&one).iter().zip(&ids(&other)).filter(|(one, other)| one == other).count();
         assert_eq!(same, 1);
         let step = Some(ChainStep { name: "notify", of_batch: &one.batch_id });
         let of_step = divide(Delivery { step, ..one.delivery() }, 2);
-        assert!(of_step.iter().all(|part| !ids(&one).contains(&part.id)), "nor a step's");
+        assert!(
+            of_step.iter().all(|part| !ids(&one).contains(&part.id)),
+            "the parts of a step have other ids"
+        );
     }
 
     #[test]
-    fn what_stops_more_goes_before_what_stops_less() {
+    fn errors_with_a_wider_scope_take_precedence() {
         let sample = Sample::of_keys(&[0, 1, 2, 3, 4, 5, 6, 7]);
         let parts = divide(sample.delivery(), 3);
         assert_eq!(parts.len(), 3);

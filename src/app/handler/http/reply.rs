@@ -1,4 +1,4 @@
-//! What a reply means. Pure.
+//! Meaning of a reply. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::handler::HandlerError;
 use crate::redaction;
 use crate::state::{Fence, FencingToken, Generation, StaleWrite};
 
-/// Longest part of a reply's body that an error repeats.
+/// Longest part of a reply's body that is quoted in an error.
 const EXCERPT_CHARS_MAX: usize = 200;
 
-/// Where a request went, as far as that may be said.
+/// The target of a request, without secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The URL without user and query.
     pub(super) shown: String,
-    /// Whether an HTML page counts as an answer.
+    /// Whether an HTML page counts as success.
     pub(super) accepts_html: bool,
 }
 
-/// A reply as it came in.
+/// A received reply.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) status: u16,
@@ -35,15 +35,15 @@ pub(super) struct Received {
     pub(super) location: Option<String>,
     pub(super) content_type: Option<String>,
     pub(super) body: Vec<u8>,
-    /// Why the body is not whole, where it is not.
+    /// Why the body is incomplete, if it is.
     pub(super) cut: Option<String>,
 }
 
-/// The shape of a reply that takes a part of a batch, as AWS Lambda knows it.
+/// A reply that accepts a part of a batch, in the format of AWS Lambda.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>
 #[derive(Deserialize)]
 struct Partial {
-    /// `None` where the object has no such member; it may be `null`.
+    /// `None` if the object has no such member; the member may be `null`.
     #[serde(rename = "batchItemFailures", default, deserialize_with = "member")]
     failures: Option<Failures>,
 }
@@ -61,22 +61,22 @@ struct Failure {
     id: Option<String>,
 }
 
-/// The shape of a 409 of a receiver that has accepted a newer grant.
+/// The body of a 409 from a receiver that has accepted a newer grant.
 #[derive(Deserialize)]
 struct Fenced {
     fence: AcceptedGrant,
 }
 
-/// A grant, by the names that a delivery has for it.
+/// A grant, with the field names of a delivery.
 #[derive(Deserialize)]
 struct AcceptedGrant {
     generation: Generation,
     fencing_token: FencingToken,
 }
 
-/// Decides what a reply to a delivery of `events` under `grant` means.
+/// Interprets the reply to a delivery of `events` under `grant`.
 ///
-/// `now` stands in for the target's clock where a date comes without one.
+/// `now` replaces the target's clock if the reply has no `Date`.
 pub(super) fn judge(
     target: &Target,
     received: &Received,
@@ -95,23 +95,24 @@ pub(super) fn judge(
         401 | 403 | 404 => Err(HandlerError::Misconfigured(reason())),
         410 => Err(HandlerError::Gone(reason())),
         413 => Err(HandlerError::TooLarge(reason())),
-        429 => {
-            Err(HandlerError::Throttled { reason: reason(), retry_after: received.patience(now) })
-        }
+        429 => Err(HandlerError::Throttled {
+            reason: reason(),
+            retry_after: received.requested_delay(now),
+        }),
         409 => Err(stale_write(received, grant)
             .map_or_else(|| HandlerError::Retryable(reason()), HandlerError::Fenced)),
         400 | 422 => Err(HandlerError::Rejected(reason())),
-        503 => match received.patience(now) {
+        503 => match received.requested_delay(now) {
             None => Err(HandlerError::Retryable(reason())),
             retry_after => Err(HandlerError::Throttled { reason: reason(), retry_after }),
         },
-        // 408 and 5xx; and 4xx that a gateway before the target may give, whatever the rows are.
+        // 408 and 5xx; and other 4xx, which a gateway may return regardless of the rows.
         _ => Err(HandlerError::Retryable(reason())),
     }
 }
 
-/// Returns how a receiver refused `grant`, where it names a higher one. Any other 409 says nothing of grants:
-/// a gateway before the target may give it.
+/// Returns the refusal of `grant` if the reply names a higher one. Any other 409 has no such meaning: a
+/// gateway may return it.
 fn stale_write(received: &Received, grant: Fence) -> Option<StaleWrite> {
     if received.cut.is_some() {
         return None;
@@ -126,7 +127,7 @@ fn judge_success(
     received: &Received,
     events: &[&ChangeEvent],
 ) -> Result<(), HandlerError> {
-    let again = |why: &str| {
+    let retryable = |why: &str| {
         HandlerError::Retryable(redaction::redacted(format!(
             "{}, but {why}",
             target.said(received)
@@ -135,24 +136,24 @@ fn judge_success(
     if !target.accepts_html && received.is_html_page() {
         let page = redaction::excerpt(received.first_line(), EXCERPT_CHARS_MAX);
         return Err(HandlerError::Misconfigured(format!(
-            "{} with a web page, so something other than the receiver may have answered; the page starts with \
-             `{page}`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver answers so",
+            "{} with a web page, so this may not be the receiver; the page starts with \
+             `{page}`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver replies with HTML",
             target.said(received)
         )));
     }
     if let Some(cut) = &received.cut {
-        return Err(again(cut));
+        return Err(retryable(cut));
     }
     let failures = match serde_json::from_slice::<Partial>(&received.body) {
         Ok(Partial { failures: Some(Failures(failures)) }) => failures.unwrap_or_default(),
         Ok(Partial { failures: None }) if mentions_failures(&received.body) => {
-            return Err(again(
-                "its `batchItemFailures` is not a member of the answer itself, or is written otherwise",
+            return Err(retryable(
+                "its `batchItemFailures` is not a top-level field spelled exactly so",
             ));
         }
-        // What is not our JSON says nothing, unless it meant to.
+        // A body that is not our JSON is ignored, unless it mentions failures.
         Err(error) if mentions_failures(&received.body) => {
-            return Err(again(&format!("its `batchItemFailures` cannot be read: {error}")));
+            return Err(retryable(&format!("its `batchItemFailures` cannot be read: {error}")));
         }
         Ok(Partial { failures: None }) | Err(_) => return Ok(()),
     };
@@ -175,7 +176,7 @@ fn judge_success(
             );
             Err(HandlerError::Partial { accepted, reason })
         }
-        None => Err(again("its `batchItemFailures` names an event that is not in the batch")),
+        None => Err(retryable("its `batchItemFailures` names an event that is not in the batch")),
     }
 }
 
@@ -188,7 +189,7 @@ impl Target {
         format!("{} answered {}", self.shown, received.status)
     }
 
-    /// Returns what a target that did not take the batch said about it.
+    /// Returns the reason that a target gave for not accepting the batch.
     fn reason(&self, received: &Received) -> String {
         let excerpt = redaction::excerpt(&received.body, EXCERPT_CHARS_MAX);
         if excerpt.is_empty() {
@@ -199,8 +200,8 @@ impl Target {
 }
 
 impl Received {
-    /// Whether this is a page for a browser, such as a login page or a placeholder of a host: it answers 200 to
-    /// everything.
+    /// Whether this is a page for a browser, such as a login page or a hosting placeholder. These return 200
+    /// for every request.
     fn is_html_page(&self) -> bool {
         let content_type = self.content_type.as_deref().unwrap_or_default();
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
@@ -211,27 +212,27 @@ impl Received {
         self.text().split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default()
     }
 
-    /// Returns the body without a byte order mark and spaces in front.
+    /// Returns the body without a leading byte order mark and spaces.
     fn text(&self) -> &[u8] {
         let body = self.body.as_slice();
         body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body).trim_ascii_start()
     }
 
-    /// Returns how long the target asks to be left alone.
+    /// Returns the delay that the target asks for.
     /// <https://www.rfc-editor.org/rfc/rfc9110#name-retry-after>
-    fn patience(&self, now: OffsetDateTime) -> Option<Duration> {
+    fn requested_delay(&self, now: OffsetDateTime) -> Option<Duration> {
         let text = self.retry_after.as_deref()?.trim();
         if let Ok(seconds) = text.parse() {
             return Some(Duration::from_secs(seconds));
         }
         let until = http_date(text)?;
-        // The target's own clock, so that ours need not agree with it.
+        // Use the target's own clock, so that ours need not agree with it.
         let from = self.date.as_deref().and_then(http_date).unwrap_or(now);
         Some(Duration::try_from(until - from).unwrap_or_default())
     }
 }
 
-/// Reads the form of date that HTTP sends, `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses an HTTP date, `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(text: &str) -> Option<OffsetDateTime> {
     let form = format_description!(
         "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
@@ -239,14 +240,14 @@ fn http_date(text: &str) -> Option<OffsetDateTime> {
     PrimitiveDateTime::parse(text, form).ok().map(PrimitiveDateTime::assume_utc)
 }
 
-/// Whether a body speaks of single failures, in JSON or in what was to be JSON: as a name in quotes that
-/// are not part of a text, in whatever case.
+/// Whether a body contains the name of the failure list in quotes, in any case, even in invalid JSON. Escaped
+/// quotes inside a string do not count.
 fn mentions_failures(body: &[u8]) -> bool {
     let word = b"\"batchItemFailures\"";
     body.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word))
 }
 
-/// Returns where a `Location` leads, for an error; its path may be secret.
+/// Describes a `Location` for an error, without its path, which may be secret.
 fn host_of(location: &str) -> String {
     let url = Url::parse(location).ok();
     let host = url.as_ref().and_then(Url::host_str).map(|host| format!(" to host `{host}`"));
@@ -303,7 +304,7 @@ mod tests {
             ("ok", [200, 201, 202, 204, 207, 299].as_slice()),
             ("misconfigured", &[300, 301, 302, 304, 307, 308, 401, 403, 404]),
             ("rejected", &[400, 422]),
-            // A gateway before the target may answer these, whatever the rows are.
+            // A gateway may return these regardless of the rows.
             (
                 "retryable",
                 &[
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_that_names_a_higher_grant_is_a_fence_and_any_other_is_not() {
+    fn only_a_conflict_that_names_a_higher_grant_is_a_fence() {
         let fence = |generation: u64, token: u64| {
             serde_json::json!({
                 "error": "a newer lease has written",
@@ -351,12 +352,12 @@ mod tests {
         }
         let cut = Received { cut: Some("cut".to_owned()), ..reply(409, &fence(8, 1)) };
         assert_eq!(name_of(&judge_reply(&cut)), "retryable");
-        // Only that status: a 200 has taken the rows, whatever it says.
+        // Only with that status: a 200 has accepted the rows, whatever its body says.
         assert_eq!(name_of(&judge_reply(&reply(200, &fence(8, 1)))), "ok");
     }
 
     #[test]
-    fn a_target_is_granted_the_patience_it_asks_for() {
+    fn retry_after_is_honored() {
         for (asked, date, meaning) in [
             ("0", None, "throttled Some(0ns)"),
             (" 120 ", None, "throttled Some(120s)"),
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_taken_up_to_the_first_failure() {
+    fn a_batch_is_accepted_up_to_the_first_failure() {
         let ids: Vec<String> =
             Sample::new(3).events.iter().map(|event| event.id.to_string()).collect();
         let item = |id: &str| format!(r#"{{"itemIdentifier":"{id}","more":1}}"#);
@@ -412,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn a_web_page_is_no_answer() {
+    fn a_web_page_is_not_a_success() {
         for (content_type, body, meaning) in [
             ("text/html", "<html>", "misconfigured"),
             ("Text/HTML; charset=utf-8", "\u{feff}\r\n <!DOCTYPE html>", "misconfigured"),
             ("text/html", r#"<p>{"batchItemFailures":[]}"#, "misconfigured"),
-            // Frameworks that call every text HTML.
+            // Some frameworks label every text as HTML.
             ("text/html", "OK", "ok"),
             ("text/html", "", "ok"),
             ("text/html", r#"{"batchItemFailures":[]}"#, "ok"),
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_that_is_cut_short_is_none() {
+    fn a_success_that_is_cut_short_is_retryable() {
         let cut = Some("the reply is cut short".to_owned());
         let received = Received { cut: cut.clone(), ..reply(200, "{}") };
         assert_eq!(name_of(&judge_reply(&received)), "retryable");
@@ -447,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_and_what_and_no_secret() {
+    fn errors_name_target_and_cause_without_secrets() {
         redaction::hold(["hunter22", "s3cret/s3cret"]);
         let long = "x".repeat(300);
         let mut texts = String::new();
@@ -478,7 +479,7 @@ mod tests {
             https://example.org/hook answered 301, a redirect within the same host, which is not followed
             https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch
             https://example.org/hook answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
-            https://example.org/hook answered 200 with a web page, so something other than the receiver may have answered; the page starts with `<!DOCTYPE html><title>[redacted]</title>`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver answers so
+            https://example.org/hook answered 200 with a web page, so this may not be the receiver; the page starts with `<!DOCTYPE html><title>[redacted]</title>`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver replies with HTML
         "]].assert_eq(&texts);
     }
 }

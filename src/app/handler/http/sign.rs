@@ -1,4 +1,4 @@
-//! Signatures as Standard Webhooks has them. Pure.
+//! Signatures by the Standard Webhooks specification. Pure.
 //!
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 
@@ -12,10 +12,10 @@ use sha2::Sha256;
 
 use super::body::Body;
 
-/// Signs requests, with several keys while they are being changed.
+/// Signs requests, with several keys during a key rotation.
 ///
-/// A receiver takes a request if one of its signatures is good, so the order of a change is: add the
-/// new key here, let receivers know it, take the old one out here.
+/// A receiver accepts a request if one of its signatures is valid. To rotate keys, add the new key here,
+/// deploy it to the receivers, then remove the old one here.
 #[derive(Clone)]
 pub(super) struct Signer(Vec<SecretSlice<u8>>);
 
@@ -29,9 +29,9 @@ impl Signer {
         !self.0.is_empty()
     }
 
-    /// Returns the value of `webhook-signature`; `None` where there is no key.
+    /// Returns the value of `webhook-signature`; `None` if there is no key.
     ///
-    /// `timestamp` is in unix seconds, `body` what the receiver parses: before it is compressed.
+    /// `timestamp` is in Unix seconds, and `body` is the body before compression.
     pub(super) fn sign(&self, id: &str, timestamp: i64, body: &Body) -> Option<String> {
         let head = format!("{id}.{timestamp}.");
         let signatures = self.0.iter().map(|key| {
@@ -65,7 +65,7 @@ mod tests {
         text.as_bytes().to_vec().into()
     }
 
-    /// The example that the specification's own libraries are tested with.
+    /// The example from the tests of the specification's own libraries.
     /// <https://github.com/standard-webhooks/standard-webhooks/tree/main/libraries>
     #[test]
     fn the_published_example_has_the_published_signature() {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_gives_a_signature_and_none_gives_none() {
+    fn each_key_gives_one_signature() {
         let (one, other) =
             ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "T0xEX2h1bnRlcjJodW50ZXIyaHVudGVyMg==");
         let both = signer(&[one, other]).sign("id", 1, &body("{}")).unwrap();

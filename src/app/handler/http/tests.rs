@@ -1,4 +1,4 @@
-//! The handler against real sockets on this machine.
+//! Tests of the handler over local sockets.
 
 mod auth;
 mod bad_input;
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::handler::testing::Sample;
 
-/// Replies in order, the last one for ever, and what came in.
+/// Sends its replies in order, the last one repeatedly, and records the requests.
 #[derive(Default)]
 struct Receiver {
     replies: Mutex<VecDeque<Reply>>,
@@ -88,7 +88,7 @@ fn handler(url: &str, tries_max: u32) -> Http {
 }
 
 fn plain_body(sample: &Sample) -> Vec<u8> {
-    body::encode(BodyForm::Highwater, &super::concurrency::whole(sample.delivery()))
+    body::encode(BodyForm::Highwater, &super::concurrency::as_one_part(sample.delivery()))
         .unwrap()
         .into_bytes()
 }
@@ -146,7 +146,7 @@ async fn a_request_is_as_the_contract_says() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_says_so_and_unpacks_to_the_plain_one() {
+async fn a_compressed_body_decompresses_to_the_plain_one() {
     let (receiver, url) = Receiver::start(&[status(204)]).await;
     let sample = Sample::new(100);
     let handler = handler_of(&HttpConfig { gzip: true, ..config(&url, 1) });
@@ -172,7 +172,7 @@ async fn deliveries_share_one_connection() {
 }
 
 #[tokio::test]
-async fn tries_are_byte_for_byte_the_same_and_bounded() {
+async fn tries_are_identical_and_bounded() {
     let (receiver, url) = Receiver::start(&[status(500)]).await;
     let error = deliver(&url, 3).await.unwrap_err();
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
@@ -183,7 +183,7 @@ async fn tries_are_byte_for_byte_the_same_and_bounded() {
 }
 
 #[tokio::test]
-async fn only_what_is_worth_it_is_tried_again() {
+async fn only_retryable_replies_are_retried() {
     for (reply, requests) in [
         (status(200), 1),
         (status(400), 1),
@@ -210,7 +210,7 @@ async fn a_later_try_can_succeed() {
 }
 
 #[tokio::test]
-async fn a_part_of_a_batch_can_be_taken() {
+async fn a_batch_can_be_accepted_in_part() {
     let id = Sample::new(3).events[1].id.to_string();
     let body = format!(r#"{{"batchItemFailures":[{{"itemIdentifier":"{id}"}}]}}"#);
     let (receiver, url) = Receiver::start(&[Reply(207, &[], body)]).await;

@@ -11,7 +11,7 @@ use super::TRACEPARENT;
 use crate::handler::HandlerError;
 use crate::trace;
 
-/// Returns the span of a try. Of the address it tells the host only: the rest may hold a secret.
+/// Returns the span of a try. It contains only the host of the address: the rest may contain a secret.
 pub(super) fn span(url: &Url, tries: u32) -> Span {
     trace::span!(
         "POST",
@@ -25,18 +25,18 @@ pub(super) fn span(url: &Url, tries: u32) -> Span {
     )
 }
 
-/// Returns the header that makes `span` the parent of what the receiver does.
+/// Returns the header that makes `span` the parent of the receiver's spans.
 pub(super) fn header(span: &Span) -> Option<(HeaderName, HeaderValue)> {
     let context = trace::context_of(span)?.to_string();
     Some((TRACEPARENT, HeaderValue::try_from(context).ok()?))
 }
 
-/// Notes the status on the span that is entered.
+/// Records the status on the current span.
 pub(super) fn note_status(status: StatusCode) {
     Span::current().record("http.response.status_code", i64::from(status.as_u16()));
 }
 
-/// Notes on a span why its request was in vain.
+/// Records on a span why its request failed.
 pub(super) fn note_result(span: &Span, result: &Result<(), HandlerError>) {
     if let Err(error) = result {
         span.record("error.type", error.name());
@@ -54,7 +54,7 @@ mod tests {
     use crate::trace::{Collected, Sampler, SpanLayer};
 
     #[test]
-    fn of_an_address_only_the_host_is_told() {
+    fn a_span_contains_only_the_host_of_an_address() {
         let collected = Arc::new(Collected::default());
         let layer = SpanLayer {
             spans: Some(Arc::clone(&collected)),

@@ -15,14 +15,14 @@ struct CloudEvent<'a> {
     source: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The key, as JSON in a string: which row of the source it is.
+    /// The key of the row, as JSON in a string.
     subject: String,
     datacontenttype: &'static str,
     data: &'a RawValue,
 }
 
 pub(super) fn encode(part: &Part<'_>) -> Result<Vec<u8>, serde_json::Error> {
-    // Names of pollers are plain words, so this is a URN as it stands.
+    // Poller names need no escaping in a URN.
     let source = format!("urn:highwater:{}", part.batch.source.poller);
     super::array(part, |body, event| {
         let event = CloudEvent {
@@ -46,13 +46,13 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::handler::http::concurrency::whole;
+    use crate::handler::http::concurrency::as_one_part;
     use crate::handler::testing::Sample;
 
     #[test]
-    fn each_event_is_wrapped_as_it_is() {
+    fn events_are_wrapped_unchanged() {
         let sample = Sample::new(2);
-        let body = String::from_utf8(encode(&whole(sample.delivery())).unwrap()).unwrap();
+        let body = String::from_utf8(encode(&as_one_part(sample.delivery())).unwrap()).unwrap();
         let first = &sample.events[0];
         let shown =
             body.replace(first.json.as_str(), "{…}").replace(sample.events[1].json.as_str(), "{…}");

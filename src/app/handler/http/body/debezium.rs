@@ -1,8 +1,8 @@
 //! An array of Debezium change events without schemas.
 //!
-//! Upserts are told as `r`, a row that was read: a poller does not know whether it was inserted or
-//! updated, and `u` would promise a state before, which it does not know either. The `before` of a
-//! delete holds the key alone. There is no `ts_ms`: the same rows must give the same bytes.
+//! Upserts have the operation `r`, a row that was read: a poller does not know whether the row was inserted
+//! or updated, and `u` would require the previous state, which is not known either. The `before` of a
+//! delete contains only the key. There is no `ts_ms`, because the same rows must give the same bytes.
 //!
 //! <https://debezium.io/documentation/reference/stable/connectors/sqlserver.html#sqlserver-create-events>
 
@@ -13,7 +13,7 @@ use crate::cursor::KeyValues;
 use crate::event::Operation;
 use crate::handler::http::concurrency::Part;
 
-/// The part of an event's JSON that is passed on.
+/// The part of an event's JSON that is used.
 #[derive(Deserialize)]
 struct Encoded<'a> {
     #[serde(borrow)]
@@ -67,15 +67,15 @@ mod tests {
 
     use super::*;
     use crate::event::ChangeEvent;
-    use crate::handler::http::concurrency::whole;
+    use crate::handler::http::concurrency::as_one_part;
     use crate::handler::testing::Sample;
 
     #[test]
-    fn an_upsert_is_a_row_that_was_read_and_a_delete_has_the_key_before_it() {
+    fn an_upsert_is_a_read_and_a_delete_has_the_key_as_before() {
         let mut sample = Sample::new(2);
         let cursor = sample.events[1].cursor.clone();
         sample.events[1] = ChangeEvent::encode(&sample.source, Operation::Delete, cursor, &[]);
-        let mut body = String::from_utf8(encode(&whole(sample.delivery())).unwrap()).unwrap();
+        let mut body = String::from_utf8(encode(&as_one_part(sample.delivery())).unwrap()).unwrap();
         for event in &sample.events {
             body = body.replace(event.id.as_str(), "<id>");
         }

@@ -1,4 +1,4 @@
-//! What proves a request, and that it is never told.
+//! Authentication of requests, and that no secret appears in errors.
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
 
@@ -63,7 +63,7 @@ async fn a_key_goes_into_its_header_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn each_try_carries_a_token_that_is_good_then() {
+async fn each_try_uses_a_current_token() {
     hold_token("s3cret-1");
     let echo = "Bearer s3cret-1 expired".to_owned();
     let (receiver, url) = Receiver::start(&[status(500), Reply(401, &[], echo)]).await;
@@ -75,7 +75,7 @@ async fn each_try_carries_a_token_that_is_good_then() {
     let sent: Vec<&HeaderValue> =
         requests.iter().map(|(headers, _)| &headers["authorization"]).collect();
     assert_eq!(sent, ["Bearer s3cret-0", "Bearer s3cret-1"]);
-    // The next token is refused: nothing is sent, and the target is not to blame.
+    // The next token request fails: nothing is sent, and the target is not blamed.
     let error = handler.handle(Sample::new(1).delivery()).await.unwrap_err();
     assert!(matches!(error, HandlerError::Misconfigured(_)), "{error:?}");
     assert!(error.to_string().starts_with("get a token for audience `api://orders/`: "), "{error}");
@@ -86,7 +86,7 @@ async fn each_try_carries_a_token_that_is_good_then() {
 async fn without_a_token_nothing_is_sent() {
     let (receiver, url) = Receiver::start(&[status(200)]).await;
     let error = with(identity(), &url).handle(Sample::new(1).delivery()).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no identity to get a token from");
+    assert_eq!(error.to_string(), "no identity to get a token from");
     let url = url.replace("hook", "slow");
     let silent = Tokens::of(Arc::new(Identity::default()), "api://others");
     let handler = with(identity(), &url).with_tokens(silent);

@@ -1,6 +1,6 @@
-//! Endpoints that do what they should not: each has one outcome, and costs little memory.
+//! Misbehaving endpoints: each has one outcome and costs little memory.
 //!
-//! `docs/reference/http-handler.md` lists them; each line there names one of these tests.
+//! `docs/reference/http-handler.md` lists them with the names of these tests.
 
 use super::*;
 use highwater_test_support::raw::{Act, Raw, SOCKET_BYTES};
@@ -10,7 +10,7 @@ async fn serve(act: Act) -> (Arc<Raw>, String) {
     (raw, format!("{origin}/hook?code=s3cret"))
 }
 
-/// Delivers to a server that does `act`, and expects a failure that says `text`.
+/// Delivers to a server that does `act`, and expects a failure that contains `text`.
 async fn fails(act: Act, text: &str) -> HandlerError {
     let (_, url) = serve(act).await;
     let error = deliver(&url, 1).await.unwrap_err();
@@ -18,24 +18,24 @@ async fn fails(act: Act, text: &str) -> HandlerError {
     error
 }
 
-/// The same, for failures that are worth another attempt.
+/// The same, for a retryable failure.
 async fn is_retryable(act: Act, text: &str) {
     let error = fails(act, text).await;
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
 }
 
-/// A flood must end long before it is over.
+/// Delivers to a server that sends without end, and expects that the connection is closed early.
 async fn is_bounded(head: &'static [u8], again: &'static [u8], text: &str) {
     let (raw, url) = serve(Act::Flood(head, again)).await;
     let error = deliver(&url, 1).await.unwrap_err();
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
     assert!(error.to_string().contains(text) && error.to_string().len() < 1000, "{error}");
     let sent = raw.sent.load(Ordering::Relaxed);
-    assert!(sent < REPLY_BYTES_MAX + SOCKET_BYTES, "the server got rid of {sent} bytes");
+    assert!(sent < REPLY_BYTES_MAX + SOCKET_BYTES, "the server sent {sent} bytes");
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn connections_are_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
     drop(listener);
@@ -45,14 +45,14 @@ async fn nobody_listens() {
 }
 
 #[tokio::test]
-async fn an_answer_is_not_http() {
+async fn the_reply_is_not_http() {
     is_retryable(Act::Say(b"SSH-2.0-OpenSSH\r\n"), "error sending request").await;
     is_retryable(Act::Say(b"\0\xff\xfe\x16\x03\x01"), "error sending request").await;
     is_retryable(Act::Say(b"HTTP/1.1 OK OK\r\n\r\n"), "error sending request").await;
 }
 
 #[tokio::test]
-async fn an_answer_breaks_off() {
+async fn the_reply_is_cut_short() {
     for (answer, text) in [
         (&b""[..], "error sending request"),
         (b"HTTP/1.1 200", "error sending request"),
@@ -70,7 +70,7 @@ async fn the_connection_is_reset() {
 }
 
 #[tokio::test]
-async fn no_answer_comes() {
+async fn no_reply_arrives() {
     let (raw, url) = serve(Act::Stall(b"")).await;
     let error = deliver(&url.replace("hook", "slow"), 2).await.unwrap_err();
     assert!(matches!(error, HandlerError::Retryable(_)), "{error:?}");
@@ -79,7 +79,7 @@ async fn no_answer_comes() {
 }
 
 #[tokio::test]
-async fn an_answer_stands_still_half_way() {
+async fn the_reply_stalls_halfway() {
     let start = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"batchItem";
     let (_, url) = serve(Act::Stall(start)).await;
     let error = deliver(&url.replace("hook", "slow"), 1).await.unwrap_err();
@@ -99,7 +99,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_success_is_longer_than_is_read() {
+async fn a_success_exceeds_the_read_limit() {
     let (_, url) = Receiver::start(&[Reply(200, &[], " ".repeat(REPLY_BYTES_MAX))]).await;
     deliver(&url, 1).await.unwrap();
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n";
@@ -107,7 +107,7 @@ async fn a_success_is_longer_than_is_read() {
 }
 
 #[tokio::test]
-async fn a_failure_is_longer_than_is_read() {
+async fn a_failure_exceeds_the_read_limit() {
     let head = b"HTTP/1.1 500 Oops\r\ncontent-length: 104857600\r\n\r\n";
     is_bounded(head, &[b'x'; 16_384], "answered 500: xxx").await;
 }
@@ -132,7 +132,7 @@ async fn failures_name_an_event_that_was_not_sent() {
 }
 
 #[tokio::test]
-async fn failures_cannot_be_read() {
+async fn failures_are_invalid() {
     for body in [
         r#"{"batchItemFailures":"all"}"#.to_owned(),
         r#"{"batchItemFailures":[{"itemIdentifier":7}]}"#.to_owned(),
@@ -148,7 +148,7 @@ async fn failures_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn a_web_page_answers() {
+async fn the_reply_is_a_web_page() {
     const HTML: &[(&str, &str)] = &[("content-type", "text/html; charset=utf-8")];
     let page = Reply(200, HTML, "<!DOCTYPE html>\n<title>Your site is ready</title>".to_owned());
     let (receiver, url) = Receiver::start(&[page]).await;
@@ -161,7 +161,7 @@ async fn a_web_page_answers() {
 }
 
 #[tokio::test]
-async fn a_pause_is_asked_for_of_years_or_in_no_known_form() {
+async fn retry_after_is_huge_or_invalid() {
     const YEARS: Reply = Reply(429, &[("retry-after", "99999999999999")], String::new());
     const CENTURIES: Reply = Reply(
         429,
@@ -172,7 +172,7 @@ async fn a_pause_is_asked_for_of_years_or_in_no_known_form() {
         String::new(),
     );
     const UNKNOWN: Reply = Reply(429, &[("retry-after", "-5")], String::new());
-    // The engine bounds it, by a setting.
+    // The engine limits it by a setting.
     let years = Some(Duration::from_secs(99_999_999_999_999));
     // 400 years have 146,097 days.
     let centuries = Some(Duration::from_secs(146_097 * 24 * 60 * 60));

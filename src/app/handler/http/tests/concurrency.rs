@@ -4,7 +4,7 @@ use tokio::sync::Barrier;
 
 use super::*;
 
-/// Answers once `at_once` requests are waiting, and refuses the events in `refused`.
+/// Replies when `at_once` requests are waiting, and refuses the events in `refused`.
 async fn start(at_once: usize, refused: &[&str]) -> (Arc<Mutex<Vec<serde_json::Value>>>, String) {
     let seen: Arc<Mutex<Vec<serde_json::Value>>> = Arc::default();
     let barrier = Arc::new(Barrier::new(at_once));
@@ -42,7 +42,7 @@ fn with_concurrency(concurrency: usize, url: &str) -> Http {
 }
 
 #[tokio::test]
-async fn requests_are_sent_at_once_and_a_key_stays_in_one_of_them() {
+async fn requests_are_parallel_and_a_key_stays_in_one_of_them() {
     // Keys 0 to 5, three states of each.
     let keys: Vec<u64> = (0..18).map(|n| n % 6).collect();
     let sample = Sample::of_keys(&keys);
@@ -69,7 +69,7 @@ async fn requests_are_sent_at_once_and_a_key_stays_in_one_of_them() {
 }
 
 #[tokio::test]
-async fn the_batch_is_taken_as_far_as_every_row_before_was() {
+async fn the_batch_is_accepted_up_to_the_first_failed_row() {
     let keys: Vec<u64> = (0..18).map(|n| n % 6).collect();
     let sample = Sample::of_keys(&keys);
     for refused in [0, 7, 17] {

@@ -1,4 +1,4 @@
-//! Targets whose certificates an authority of one's own has signed.
+//! Targets with certificates from a private certificate authority.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio_rustls::TlsAcceptor;
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::*;
 use crate::config::Authorities;
 
-/// Starts a server of its own authority; returns its URL and the authority's certificate.
+/// Starts a server with its own certificate authority; returns its URL and the authority's certificate.
 async fn start() -> (String, String) {
     let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -47,12 +47,12 @@ async fn deliver_through(client: Client, url: &str) -> Result<(), HandlerError> 
 }
 
 #[tokio::test]
-async fn a_private_authority_is_trusted_where_it_is_set_and_only_there() {
+async fn a_private_authority_is_trusted_only_if_it_is_set() {
     let (url, pem) = start().await;
     let (_, other) = start().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("company.pem");
-    // Several certificates may stand in one file.
+    // One file may contain several certificates.
     std::fs::write(&path, format!("{other}{pem}")).unwrap();
     for authorities in [Authorities::Pem(pem), Authorities::File(path)] {
         deliver_through(Client::trusting(&authorities).unwrap(), &url).await.unwrap();
@@ -65,14 +65,14 @@ async fn a_private_authority_is_trusted_where_it_is_set_and_only_there() {
 }
 
 #[test]
-fn what_holds_no_certificate_is_refused() {
+fn authorities_without_a_certificate_are_refused() {
     let missing = Authorities::File("no/such.pem".into());
     for (authorities, text) in [
         (
             Authorities::Pem("-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----".into()),
             "",
         ),
-        (Authorities::Pem("no certificate".into()), "there is no `-----BEGIN CERTIFICATE-----`"),
+        (Authorities::Pem("no certificate".into()), "no `-----BEGIN CERTIFICATE-----` found"),
         (missing, "from `no/such.pem`"),
     ] {
         let error = Client::trusting(&authorities).unwrap_err();
