@@ -1,21 +1,22 @@
-//! What leaves the process to be looked at: log lines always, OTLP and Prometheus text where asked for.
+//! Telemetry: log lines always, OTLP and Prometheus text if configured.
 //!
 //! # Log lines
 //!
-//! One JSON object per line: INFO and below on stdout, WARN and ERROR on stderr. The Functions host makes one
-//! record of each line, whose level `telemetry/host_level.rs` sees to. A closed pipe must not end the process, which is why nothing here uses `println!`, and a pipe that is not read
-//! must not stop it: `telemetry/lines.rs` has a thread that writes for each stream. Each line of a tick
-//! carries the invocation's id, in a field of its own or in `span`.
+//! One JSON object per line: INFO and below on stdout, WARN and ERROR on stderr. The Functions host creates one
+//! record for each line; `telemetry/host_level.rs` makes sure of its level. A closed pipe must not end the
+//! process, so nothing here uses `println!`. A pipe that is not read must not block it, so
+//! `telemetry/lines.rs` has a writer thread for each stream. Each line of a tick has the invocation's id, in
+//! its own field or in `span`.
 //!
 //! # OTLP
 //!
-//! Traces, metrics and logs over HTTP in protobuf, to the collector that the standard variables name, and
-//! only where they name one. What a tick has to tell is sent before it is answered, within
-//! [`FLUSH_TIME_MAX`]; no collector makes it fail.
+//! Traces, metrics and logs over HTTP in protobuf, to the collector in the standard variables, if one is set.
+//! The telemetry of a tick is sent before the tick is answered, within [`FLUSH_TIME_MAX`]. A failing collector
+//! never fails a tick.
 //!
 //! # Prometheus
 //!
-//! The same metrics as text, at an address of this machine, where a setting names one.
+//! The same metrics as text, at a local address, if a setting names one.
 
 mod encode;
 mod export;
@@ -57,16 +58,16 @@ pub use self::lines::flush_lines;
 pub use self::lines::write_stderr;
 pub use self::prometheus::series_name;
 
-/// Crates that send telemetry: what they log about it must not make more of it.
+/// Crates that send telemetry: exporting their own log events would create more of them.
 const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];
 
-/// Set by the Functions host's command line tool, and nowhere else.
+/// Set only by Azure Functions Core Tools.
 const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
 
-/// Form of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineForm {
-    /// Objects of JSON, for what collects them.
+    /// JSON objects, for log collectors.
     #[default]
     Json,
     /// Short text, for a person at a terminal.
@@ -74,23 +75,23 @@ pub enum LineForm {
 }
 
 impl LineForm {
-    /// Returns the form for whoever reads the lines of this process.
+    /// Returns the format for the reader of this process's lines.
     fn of(vars: &dyn Vars) -> Self {
         let is_core_tools = vars.get(CORE_TOOLS).is_some_and(|text| !text.trim().is_empty());
         if is_core_tools { Self::Text } else { Self::Json }
     }
 }
 
-/// Where the line goes with which a tick ends as it should.
+/// Where the final line of a successful tick goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickLines {
     /// To standard output.
     Written,
-    /// Into the reply to the Functions host, which gives it the operation's id.
+    /// Into the reply to the Functions host, which adds the operation's id.
     Answered,
 }
 
-/// What is told to the outside beside log lines; without an exporter all of it does nothing.
+/// Telemetry besides log lines. Does nothing without an exporter.
 #[derive(Clone, Debug, Default)]
 pub struct Telemetry {
     exporter: Option<Exporter>,
@@ -100,10 +101,10 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Sends log events of at least `filter` (such as `info` or `highwater=debug,warn`) to the streams,
-    /// and starts what `vars` ask for beside them. `info` is used where `filter` is not understood.
+    /// Sends log events that pass `filter` (such as `info` or `highwater=debug,warn`) to the streams, and starts
+    /// the exporters set in `vars`. An invalid `filter` is replaced by `info`.
     ///
-    /// Has to be called within a runtime, and before instruments are made.
+    /// Must be called within a runtime, and before instruments are created.
     pub fn start(filter: &str, vars: &dyn Vars, ticks: TickLines) -> Self {
         lines::start();
         let form = LineForm::of(vars);
@@ -112,7 +113,7 @@ impl Telemetry {
         let subscriber = Registry::default()
             .with(line_layer(filter, form, ticks))
             .with(exported(filter, &settings, &collected));
-        // Fails only where a subscriber is set already, as by a test.
+        // Fails only if a subscriber is already set, as in tests.
         if tracing::subscriber::set_global_default(subscriber).is_ok() {
             panic::set_hook(Box::new(log_panic));
         }
@@ -143,19 +144,19 @@ impl Telemetry {
         Self { exporter: exports.then(|| Exporter::start(settings, parts)), form, site_id }
     }
 
-    /// Exports what has been collected, and waits for it for [`FLUSH_TIME_MAX`] at most.
+    /// Exports the collected telemetry, and waits at most [`FLUSH_TIME_MAX`].
     pub async fn flush(&self) {
         if let Some(exporter) = &self.exporter {
             exporter.flush().await;
         }
     }
 
-    /// Returns the form of log lines.
+    /// Returns the format of log lines.
     pub fn form(&self) -> LineForm {
         self.form
     }
 
-    /// Returns the id of a function of this app in Azure, where the platform tells its parts.
+    /// Returns the Azure resource id of a function of this app, if the platform provides its parts.
     pub fn function_id(&self, function: &str) -> Option<String> {
         self.site_id.as_ref().map(|site| format!("{site}/functions/{function}"))
     }
@@ -166,13 +167,13 @@ async fn scrape(address: SocketAddr, reader: Reader) {
         warn!(
             event = "metrics_not_served",
             error = chain(&error),
-            "Metrics cannot be served at {address}, which `HIGHWATER__METRICS__ADDRESS` names: {error}"
+            "Cannot serve metrics at {address} (`HIGHWATER__METRICS__ADDRESS`): {error}"
         );
     }
 }
 
-/// Targets and levels are all that a filter may name: one that also knew values of fields would bring
-/// an engine of regular expressions, half a megabyte of the program.
+/// A filter consists of targets and levels only. Filters on field values need a regular expression engine,
+/// half a megabyte of the program.
 fn targets(filter: &str) -> Targets {
     filter.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO))
 }
@@ -198,7 +199,7 @@ where
     let filter = targets(filter).and(filter_fn(is_written));
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(Redacting(Streams(form), form))
-        // It would be told by `eprintln!`, which panics where the host is gone with both pipes.
+        // These errors go to `eprintln!`, which panics when the host is gone and both pipes are closed.
         .log_internal_errors(false);
     match form {
         LineForm::Text => layer.event_format(People).with_filter(filter).boxed(),
@@ -213,7 +214,7 @@ where
     }
 }
 
-/// Returns the layer that collects what is exported; `None` where that is neither spans nor logs.
+/// Returns the layer that collects spans and logs for export; `None` if neither is exported.
 fn exported<S>(
     filter: &str,
     settings: &Settings,
@@ -236,7 +237,8 @@ where
     Some(layer.with_filter(events.or(filter_fn(is_span_to_export))))
 }
 
-/// Logs a panic as one line: the standard text has several, each an error without an id to the host.
+/// Logs a panic as one line. The default text has several lines, and the host would record each as an error
+/// without an id.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload.downcast_ref::<&str>().copied();

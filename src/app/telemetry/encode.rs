@@ -1,4 +1,4 @@
-//! Spans and log records as the messages of OTLP. Pure.
+//! Encodes spans and log records as OTLP messages. Pure.
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -15,7 +15,7 @@ use tracing::Level;
 use crate::redaction::redacted;
 use crate::trace::{FinishedSpan, LogRecord, SpanKind};
 
-/// Schema of the attributes' names.
+/// Schema of the attribute names.
 pub(super) const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
 
 pub(super) fn spans(resource: &Resource, spans: Vec<FinishedSpan>) -> ExportTraceServiceRequest {
@@ -103,7 +103,7 @@ fn span(span: FinishedSpan) -> Span {
 }
 
 fn record(record: LogRecord) -> Record {
-    // Numbers of the specification: the first of the four of each range.
+    // The specification has four numbers for each level; these are the first ones.
     let (number, text) = match record.level {
         Level::ERROR => (17, "ERROR"),
         Level::WARN => (13, "WARN"),
@@ -137,7 +137,7 @@ mod tests {
     use crate::trace::TraceContext;
 
     #[test]
-    fn what_is_exported_holds_no_secret() {
+    fn exports_contain_no_secret() {
         let secret = "exported-5ecret-of-this-test";
         hold([secret]);
         let resource = Resource::builder_empty().build();

@@ -1,13 +1,13 @@
-//! Exports to a collector, by a task of its own: no tick waits for it longer than [`FLUSH_TIME_MAX`].
+//! Exports to a collector in a separate task: no tick waits for it longer than [`FLUSH_TIME_MAX`].
 //!
-//! # Why so
+//! # Design
 //!
-//! An instance of the Functions host may be gone a moment after it has answered, so what a tick has
-//! measured is sent before it answers. A collector that hangs must not make ticks slow: the task goes on
-//! by itself where the wait is over, and a tick that finds it still at work does not wait at all.
+//! An instance of the Functions host may disappear right after a reply, so the telemetry of a tick is sent
+//! before the reply. A collector that hangs must not slow ticks down: the task continues after the wait has
+//! timed out, and further ticks do not wait at all until it is done.
 //!
-//! What a collector does not take now is kept for the next time, as far as there is room, so that
-//! metrics told as differences survive a short outage.
+//! Telemetry that the collector does not accept now is kept for the next export while there is room, so that
+//! delta metrics survive a short outage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,31 +30,30 @@ use crate::trace::Collected;
 /// Longest wait of a tick for its telemetry.
 pub const FLUSH_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// How often spans and log records are exported while no tick ends: the default of
-/// `OTEL_BSP_SCHEDULE_DELAY`.
+/// Interval of exports of spans and log records between ticks: the default of `OTEL_BSP_SCHEDULE_DELAY`.
 const SPANS_INTERVAL: Duration = Duration::from_secs(5);
-/// Most bytes, and most requests, that wait for a collector; the oldest are dropped.
+/// Limits on pending bytes and requests; the oldest are dropped.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 const WAITING_REQUESTS_MAX: usize = 64;
 
-/// Asks the exporting task.
+/// Handle of the export task.
 #[derive(Clone, Debug)]
 pub(super) struct Exporter {
     ask: mpsc::UnboundedSender<oneshot::Sender<()>>,
-    /// Whether somebody has waited in vain for what the task is at.
+    /// Whether a wait for the current export has timed out.
     is_stuck: Arc<AtomicBool>,
 }
 
 impl Exporter {
-    /// Starts the task; it ends with the runtime.
+    /// Starts the task; it stops with the runtime.
     pub(super) fn start(settings: Settings, parts: Parts) -> Self {
-        let (ask, asked) = mpsc::unbounded_channel();
+        let (ask, requests) = mpsc::unbounded_channel();
         let is_stuck = Arc::new(AtomicBool::new(false));
-        tokio::spawn(Task::new(settings, parts, Arc::clone(&is_stuck)).run(asked));
+        tokio::spawn(Task::new(settings, parts, Arc::clone(&is_stuck)).run(requests));
         Self { ask, is_stuck }
     }
 
-    /// Exports what there is, and waits for that as long as a tick may.
+    /// Exports pending telemetry, and waits at most [`FLUSH_TIME_MAX`].
     pub(super) async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         if self.ask.send(done).is_err() || self.is_stuck.load(Ordering::Relaxed) {
@@ -66,7 +65,7 @@ impl Exporter {
     }
 }
 
-/// What there is to export.
+/// The sources of telemetry.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) resource: Resource,
@@ -80,7 +79,7 @@ struct Task {
     poster: Poster,
     waiting: VecDeque<(Signal, Vec<u8>)>,
     measured_at: Instant,
-    /// Whether the last export failed, which is told once.
+    /// Whether the last export failed; only the first failure is logged.
     failing: bool,
     is_stuck: Arc<AtomicBool>,
 }
@@ -98,30 +97,30 @@ impl Task {
         }
     }
 
-    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
         loop {
             let mut waiting = Vec::new();
             tokio::select! {
-                asked = asked.recv() => match asked {
-                    Some(asked) => waiting.push(asked),
+                request = requests.recv() => match request {
+                    Some(request) => waiting.push(request),
                     None => return,
                 },
                 () = sleep(SPANS_INTERVAL.min(self.settings.interval)) => {}
             }
-            // One round serves all that wait, and those whose wait is over.
-            while let Ok(asked) = asked.try_recv() {
-                waiting.push(asked);
+            // One export serves all waiting ticks, and those whose wait has timed out.
+            while let Ok(request) = requests.try_recv() {
+                waiting.push(request);
             }
             let due = self.measured_at.elapsed() >= self.settings.interval;
             self.collect(due || !waiting.is_empty());
             self.send().await;
             self.is_stuck.store(false, Ordering::Relaxed);
-            // Dropping says that it is done, whether anybody waits still or not.
+            // Dropping the senders wakes the waiting ticks.
             drop(waiting);
         }
     }
 
-    /// Encodes what there is, metrics where they are due.
+    /// Encodes pending telemetry, and metrics if they are due.
     fn collect(&mut self, measure: bool) {
         let resource = &self.parts.resource;
         let spans = self.parts.collected.take_spans();
@@ -155,19 +154,19 @@ impl Task {
                 event = "telemetry_dropped",
                 requests = dropped,
                 records,
-                "Telemetry was dropped, since the collector takes none or less than there is"
+                "Telemetry dropped: the collector is unavailable or too slow"
             );
         }
     }
 
-    /// Sends what waits, oldest first; a signal that fails for now is left for the next time.
+    /// Sends pending requests, oldest first. If one fails temporarily, its signal is left for the next export.
     async fn send(&mut self) {
-        let mut put_off: VecDeque<(Signal, Vec<u8>)> = VecDeque::new();
+        let mut deferred: VecDeque<(Signal, Vec<u8>)> = VecDeque::new();
         let mut failure = None;
         let mut sent = false;
         for (signal, bytes) in std::mem::take(&mut self.waiting) {
-            if put_off.iter().any(|(other, _)| *other == signal) {
-                put_off.push_back((signal, bytes));
+            if deferred.iter().any(|(other, _)| *other == signal) {
+                deferred.push_back((signal, bytes));
                 continue;
             }
             let endpoint = self.settings.endpoints.iter().find(|it| it.signal == signal);
@@ -177,17 +176,17 @@ impl Task {
                 Err(Refused { reason, is_transient }) => {
                     failure = Some((signal, reason));
                     if is_transient {
-                        put_off.push_back((signal, bytes));
+                        deferred.push_back((signal, bytes));
                     }
                 }
             }
         }
-        self.waiting = put_off;
-        self.tell(failure, sent);
+        self.waiting = deferred;
+        self.report(failure, sent);
     }
 
-    /// Tells the first of several failures in a row, and their end.
-    fn tell(&mut self, failure: Option<(Signal, String)>, sent: bool) {
+    /// Logs the first of consecutive failures, and their end.
+    fn report(&mut self, failure: Option<(Signal, String)>, sent: bool) {
         match failure {
             Some((signal, reason)) if !self.failing => {
                 self.failing = true;
@@ -196,12 +195,12 @@ impl Task {
                     event = "telemetry_export_failed",
                     signal,
                     error = reason,
-                    "Could not export {signal}: {reason}; told once until it works again"
+                    "Export of {signal} failed: {reason}; further failures are not logged until an export succeeds"
                 );
             }
             None if self.failing && sent => {
                 self.failing = false;
-                info!(event = "telemetry_export_works", "Telemetry is exported again");
+                info!(event = "telemetry_export_works", "Telemetry export works again");
             }
             Some(_) | None => {}
         }
@@ -213,25 +212,25 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_tick_waits_for_its_deadline_at_most_and_not_again_while_nothing_moves() {
-        // Nobody answers, as where a collector hangs.
-        let (ask, mut asked) = mpsc::unbounded_channel();
+    async fn a_tick_waits_until_its_deadline_and_not_again_while_the_collector_hangs() {
+        // Requests are not answered, as if the collector hangs.
+        let (ask, mut requests) = mpsc::unbounded_channel();
         let exporter = Exporter { ask, is_stuck: Arc::default() };
         let began_at = Instant::now();
         exporter.flush().await;
         assert_eq!(began_at.elapsed(), FLUSH_TIME_MAX);
         exporter.flush().await;
         assert_eq!(began_at.elapsed(), FLUSH_TIME_MAX);
-        // Both are to be served all the same, once something moves.
-        assert!(asked.try_recv().is_ok() && asked.try_recv().is_ok());
+        // Both requests are queued for the next export.
+        assert!(requests.try_recv().is_ok() && requests.try_recv().is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tick_goes_on_as_soon_as_its_telemetry_is_out() {
-        let (ask, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+    async fn a_tick_continues_once_its_telemetry_is_exported() {
+        let (ask, mut requests) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
         let exporter = Exporter { ask, is_stuck: Arc::default() };
         let began_at = Instant::now();
-        let served = async { drop(asked.recv().await) };
+        let served = async { drop(requests.recv().await) };
         tokio::join!(exporter.flush(), served);
         assert_eq!(began_at.elapsed(), Duration::ZERO);
         assert!(!exporter.is_stuck.load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
 //! The level that the Functions host gives a line of this process.
 //!
-//! The host knows no levels of ours. A line on stdout is Information. A line on stderr is Error, but Warning where it
-//! contains "warn" in any case and anywhere: in a table `dbo.warnings`, in the city Warnemünde. So a WARN line goes to
-//! stderr with these letters, which `"level":"WARN"` has, and an ERROR line goes there without them.
+//! The host does not read our levels. It records a line on stdout as Information, and a line on stderr as Error, or
+//! as Warning if it contains "warn" anywhere in any case: a table `dbo.warnings`, the city Warnemünde. So a WARN line
+//! goes to stderr with these letters, which are in `"level":"WARN"`, and an ERROR line goes there without them.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::LineForm;
 
-/// Letters that make a line on stderr a warning.
+/// Text that makes a line on stderr a warning.
 const WARN: &[u8] = b"warn";
 
-/// Returns an ERROR line that the host does not take for a warning. Text cannot be escaped: it becomes JSON where it has
-/// the letters.
+/// Returns an ERROR line that the host does not mistake for a warning. Plain text cannot be escaped, so it becomes JSON
+/// if it contains the letters.
 pub(super) fn kept_an_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
     match form {
         LineForm::Json => without_letters(line),
@@ -27,17 +27,17 @@ pub(super) fn kept_an_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns where the letters are.
+/// Returns the positions of the letters.
 fn places(line: &[u8]) -> Vec<usize> {
     let letters = line.windows(WARN.len()).enumerate();
     letters.filter(|(_, it)| it.eq_ignore_ascii_case(WARN)).map(|(at, _)| at).collect()
 }
 
-/// Returns a line of JSON that the host does not take for a warning; parsed, it is the same.
+/// Returns an equivalent line of JSON that the host does not mistake for a warning.
 ///
-/// The first letter of each "warn" becomes an escape. These letters are in strings only: `true`, `false` and `null` are
-/// all that JSON spells elsewhere. No escape of JSON ends with `w`, so a backslash before one belongs to an escaped
-/// backslash, and the new escape begins after it.
+/// The first letter of each "warn" becomes an escape. These letters occur in strings only, since the only other words of
+/// JSON are `true`, `false` and `null`. No escape of JSON contains `w`, so a backslash before it belongs to an escaped
+/// backslash, and the new escape begins after that.
 fn without_letters(line: &[u8]) -> Cow<'_, [u8]> {
     let places = places(line);
     if places.is_empty() {
@@ -102,7 +102,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn parsed_the_line_is_the_same_and_the_letters_are_gone(
+        fn the_line_is_equivalent_json_without_the_letters(
             texts in proptest::collection::vec(
                 r#"([wW][aA][rR][nN]|\\u0077arn|\\|\\\\|"|\\u0057|ä|\n|[ -~]|\PC){0,12}"#, 1..6,
             ),

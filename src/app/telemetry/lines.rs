@@ -1,29 +1,27 @@
-//! Log lines on their way to standard output and standard error.
+//! Writes log lines to standard output and standard error.
 //!
-//! A write to a pipe blocks while its reader stands still. Log lines come from tasks, on the threads
-//! that also answer the host, so no line is written there. Each stream has a bounded buffer and one
-//! thread that writes it.
+//! A write to a pipe blocks while its reader is stalled. Log lines come from the threads that also answer the
+//! host, so these threads must not write them. Each stream has a bounded buffer and one writer thread.
 //!
 //! # When a buffer is full
 //!
 //! - A line below WARN is dropped and counted.
-//! - A WARN or ERROR line waits for room, for [`WAIT_MAX`] at most. It is then dropped and counted too,
-//!   and the stream counts as stalled: no further line waits until a write has ended. A worker thread
-//!   of the runtime hands its other tasks over before it waits.
-//! - After a drop nothing is buffered until the writer has taken what is there. So the lines that are
-//!   missing are missing in one place. A `log_lines_dropped` line on standard error has their number.
+//! - A WARN or ERROR line waits for room for at most [`WAIT_MAX`], and is then dropped and counted too. The
+//!   stream now counts as stalled: no further line waits until a write has ended. A worker thread of the
+//!   runtime hands its other tasks over before it waits.
+//! - After a drop, nothing is buffered until the writer has emptied the buffer. So missing lines are
+//!   contiguous. A `log_lines_dropped` line on standard error has their number.
 //!
-//! `tracing-appender` has a non-blocking writer, but one that either drops or blocks for lines of every
-//! level, and that blocks without a limit.
+//! The non-blocking writer of `tracing-appender` does not fit: it either drops or blocks, for all levels alike,
+//! and blocks without a limit.
 //!
 //! # At the end of the process
 //!
-//! [`flush_lines`] waits for what is buffered, for [`FLUSH_TIME_MAX`] for each stream. A reader that
-//! stands still does not keep the process from ending.
+//! [`flush_lines`] waits for the buffered lines, at most [`FLUSH_TIME_MAX`] per stream. A stalled reader does
+//! not keep the process from exiting.
 //!
-//! Rows of the handler `stdout` and the output of commands do not pass here, except for what a command says while it
-//! holds a lease. They share the lock of the standard library's stream with the writer, so neither cuts the lines of
-//! the other.
+//! Rows of the handler `stdout` and the output of commands do not use these buffers, except for messages while a
+//! command holds a lease. Both sides use the lock of the standard library's stream, so lines are never interleaved.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
@@ -41,19 +39,19 @@ use super::LineForm;
 use super::host_level::kept_an_error;
 use crate::clock::{Clock as _, SystemClock};
 
-/// Most bytes that wait for the writer of a stream; it may have as many in a write of its own.
+/// Size of a stream's buffer. Another buffer of this size may be in the current write.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// How long a WARN or ERROR line waits for room.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How long the end of the process waits for the lines of one stream.
+/// How long an exiting process waits for the lines of one stream.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
 static STDOUT: LineStream = LineStream::new("stdout", Some(&STDERR));
 static STDERR: LineStream = LineStream::new("stderr", None);
 
-/// Starts the writers; once for a process.
+/// Starts the writers, once per process.
 pub(super) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -66,17 +64,17 @@ pub(super) fn start() {
     });
 }
 
-/// Writes to standard error without waiting for its reader for more than a second: for what is said while a lease is
-/// held, which a stalled reader must not keep from being renewed. Order among such texts is kept; [`flush_lines`]
-/// comes before anything that is written otherwise.
+/// Writes to standard error and waits for its reader for at most a second. For messages while a lease is held: a
+/// stalled reader must not block its renewal. Such messages stay in order. Call [`flush_lines`] before writing to
+/// the stream in another way.
 pub fn write_stderr(text: &str) {
     start();
     STDERR.push(text.as_bytes(), WAIT_MAX);
 }
 
-/// Waits until the log lines so far are written, or for two seconds at most.
+/// Waits until all log lines are written, for at most two seconds.
 ///
-/// For the end of the process: what is still buffered then is lost.
+/// For an exiting process: lines that are still buffered afterwards are lost.
 pub fn flush_lines() {
     STDOUT.flush(FLUSH_TIME_MAX);
     STDERR.flush(FLUSH_TIME_MAX);
@@ -106,7 +104,7 @@ impl<'a> MakeWriter<'a> for Streams {
     }
 }
 
-/// Takes one line, which the layer writes in one piece.
+/// Accepts one line, which the layer writes in one piece.
 #[derive(Debug)]
 pub(super) struct LineWriter {
     stream: &'static LineStream,
@@ -130,12 +128,12 @@ impl Write for LineWriter {
     }
 }
 
-/// A buffer between those who log and the one thread that writes.
+/// A buffer between the logging threads and the writer thread.
 #[derive(Debug)]
 struct LineStream {
     name: &'static str,
     buffer: Mutex<Buffer>,
-    /// Notified at every change that somebody may wait for: a line, room, the end of a write.
+    /// Notified on every change that a thread may wait for: a new line, room, the end of a write.
     changed: Condvar,
     /// The stream that reports the dropped lines of this one; `None` for itself.
     reports_to: Option<&'static Self>,
@@ -143,14 +141,14 @@ struct LineStream {
 
 #[derive(Debug)]
 struct Buffer {
-    /// Whole lines that the writer has not taken.
+    /// Complete lines that the writer has not taken yet.
     lines: Vec<u8>,
-    /// Lines that were dropped after these.
+    /// Number of lines dropped after these.
     dropped: u64,
-    /// Lines that were dropped since the process started.
+    /// Number of lines dropped since the process started.
     dropped_total: u64,
     is_writing: bool,
-    /// Whether a line has waited in vain since the last write ended.
+    /// Whether a line has timed out waiting since the last write ended.
     is_stalled: bool,
 }
 
@@ -178,7 +176,7 @@ impl LineStream {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Buffers a line, or drops it where there is no room for it within `wait`.
+    /// Buffers a line, or drops it if there is no room within `wait`.
     fn push(&self, line: &[u8], wait: Duration) {
         let mut buffer = self.lock();
         let waits = |buffer: &Buffer| !buffer.has_room_for(line) && !buffer.is_stalled;
@@ -202,14 +200,14 @@ impl LineStream {
     fn start(&'static self, write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) {
         let thread = thread::Builder::new().name(format!("log-{}", self.name));
         let spawned = thread.spawn(|| self.write_all(write));
-        spawned.expect("the system has a thread to give, as the runtime expects too");
+        spawned.expect("the system can start a thread");
     }
 
-    /// Writes what is buffered, for as long as the process lives.
+    /// Writes buffered lines until the process exits.
     fn write_all(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) {
         loop {
             let bytes = self.take();
-            // A reader that is gone cannot be told.
+            // If the reader is gone, there is nowhere to report it.
             write(&bytes).unwrap_or_default();
             let mut buffer = self.lock();
             buffer.is_writing = false;
@@ -219,7 +217,7 @@ impl LineStream {
         }
     }
 
-    /// Waits for lines and takes all of them, with a line on those that are missing after them.
+    /// Waits for lines and takes all of them. Adds a report if lines were dropped after them.
     fn take(&self) -> Vec<u8> {
         let buffer = self.lock();
         let waited = self.changed.wait_while(buffer, |buffer| buffer.lines.is_empty());
@@ -228,7 +226,7 @@ impl LineStream {
         let dropped = std::mem::take(&mut buffer.dropped);
         buffer.is_writing = true;
         drop(buffer);
-        // There is room again.
+        // Wake lines that wait for room.
         self.changed.notify_all();
         match self.reports_to.filter(|_| dropped > 0) {
             Some(other) => other.push(&self.report(dropped), Duration::ZERO),
@@ -238,7 +236,7 @@ impl LineStream {
         lines
     }
 
-    /// Returns the line that reports dropped ones.
+    /// Returns the line that reports dropped lines.
     fn report(&self, dropped: u64) -> Vec<u8> {
         let name = self.name;
         let report = Report {
@@ -254,14 +252,14 @@ impl LineStream {
         line
     }
 
-    /// Waits until everything so far is written, for `time` at most.
+    /// Waits until all lines are written, for at most `time`.
     fn flush(&self, time: Duration) {
         let is_busy = |buffer: &mut Buffer| !buffer.lines.is_empty() || buffer.is_writing;
         drop(self.changed.wait_timeout_while(self.lock(), time, is_busy));
     }
 }
 
-/// In the form of other lines.
+/// The report of dropped lines, in the format of other lines.
 #[derive(Serialize)]
 struct Report {
     timestamp: String,
@@ -285,32 +283,32 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything here takes.
+    /// Longer than any test runs.
     const LONG: Duration = Duration::from_secs(600);
 
-    /// A stream whose every write waits until the test lets it end.
+    /// A stream whose writes block until the test lets them finish.
     struct Stalled {
         stream: &'static LineStream,
         written: Receiver<String>,
-        go_on: Sender<()>,
+        resume: Sender<()>,
     }
 
     impl Stalled {
-        /// Returns it with a first line in a write that has not ended.
+        /// Returns a stream with a first line in a blocked write.
         fn new() -> Self {
             let stream: &'static LineStream = Box::leak(Box::new(LineStream::new("test", None)));
-            let ((write, written), (go_on, may_go_on)) = (channel(), channel());
+            let ((write, written), (resume, resumed)) = (channel(), channel());
             stream.start(move |bytes: &[u8]| {
                 write.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap_or_default();
-                may_go_on.recv().map_err(io::Error::other)
+                resumed.recv().map_err(io::Error::other)
             });
-            let stalled = Self { stream, written, go_on };
+            let stalled = Self { stream, written, resume };
             stalled.push("first\n");
             assert_eq!(stalled.written(), "first\n");
             stalled
         }
 
-        /// Returns it with a full buffer, too.
+        /// Returns a stream with a blocked write and a full buffer.
         fn full() -> Self {
             let stalled = Self::new();
             let long = format!("{}\n", "x".repeat(BUFFER_BYTES_MAX));
@@ -326,8 +324,8 @@ mod tests {
             self.written.recv_timeout(LONG).unwrap()
         }
 
-        fn go_on(&self) {
-            self.go_on.send(()).unwrap();
+        fn resume(&self) {
+            self.resume.send(()).unwrap();
         }
 
         fn dropped_total(&self) -> u64 {
@@ -340,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_find_no_room_are_dropped_and_reported_in_their_place() {
+    fn lines_without_room_are_dropped_and_reported_in_their_place() {
         let stalled = Stalled::full();
         stalled.push("dropped\n");
         stalled.push("dropped too\n");
         assert_eq!(stalled.dropped_total(), 2);
-        stalled.go_on();
+        stalled.resume();
         let written = stalled.written();
         assert!(written.starts_with("xxx") && !written.contains("dropped too"));
         let report = report(&written);
@@ -353,15 +351,15 @@ mod tests {
             (&report["event"], &report["lines"], &report["stream"]),
             (&"log_lines_dropped".into(), &2.into(), &"test".into())
         );
-        // What comes after that is written again, and reported once.
+        // Later lines are written again, and the drop is reported once.
         stalled.push("after\n");
-        stalled.go_on();
+        stalled.resume();
         assert_eq!(stalled.written(), "after\n");
         assert_eq!(stalled.dropped_total(), 2);
     }
 
     #[test]
-    fn one_stream_may_report_what_another_lacks() {
+    fn one_stream_may_report_the_dropped_lines_of_another() {
         let other: &'static LineStream = Box::leak(Box::new(LineStream::new("other", None)));
         let stream = LineStream::new("test", Some(other));
         stream.push(b"kept\n", Duration::ZERO);
@@ -378,7 +376,7 @@ mod tests {
         let long = format!("{}\n", "x".repeat(BUFFER_BYTES_MAX));
         stalled.push(&long);
         stalled.push("short, and it would fit\n");
-        stalled.go_on();
+        stalled.resume();
         let written = stalled.written();
         assert_eq!(written.lines().count(), 2, "{written}");
         assert_eq!(report(&written)["lines"], 2);
@@ -389,10 +387,10 @@ mod tests {
         let stalled = Stalled::full();
         let stream = stalled.stream;
         let urgent = thread::spawn(move || stream.push(b"urgent\n", LONG));
-        stalled.go_on();
+        stalled.resume();
         assert!(stalled.written().starts_with("xxx"));
         urgent.join().unwrap();
-        stalled.go_on();
+        stalled.resume();
         assert_eq!(stalled.written(), "urgent\n");
         assert_eq!(stalled.dropped_total(), 0);
     }
@@ -400,13 +398,13 @@ mod tests {
     #[test]
     fn on_a_stalled_stream_no_line_waits_until_a_write_has_ended() {
         let stalled = Stalled::full();
-        stalled.stream.push(b"waits in vain\n", Duration::from_millis(1));
-        // The test would not end in time if it waited.
+        stalled.stream.push(b"times out\n", Duration::from_millis(1));
+        // The test would time out if this line waited.
         stalled.stream.push(b"does not wait\n", LONG);
         assert_eq!(stalled.dropped_total(), 2);
-        stalled.go_on();
+        stalled.resume();
         assert_eq!(report(&stalled.written())["lines"], 2);
-        stalled.go_on();
+        stalled.resume();
         stalled.stream.flush(LONG);
         assert!(!stalled.stream.lock().is_stalled);
     }
@@ -417,7 +415,7 @@ mod tests {
         stalled.stream.flush(Duration::from_millis(1));
         let stream = stalled.stream;
         let flush = thread::spawn(move || stream.flush(LONG));
-        stalled.go_on();
+        stalled.resume();
         flush.join().unwrap();
         assert!(!stalled.stream.lock().is_writing);
     }
@@ -432,9 +430,9 @@ mod tests {
             stream.push(b"urgent\n", LONG);
         });
         started.await.unwrap();
-        // The only worker has the task above, which waits.
+        // The only worker is occupied by the waiting task above.
         tokio::spawn(async {}).await.unwrap();
-        stalled.go_on();
+        stalled.resume();
         assert!(stalled.written().starts_with("xxx"));
         urgent.await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Log lines for a person at a terminal: `func` shows each with its time, and their level as a colour.
+//! Log lines for a person at a terminal. `func` adds the time, and shows the level as a colour.
 
 use std::fmt::{self, Write as _};
 
@@ -8,23 +8,23 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Writes the text of an event, and its error where the text does not hold that.
+/// Writes the message of an event, and its error if the message does not contain it.
 pub(super) struct People;
 
 #[derive(Default)]
-struct Said {
+struct Fields {
     message: String,
     error: String,
 }
 
-impl Visit for Said {
+impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = match field.name() {
             "message" => &mut self.message,
             "error" => &mut self.error,
             _ => return,
         };
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         write!(text, "{value:?}").unwrap_or_default();
     }
 
@@ -44,13 +44,13 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut said = Said::default();
-        event.record(&mut said);
-        writeln!(writer, "{}", line(*event.metadata().level(), &said.message, &said.error))
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        writeln!(writer, "{}", line(*event.metadata().level(), &fields.message, &fields.error))
     }
 }
 
-/// Returns a line of text. The host shows WARN as a warning by the word in front: see [`super::host_level`].
+/// Returns a line of text. The host recognizes a warning by the prefix: see [`super::host_level`].
 fn line(level: Level, message: &str, error: &str) -> String {
     let prefix = match level {
         Level::ERROR => "Error: ",
@@ -66,7 +66,7 @@ fn line(level: Level, message: &str, error: &str) -> String {
     one_line(&line)
 }
 
-/// The host ends a line at each break, the return of a carriage included.
+/// Replaces line breaks and control characters. The host ends a line at each break, including a carriage return.
 fn one_line(text: &str) -> String {
     let lines = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
     let text = lines.collect::<Vec<_>>().join("; ");
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_text_and_an_error_that_the_text_lacks() {
+    fn a_line_has_the_message_and_its_error_once() {
         for (level, message, error, expected) in [
             (Level::INFO, "poller `p`: committed 2 rows", "", "poller `p`: committed 2 rows"),
             (Level::WARN, "Gone: no", "no", "Warning: Gone: no"),

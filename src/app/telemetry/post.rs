@@ -11,27 +11,26 @@ use reqwest::{Certificate, Client, Response};
 use super::settings::Endpoint;
 use crate::error::chain;
 
-/// A collector did not take something.
+/// A collector did not accept a request.
 #[derive(Debug)]
 pub(super) struct Refused {
     /// Why, without secrets.
     pub(super) reason: String,
-    /// Whether it may take it later.
+    /// Whether a retry may succeed.
     pub(super) is_transient: bool,
 }
 
-/// Sends requests; connections are kept.
+/// Sends requests; connections are reused.
 #[derive(Debug, Default)]
 pub(super) struct Poster {
-    /// Clients by the file with their authorities; made when they are needed, since that takes longer
-    /// than the rest of the start.
+    /// Clients by their CA file. Built on first use, since that takes longer than the rest of the start.
     clients: BTreeMap<Option<String>, Client>,
 }
 
 impl Poster {
     pub(super) async fn post(&mut self, endpoint: &Endpoint, bytes: &[u8]) -> Result<(), Refused> {
-        let for_good = |reason| Refused { reason, is_transient: false };
-        let client = self.client(endpoint.certificate.as_deref()).map_err(for_good)?;
+        let permanent = |reason| Refused { reason, is_transient: false };
+        let client = self.client(endpoint.certificate.as_deref()).map_err(permanent)?;
         let mut headers = HeaderMap::new();
         for (name, value) in &endpoint.headers {
             let pair = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
@@ -40,7 +39,7 @@ impl Poster {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         let mut body = bytes.to_vec();
         if endpoint.gzip {
-            body = gzip(bytes).map_err(|error| for_good(format!("compress: {error}")))?;
+            body = gzip(bytes).map_err(|error| permanent(format!("compress: {error}")))?;
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         let request = client.post(endpoint.url.clone()).timeout(endpoint.timeout);
@@ -87,7 +86,7 @@ fn authorities(path: &str) -> Result<Vec<Certificate>, String> {
     found.map_err(|error| format!("read certificates `{path}`, expected PEM: {}", chain(&error)))
 }
 
-/// Statuses that are worth another try are those of the specification:
+/// The retryable statuses are those of the specification:
 /// <https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes>
 fn judge(response: &Response) -> Result<(), Refused> {
     let status = response.status();

@@ -1,7 +1,7 @@
-//! Metrics as Prometheus text, for whoever scrapes this process.
+//! Serves metrics as Prometheus text.
 //!
-//! Names follow the translation that OpenTelemetry prescribes: other signs become `_`, the unit follows
-//! the name, and a counter ends in `_total`. Rowwise units such as `{row}` are notes and are left out.
+//! Names follow the translation of OpenTelemetry: other characters become `_`, the unit follows the name, and a
+//! counter ends in `_total`. Annotations such as `{row}` are not units and are omitted.
 //!
 //! <https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>
 
@@ -21,14 +21,14 @@ use tokio::net::TcpListener;
 
 use super::reader::Reader;
 
-/// The text format, as Prometheus asks for it.
+/// Media type of the Prometheus text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves `GET /metrics` until the runtime ends.
 ///
 /// # Errors
 ///
-/// [`std::io::Error`] if the address cannot be listened on.
+/// [`std::io::Error`] if binding the address fails.
 pub(super) async fn serve(address: SocketAddr, reader: Reader) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let router = Router::new().route("/metrics", get(metrics)).with_state(reader);
@@ -41,7 +41,7 @@ async fn metrics(State(reader): State<Reader>) -> impl IntoResponse {
     ([(CONTENT_TYPE, TEXT)], text)
 }
 
-/// Returns the text of what was measured, all counted from the start of the process.
+/// Returns the metrics as text, cumulative since the start of the process.
 pub(super) fn text(found: &ResourceMetrics) -> String {
     let mut out = String::new();
     let info: Vec<KeyValue> =
@@ -70,7 +70,7 @@ fn one<T: Copy + Display>(out: &mut String, metric: &Metric, data: &MetricData<T
         }
         MetricData::Sum(sum) => total(out, &name, sum),
         MetricData::Histogram(histogram) => buckets(out, &name, histogram),
-        // None is made here.
+        // Not used.
         MetricData::ExponentialHistogram(_) => {}
     }
 }
@@ -109,8 +109,8 @@ fn sample(out: &mut String, name: &str, labels: &str, value: impl Display) {
     writeln!(out, "{name}{labels} {value}").unwrap_or_default();
 }
 
-/// Returns the name that an instrument has in Prometheus: its unit stands behind it, unless the name says
-/// it already, and `_total` behind that of a counter.
+/// Returns the Prometheus name of an instrument: with its unit, unless the name already ends with it, and with
+/// `_total` for a counter.
 pub fn series_name(name: &str, unit: &str, is_counter: bool) -> String {
     let unit = match unit {
         "s" => "seconds",
@@ -118,15 +118,15 @@ pub fn series_name(name: &str, unit: &str, is_counter: bool) -> String {
         _ => "",
     };
     let name = plain(name);
-    let is_said = unit.is_empty() || name.ends_with(unit) || name.ends_with("_timestamp");
-    let name = if is_said { name } else { format!("{name}_{unit}") };
+    let has_unit = unit.is_empty() || name.ends_with(unit) || name.ends_with("_timestamp");
+    let name = if has_unit { name } else { format!("{name}_{unit}") };
     if is_counter && !name.ends_with("_total") { name + "_total" } else { name }
 }
 
-/// Returns a name in the signs that Prometheus allows.
+/// Returns a name with only the characters that Prometheus allows.
 fn plain(name: &str) -> String {
-    let sign = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
-    let name: String = name.chars().map(sign).collect();
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
+    let name: String = name.chars().map(allowed).collect();
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 

@@ -1,4 +1,4 @@
-//! Readers of metrics that are asked when something is to be told, by nobody's clock.
+//! Metric readers that collect on demand, not periodically.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 
-/// A reader that the meter provider and whoever asks it share.
+/// A reader that is shared by the meter provider and an exporter.
 #[derive(Clone)]
 pub(super) struct Reader(Arc<ManualReader>);
 
@@ -24,7 +24,7 @@ impl Reader {
         Self(Arc::new(ManualReader::builder().with_temporality(temporality).build()))
     }
 
-    /// Returns what has been measured; `None` where that cannot be told.
+    /// Returns the current metrics; `None` if they cannot be collected.
     pub(super) fn read(&self) -> Option<ResourceMetrics> {
         let mut found = ResourceMetrics::default();
         self.0.collect(&mut found).ok()?;

@@ -1,5 +1,4 @@
-//! Removes the secrets of this process from log lines, just before they are written, and completes the commands in
-//! them.
+//! Removes the secrets of this process from log lines just before they are written, and completes suggested commands.
 
 use std::io::{self, Write};
 
@@ -10,7 +9,7 @@ use super::LineForm;
 use crate::redaction::{redact, redact_json};
 use crate::suggestion::{with_settings, with_settings_in_json};
 
-/// Writes lines of a form to the writers of another maker, without secrets.
+/// Wraps a [`MakeWriter`] and redacts the lines that are written to it.
 pub(super) struct Redacting<M>(pub(super) M, pub(super) LineForm);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacting<M> {
@@ -25,7 +24,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacting<M> {
     }
 }
 
-/// Expects each line in one piece, which is how the formatter writes it.
+/// Expects each line in one piece, as the formatter writes it.
 pub(super) struct RedactingWriter<W>(W, LineForm);
 
 impl<W: Write> Write for RedactingWriter<W> {
@@ -38,7 +37,7 @@ impl<W: Write> Write for RedactingWriter<W> {
                 };
                 self.0.write_all(text.as_bytes())?;
             }
-            // The formatter writes text; whatever else this is, it could hold anything.
+            // The formatter writes only UTF-8. Drop anything else, since it cannot be redacted.
             Err(_not_text) => {}
         }
         Ok(line.len())

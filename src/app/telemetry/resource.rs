@@ -1,6 +1,6 @@
-//! Who it is that measures: attributes that all spans, metrics and log records share. Pure.
+//! The resource: attributes shared by all spans, metrics and log records. Pure.
 //!
-//! Names are those of the semantic conventions 1.44:
+//! Names follow the semantic conventions 1.44:
 //! <https://opentelemetry.io/docs/specs/semconv/resource/>
 
 use opentelemetry::{Key, KeyValue};
@@ -13,9 +13,9 @@ use crate::redaction::redacted;
 /// Version of the OpenTelemetry SDK that aggregates metrics.
 const SDK_VERSION: &str = "0.33.1";
 
-/// Returns the attributes; `instance` tells this start of the process from all others.
+/// Returns the attributes; `instance` identifies this start of the process.
 ///
-/// What the standard variables say goes before what the platform tells.
+/// The standard variables take precedence over the variables of the platform.
 pub(super) fn resource(vars: &dyn Vars, instance: &str) -> Resource {
     let get = |name: &str| vars.get(name).filter(|text| !text.trim().is_empty());
     let site = get("WEBSITE_SITE_NAME");
@@ -49,14 +49,15 @@ pub(super) fn resource(vars: &dyn Vars, instance: &str) -> Resource {
     Resource::builder_empty().with_attributes(attributes).build()
 }
 
-/// App Service sets `WEBSITE_OWNER_NAME` to the subscription, a `+`, and the name of the plan's webspace.
+/// Returns the subscription. App Service sets `WEBSITE_OWNER_NAME` to the subscription, a `+`, and the name of the
+/// plan's webspace.
 fn subscription(vars: &dyn Vars) -> Option<String> {
     let owner = vars.get("WEBSITE_OWNER_NAME")?;
     let (subscription, _) = owner.split_once('+')?;
     Some(subscription.to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Returns the site's id in Azure, where the platform tells its parts.
+/// Returns the site's Azure resource id, if the platform provides its parts.
 pub(super) fn site_id(vars: &dyn Vars) -> Option<String> {
     let (site, group) = (vars.get("WEBSITE_SITE_NAME")?, vars.get("WEBSITE_RESOURCE_GROUP")?);
     let subscription = subscription(vars)?;
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_app_is_told_by_what_the_platform_says() {
+    fn a_function_app_is_described_by_the_platform_variables() {
         let resource = of(&[
             ("WEBSITE_SITE_NAME", "app"),
             ("WEBSITE_RESOURCE_GROUP", "group"),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_variables_go_before_the_platform() {
+    fn the_standard_variables_override_the_platform() {
         let bare = of(&[]);
         assert_eq!(get(&bare, "service.name").as_deref(), Some("highwater"));
         assert_eq!(get(&bare, "cloud.provider"), None);

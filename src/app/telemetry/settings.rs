@@ -1,7 +1,7 @@
-//! The variables of the OpenTelemetry specification, as far as they are obeyed here. Pure.
+//! The supported variables of the OpenTelemetry specification. Pure.
 //!
-//! Nothing is exported unless an endpoint is set. What cannot be understood is told once at the start
-//! and left out: telemetry never keeps a poller from running.
+//! Nothing is exported unless an endpoint is set. Invalid values are reported once at the start and ignored:
+//! telemetry never keeps a poller from running.
 //!
 //! <https://opentelemetry.io/docs/specs/otel/protocol/exporter/>
 
@@ -14,12 +14,12 @@ use url::Url;
 use crate::config::Vars;
 use crate::trace::Sampler;
 
-/// Limit on one request where none is set.
+/// Default limit on one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often metrics are exported while no tick ends.
+/// Default interval of metric exports between ticks.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is exported separately.
+/// A kind of telemetry that is exported separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// Spans.
@@ -43,7 +43,7 @@ impl Signal {
     }
 }
 
-/// Where one signal goes.
+/// The destination of one signal.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) signal: Signal,
@@ -52,7 +52,7 @@ pub(super) struct Endpoint {
     pub(super) headers: Vec<(String, String)>,
     pub(super) timeout: Duration,
     pub(super) gzip: bool,
-    /// File with certificates of authorities in PEM.
+    /// PEM file with CA certificates.
     pub(super) certificate: Option<String>,
 }
 
@@ -62,14 +62,14 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// All of it.
+/// All export settings.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) temporality: Temporality,
     pub(super) interval: Duration,
     pub(super) sampler: Sampler,
-    /// What was not understood, each with what is done instead.
+    /// Invalid values, each with the replacement that is used.
     pub(super) mistakes: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ impl Reader<'_> {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// Returns the value for a signal, or the one for all, and the name it stands under.
+    /// Returns the value for a signal, or the shared one, and the name of its variable.
     fn of_signal(&self, signal: Signal, what: &str) -> Option<(String, String)> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", signal.as_str().to_ascii_uppercase());
         let shared = format!("OTEL_EXPORTER_OTLP_{what}");
@@ -127,8 +127,7 @@ impl Reader<'_> {
             && protocol != "http/protobuf"
         {
             self.wrong(format!(
-                "`{name}` is `{protocol}`, expected `http/protobuf`, which is the only one spoken: \
-                 {} are not exported",
+                "`{name}` is `{protocol}`, but only `http/protobuf` is supported: {} are not exported",
                 signal.as_str()
             ));
             return None;
@@ -143,12 +142,12 @@ impl Reader<'_> {
         })
     }
 
-    /// An address of its own is taken as it stands; below the shared one each signal has a path.
+    /// A signal's own endpoint is used as it is. For the shared endpoint, the signal's path is appended.
     fn url(&mut self, text: &str, name: &str, signal: Signal) -> Option<Url> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let Some(mut url) = url else {
             self.wrong(format!(
-                "`{name}` is not a URL that begins with `http://` or `https://`: {} are not exported",
+                "`{name}` is not a URL that starts with `http://` or `https://`: {} are not exported",
                 signal.as_str()
             ));
             return None;
@@ -161,12 +160,12 @@ impl Reader<'_> {
         Some(url)
     }
 
-    /// `key=value` pairs between commas, the values percent-encoded.
+    /// Reads `key=value` pairs separated by commas, with percent-encoded values.
     fn headers(&mut self, signal: Signal) -> Vec<(String, String)> {
         let Some((text, name)) = self.of_signal(signal, "HEADERS") else { return Vec::new() };
         let pairs: Vec<_> = pairs(&text).collect();
         if pairs.is_empty() {
-            self.wrong(format!("`{name}` holds no `key=value`, expected some between commas"));
+            self.wrong(format!("`{name}` has no `key=value`, expected pairs separated by commas"));
         }
         pairs
     }
@@ -179,7 +178,7 @@ impl Reader<'_> {
     fn gzip(&mut self, signal: Signal) -> bool {
         let Some((text, name)) = self.of_signal(signal, "COMPRESSION") else { return false };
         if text != "gzip" && text != "none" {
-            self.wrong(format!("`{name}` is `{text}`, expected `gzip` or `none`: as `none`"));
+            self.wrong(format!("`{name}` is `{text}`, expected `gzip` or `none`: using `none`"));
         }
         text == "gzip"
     }
@@ -189,7 +188,9 @@ impl Reader<'_> {
         match text.parse() {
             Ok(millis) if millis > 0 => Some(Duration::from_millis(millis)),
             _ => {
-                self.wrong(format!("`{name}` is `{text}`, expected milliseconds: as if not set"));
+                self.wrong(format!(
+                    "`{name}` is `{text}`, expected milliseconds: using the default"
+                ));
                 None
             }
         }
@@ -203,7 +204,7 @@ impl Reader<'_> {
             Some("lowmemory") => Temporality::LowMemory,
             Some(other) => {
                 self.wrong(format!(
-                    "`{name}` is `{other}`, expected `cumulative`, `delta` or `lowmemory`: as \
+                    "`{name}` is `{other}`, expected `cumulative`, `delta` or `lowmemory`: using \
                      `cumulative`"
                 ));
                 Temporality::Cumulative
@@ -221,7 +222,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the pairs of a list such as `a=1,b=2`, values decoded.
+/// Returns the pairs of a list such as `a=1,b=2`, with decoded values.
 pub(super) fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -230,7 +231,7 @@ pub(super) fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Undoes percent-encoding; a `+` stands for itself here.
+/// Decodes percent-encoding; a `+` is literal here.
 fn decoded(text: &str) -> String {
     let plain = text.replace('+', "%2B");
     let joined = format!("v={plain}").replace('&', "%26");
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_endpoint_gets_paths_and_one_of_its_own_does_not() {
+    fn only_a_shared_endpoint_gets_paths() {
         let settings = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/base/")]);
         assert_eq!(
             urls(&settings),
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_for_a_signal_goes_before_what_is_set_for_all() {
+    fn the_value_for_a_signal_overrides_the_shared_one() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b+c, x = y=z&"),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told_and_left_out() {
+    fn invalid_values_are_reported_and_ignored() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
