@@ -1,4 +1,4 @@
-//! Composition: settings in, running parts out. The one place that knows every adapter.
+//! Composition: builds the app from its settings. The only module that knows every adapter.
 
 pub mod board;
 pub mod doctor;
@@ -52,51 +52,51 @@ use crate::state::{
 };
 use crate::status::StatusReader;
 
-/// The running parts.
+/// A configured app.
 #[derive(Debug)]
 pub struct App {
     /// Name of the app.
     pub name: String,
     /// The pollers by name.
     pub pollers: BTreeMap<String, Arc<Poller>>,
-    /// The same by function, as the host will call them.
+    /// The pollers by function name.
     pub functions: BTreeMap<String, Arc<Poller>>,
-    /// Functions that run several pollers, as the host will call them.
+    /// Functions that run several pollers, by function name.
     groups: BTreeMap<String, Arc<PollerGroup>>,
-    /// Names of pollers by function, where the settings say so.
+    /// Names of pollers by function, as set in the settings.
     names: BTreeMap<String, String>,
-    /// What finds pollers that cannot go on.
+    /// Finds pollers that cannot continue.
     pub recovery: Arc<Controller>,
-    /// Where their state documents are kept.
+    /// Store of the state documents.
     pub state: Arc<dyn StateStore>,
 }
 
 impl App {
-    /// Reads the settings and builds what they say; connects to nothing yet.
+    /// Reads the settings and builds the app; does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`BuildError`]; for wrong settings with every mistake there is.
+    /// [`BuildError`]; for invalid settings with all mistakes.
     pub fn build(vars: &dyn Vars) -> Result<Self, BuildError> {
         Self::of(Config::from_vars(vars)?, vars, |state| state)
     }
 
-    /// As [`Self::build`], for a command that puts a state document in its place: see [`StateStore::making_place`].
+    /// Like [`Self::build`], for a command that restores a state document: see [`StateStore::making_place`].
     ///
     /// # Errors
     ///
-    /// As of [`Self::build`].
+    /// See [`Self::build`].
     pub fn build_to_restore(vars: &dyn Vars) -> Result<Self, BuildError> {
         let config = Config::from_vars(vars)?;
         Self::of(config, vars, |state| state.making_place().unwrap_or(state))
     }
 
-    /// As [`Self::build`], for a process that runs ticks of any poller; `host` is the limit after which a host would
-    /// kill it.
+    /// Like [`Self::build`], for a process that runs ticks. `host` is the time limit of a host, which kills the
+    /// process when it is exceeded.
     ///
     /// # Errors
     ///
-    /// As of [`Self::build`]; also where no tick fits into that limit, or the output that a handler writes to is closed.
+    /// See [`Self::build`]; also if no tick fits into that limit, or if the output of a handler is closed.
     pub fn build_to_run(
         vars: &dyn Vars,
         host: Option<&FunctionTimeout>,
@@ -113,7 +113,7 @@ impl App {
                 set_seconds = ours,
                 set_by = host.set_by,
                 "The host ends function calls after {counts} s (`{}`), sooner than `HIGHWATER__FUNCTION_TIMEOUT` \
-                 ({ours} s): ticks end before {counts} s; set both to the same",
+                 ({ours} s); ticks will stop before {counts} s. Set both to the same value",
                 host.set_by
             );
         }
@@ -127,15 +127,15 @@ impl App {
         vars: &dyn Vars,
         place: impl FnOnce(Arc<dyn StateStore>) -> Arc<dyn StateStore>,
     ) -> Result<Self, BuildError> {
-        let surroundings = Surroundings::of(vars);
+        let environment = Environment::of(vars);
         let metrics = Arc::new(Metrics::default());
-        let owner_id = surroundings.owner_id(&config.app);
+        let owner_id = environment.owner_id(&config.app);
         let instance = Arc::new(Instance::new(owner_id).measured(Arc::clone(&metrics)));
-        let Storage { state, journals } = surroundings.storage(&config)?;
+        let Storage { state, journals } = environment.storage(&config)?;
         let store: Arc<dyn StateStore> = Arc::new(LoggedStore::new(place(state)));
         let mut shared = Shared {
             config: &config,
-            surroundings: &surroundings,
+            environment: &environment,
             store: Arc::clone(&store),
             journals,
             instance: Arc::clone(&instance),
@@ -146,7 +146,7 @@ impl App {
         for poller in config.pollers.values() {
             pollers.insert(poller.name.clone(), Arc::new(shared.poller(poller)?));
         }
-        let folders = surroundings.function_folders();
+        let folders = environment.function_folders();
         let functions = functions(&config, &pollers, &folders);
         let recovery = Arc::new(controller(&config, &store, instance, metrics, &pollers));
         let groups = groups(&config, &pollers, &folders, &recovery);
@@ -154,7 +154,7 @@ impl App {
         Ok(Self { name: config.app, pollers, functions, groups, names, recovery, state: store })
     }
 
-    /// Returns what a function does, by the name of its folder.
+    /// Returns a function by the name of its folder.
     pub fn function(&self, folder: &str) -> Option<Function> {
         if folder == recovery::FUNCTION {
             return Some(Function::Recovery(Arc::clone(&self.recovery)));
@@ -166,7 +166,7 @@ impl App {
         poller.map(|poller| Function::Tick(Arc::clone(poller)))
     }
 
-    /// Returns what the host can call, by the name that it sends.
+    /// Returns all functions by the name that the host sends.
     pub fn into_functions(self, board: StatusReader) -> BTreeMap<String, Function> {
         let pollers = self.functions.into_iter();
         let mut functions: BTreeMap<String, Function> =
@@ -179,7 +179,7 @@ impl App {
     }
 }
 
-/// Checks that ticks of `poller` can deliver as far as this process itself decides that.
+/// Checks the local conditions for the handler of `poller`, such as an open output.
 ///
 /// # Errors
 ///
@@ -215,7 +215,7 @@ fn controller(
     })
 }
 
-/// Returns how long a request for state may take: the shortest lease decides.
+/// Returns the timeout of a state store request, derived from the shortest lease.
 fn state_timeout(config: &Config) -> Duration {
     request_timeout(shortest_ttl(config).unwrap_or_default())
 }
@@ -224,7 +224,7 @@ fn shortest_ttl(config: &Config) -> Option<Duration> {
     config.pollers.values().map(|poller| poller.lease.ttl).min()
 }
 
-/// Returns the pollers by the name that the host sends: exactly as the folder is written.
+/// Returns the pollers by the name that the host sends: the exact name of the folder.
 fn functions(
     config: &Config,
     pollers: &BTreeMap<String, Arc<Poller>>,
@@ -245,7 +245,7 @@ fn groups(
     folders: &[String],
     recovery: &Arc<Controller>,
 ) -> BTreeMap<String, Arc<PollerGroup>> {
-    // The folder may be elsewhere, as beside a program that is started by hand.
+    // The folder may not be here, for example if the program is started manually.
     let has_folder = |segment: &String| folders.iter().any(|it| function_segment(it) == *segment);
     let without = config.groups.keys().filter(|segment| !has_folder(segment));
     let without: Vec<String> = without.map(|segment| segment.to_ascii_lowercase()).collect();
@@ -280,10 +280,10 @@ fn limits(poller: &PollerConfig, function_timeout: Duration) -> Limits {
     }
 }
 
-/// Builds a handler; the client is shared, and made only where one is needed, since reading the
-/// system's root certificates takes longer than all else here.
+/// Builds a handler. The HTTP client is shared and built only if needed, since reading the system's root
+/// certificates takes longer than everything else here.
 fn handler(
-    surroundings: &Surroundings,
+    environment: &Environment,
     app: &str,
     (poller, config): (&str, &HandlerConfig),
     client: &mut Option<Client>,
@@ -292,35 +292,35 @@ fn handler(
     let http = match config {
         HandlerConfig::Http(http) => http,
         HandlerConfig::Blob(blob) => {
-            let service = surroundings.service(&blob.access, blob.timeout).map_err(wrong)?;
+            let service = environment.service(&blob.access, blob.timeout).map_err(wrong)?;
             return Ok(Arc::new(Blob::new(&service, blob).map_err(wrong)?));
         }
         HandlerConfig::Queue(queue) => {
-            let options = surroundings.service_options(queue.timeout);
+            let options = environment.service_options(queue.timeout);
             let service = QueueService::connect(&queue.access, &options).map_err(wrong)?;
             return Ok(Arc::new(Queue::new(&service, queue).map_err(wrong)?));
         }
         HandlerConfig::Durable(durable) => {
-            let made = Durable::new(durable);
-            return Ok(Arc::new(made.map_err(|error: durable::ClientError| {
+            let built = Durable::new(durable);
+            return Ok(Arc::new(built.map_err(|error: durable::ClientError| {
                 BuildError::Durable { poller: poller.to_owned(), source: error }
             })?));
         }
         HandlerConfig::Chain(steps) => {
             let steps = steps.iter().map(|step| {
-                let made = handler(surroundings, app, (poller, &step.handler), client);
-                made.map(|handler| Step { name: step.name.clone(), handler })
+                let built = handler(environment, app, (poller, &step.handler), client);
+                built.map(|handler| Step { name: step.name.clone(), handler })
             });
             return Ok(Arc::new(Chain::new(steps.collect::<Result<_, _>>()?)));
         }
         HandlerConfig::Exec(exec) => return Ok(Arc::new(Exec::new(exec))),
         HandlerConfig::Sql(sql) => {
-            let made = Sql::new(app, sql);
-            let made =
-                made.map_err(|source| BuildError::Sql { poller: poller.to_owned(), source })?;
-            return Ok(match surroundings.credential(&sql.connection.auth)? {
-                Some(credential) => Arc::new(made.with_credential(credential)),
-                None => Arc::new(made),
+            let built = Sql::new(app, sql);
+            let built =
+                built.map_err(|source| BuildError::Sql { poller: poller.to_owned(), source })?;
+            return Ok(match environment.credential(&sql.connection.auth)? {
+                Some(credential) => Arc::new(built.with_credential(credential)),
+                None => Arc::new(built),
             });
         }
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
@@ -334,34 +334,34 @@ fn handler(
     let HttpAuth::Identity { audience, client_id } = &http.auth else {
         return Ok(Arc::new(handler));
     };
-    let tokens = Tokens::new(surroundings.identity, client_id.as_deref(), audience);
+    let tokens = Tokens::new(environment.identity, client_id.as_deref(), audience);
     let wrong = |source| BuildError::HandlerIdentity { poller: poller.to_owned(), source };
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
 }
 
-/// What keeps the state of an app.
+/// The stores of an app.
 struct Storage {
     state: Arc<dyn StateStore>,
-    /// Where journals are kept.
+    /// Store of the journals.
     journals: Arc<dyn JournalStore>,
 }
 
-/// What the environment says beside the settings.
-struct Surroundings {
+/// Facts from the environment that are not settings.
+struct Environment {
     instance_id: Option<String>,
     app_root: PathBuf,
     identity: IdentitySource,
-    /// Where users log in, by the name that the Azure libraries know.
+    /// Login endpoint for users, from the variable of the Azure libraries.
     authority: Option<String>,
-    /// Set by tests that want to see what a panic does to the process.
+    /// Set by tests of panics in a handler.
     #[cfg(feature = "test-util")]
     handler_panics: bool,
 }
 
-impl Surroundings {
+impl Environment {
     fn of(vars: &dyn Vars) -> Self {
         let has = |name: &str| vars.get(name).is_some();
-        // Set by App Service, Functions and Container Apps where an identity is assigned.
+        // Set by App Service, Functions and Container Apps if an identity is assigned.
         let managed = has("IDENTITY_ENDPOINT") || has("WEBSITE_INSTANCE_ID");
         Self {
             instance_id: vars.get("WEBSITE_INSTANCE_ID"),
@@ -373,7 +373,7 @@ impl Surroundings {
         }
     }
 
-    /// Unique per process start: two lives of one instance must not take each other for themselves.
+    /// Unique per process start: a restarted instance must not mistake its earlier lease for its own.
     fn owner_id(&self, app: &str) -> String {
         let instance: String =
             self.instance_id.as_deref().unwrap_or("local").chars().take(12).collect();
@@ -393,7 +393,7 @@ impl Surroundings {
         handler(self, app, (&poller.name, &poller.handler), client)
     }
 
-    /// Builds what keeps state, and the journals beside it: both through one client.
+    /// Builds the stores of state and journals, both with one client.
     fn storage(&self, config: &Config) -> Result<Storage, BuildError> {
         let timeout = state_timeout(config);
         match &config.state {
@@ -489,8 +489,8 @@ impl Surroundings {
             .map_err(BuildError::Identity)
     }
 
-    /// Folders that hold a `function.json`: directly below the root where deployed, in
-    /// `function-definitions` in the repository.
+    /// Folders with a `function.json`: directly below the root in a deployment, in `function-definitions` in the
+    /// repository.
     fn function_folders(&self) -> Vec<String> {
         let deployed = folders_with_function(&self.app_root);
         if deployed.is_empty() {
@@ -517,7 +517,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_of_the_blob_store_are_checked() {
+    fn the_blob_store_is_wrapped_in_a_date_check() {
         let poller = |name: &str| format!("HIGHWATER__POLLERS__A__{name}");
         let vars: BTreeMap<String, String> = [
             ("HIGHWATER__APP".to_owned(), "shop"),
@@ -542,9 +542,9 @@ mod tests {
     fn two_starts_of_one_instance_have_different_owner_ids() {
         let mut vars = BTreeMap::new();
         vars.insert("WEBSITE_INSTANCE_ID".to_owned(), "0123456789abcdef".to_owned());
-        let surroundings = Surroundings::of(&vars);
-        let (first, second) = (surroundings.owner_id("shop"), surroundings.owner_id("shop"));
+        let environment = Environment::of(&vars);
+        let (first, second) = (environment.owner_id("shop"), environment.owner_id("shop"));
         assert!(first.starts_with("shop/0123456789ab-"), "{first}");
-        assert_ne!(first, second, "else each would take the other's lease for its own");
+        assert_ne!(first, second, "otherwise each would mistake the other's lease for its own");
     }
 }

@@ -1,4 +1,4 @@
-//! How a process ends, and what it says of that.
+//! Exit codes and error messages of a process.
 
 use std::io;
 use std::process::ExitCode;
@@ -15,43 +15,43 @@ use crate::status::StatusError;
 use crate::suggestion::with_settings;
 use crate::telemetry::{flush_lines, write_stderr};
 
-/// What a command's exit code tells.
+/// Exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It is done, or there was nothing to do.
+    /// Success, or nothing to do.
     Done = 0,
-    /// It failed.
+    /// Failure.
     Failed = 1,
-    /// It was called wrongly, or a confirmation is missing.
+    /// Wrong usage, or a missing confirmation.
     Usage = 2,
-    /// The settings are wrong.
+    /// Invalid settings.
     Settings = 3,
-    /// Something refuses for want of rights.
+    /// Permission denied.
     Denied = 4,
-    /// Somebody else holds the lease, or was faster.
+    /// Another instance holds the lease, or made a conflicting change.
     Conflict = 5,
-    /// Something that is needed cannot be reached.
+    /// A required service is unreachable.
     Unavailable = 6,
-    /// The handler did not take what it was given.
+    /// The handler did not accept the rows.
     NotTaken = 7,
     /// `status --check`: a poller needs attention.
     NeedsAttention = 8,
-    /// `status --check`: a poller delivers nothing until someone acts.
+    /// `status --check`: a poller delivers nothing until an operator acts.
     NotDelivering = 9,
-    /// SIGHUP, such as by a closed terminal, came before it was done: 128 and the signal's number, as shells have it.
+    /// Stopped by SIGHUP, such as on a closed terminal. 128 plus the signal's number, as in shells.
     HungUp = 129,
-    /// SIGINT, such as by Ctrl-C, came before it was done.
+    /// Stopped by SIGINT, such as Ctrl-C.
     Interrupted = 130,
-    /// SIGTERM came before it was done.
+    /// Stopped by SIGTERM.
     Terminated = 143,
-    /// The Functions host is to start the process again, and not to count an error. It never starts again a process that
-    /// exited with 0 (seen in host 4.1037).
+    /// Makes the Functions host restart the process without counting an error. The host never restarts a process that
+    /// exited with 0 (observed in host 4.1037).
     Restart = 200,
 }
 
 impl Exit {
     /// Returns the number.
-    #[expect(clippy::as_conversions, reason = "the numbers stand beside the names")]
+    #[expect(clippy::as_conversions, reason = "the numbers are declared with the variants")]
     pub fn code(self) -> u8 {
         self as u8
     }
@@ -63,17 +63,17 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command ends without having done what it was asked to.
+/// Why a command failed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What the caller is told by number.
+    /// The exit code.
     pub exit: Exit,
-    /// What the reader is told.
+    /// The error message.
     pub text: String,
 }
 
 impl Failed {
-    /// Returns an end of this kind.
+    /// Returns a failure.
     pub fn new(exit: Exit, text: impl Into<String>) -> Self {
         Self { exit, text: text.into() }
     }
@@ -163,18 +163,18 @@ fn exit_of(error: &TickError) -> Exit {
     }
 }
 
-/// Prints what is not data: warnings, questions.
+/// Prints a message that is not data, such as a warning or a question, to standard error.
 pub fn tell(text: &str) {
     flush_lines();
     write_line(&mut io::stderr(), &redact(&with_settings(text)));
 }
 
-/// As [`tell`], for what is said while a lease is held: a reader that stands still delays nothing.
+/// Like [`tell`], for messages while a lease is held: a stalled reader does not block.
 pub fn tell_aside(text: &str) {
     write_stderr(&format!("{}\n", redact(&with_settings(text))));
 }
 
-/// Prints why a command ends, and returns its exit code.
+/// Prints the error of a command, if any, and returns its exit code.
 pub fn end(ended: Result<Exit, Failed>) -> ExitCode {
     match ended {
         Ok(exit) => exit.into(),
@@ -185,9 +185,9 @@ pub fn end(ended: Result<Exit, Failed>) -> ExitCode {
     }
 }
 
-/// Writes a line to a stream, if anybody reads it.
+/// Writes a line to a stream; errors are ignored.
 pub fn write_line(stream: &mut impl io::Write, text: &str) {
-    // Nobody is left who could be told of an error.
+    // If the reader is gone, there is nowhere to report it.
     let mut write = || writeln!(stream, "{text}").and_then(|()| stream.flush());
     write().unwrap_or_default();
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_code_tells_what_to_do_next() {
+    fn each_error_has_its_exit_code() {
         let unreachable = || StoreError::Unreachable { key: "k".into(), reason: "r".into() };
         let held = Refusal::Held { owner_id: "other".into() };
         for (error, expected) in [

@@ -1,10 +1,9 @@
-//! The contract with the Azure Functions host: what it sends, and what it takes for an answer.
+//! The contract with the Azure Functions host: its requests, and the replies that it accepts.
 //!
-//! The host POSTs to `/{function}` and judges the reply. An empty 2xx reply, or the JSON word `null`,
-//! leaves it waiting until its time-out kills this process with every neighbour in it; so every reply
-//! here is a JSON object, also for panics and unknown functions. On anything but 2xx it drops the body
-//! and keeps the reason phrase only. Its timestamps come in several forms, some without an offset, so
-//! nothing here parses them.
+//! The host POSTs to `/{function}`. After an empty 2xx reply or the JSON value `null` it keeps waiting, until
+//! its timeout kills this process with all other invocations. So every reply is a JSON object, also for panics
+//! and unknown functions. For any status but 2xx the host drops the body and keeps only the reason phrase. Its
+//! timestamps have several formats, some without an offset, so they are not parsed.
 
 mod call;
 pub mod group;
@@ -18,42 +17,42 @@ use thiserror::Error;
 
 use crate::trace::TraceContext;
 
-/// One invocation, as far as a tick cares.
+/// The parts of an invocation that a tick needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
-    /// The host's id; the same for all retries of one timer occurrence.
+    /// The host's id, the same for all retries of one timer occurrence.
     pub id: String,
-    /// Whether the timer fired late, after the host had been down.
+    /// Whether the timer fired late because the host was down.
     pub is_past_due: bool,
-    /// When it should have fired then, in the host's words.
+    /// The missed time, as the host formats it.
     pub missed: Option<String>,
-    /// Which retry of the host's own policy this is, where it has one.
+    /// Number of the retry, if the host has a retry policy.
     pub retry_count: Option<u64>,
-    /// Whether the host has a retry policy for it, so that a failure is followed by another call.
+    /// Whether the host has a retry policy, so that it calls again after a failure.
     pub has_retry_policy: bool,
-    /// Most retries of that policy; -1 for no limit.
+    /// Maximum retries of that policy; -1 for no limit.
     pub retry_count_max: Option<i64>,
-    /// Whether somebody asked for it through the host's admin endpoint.
+    /// Whether it was started through the host's admin endpoint.
     pub is_manual: bool,
     /// W3C trace context.
     pub traceparent: Option<String>,
-    /// What other systems add to it; only with a valid one.
+    /// W3C trace state; only with a valid trace context.
     pub tracestate: Option<String>,
 }
 
-/// The request is not one of the host's.
+/// The request does not come from the host.
 #[derive(Debug, Error)]
 pub enum InvocationError {
     /// The body is not JSON.
     #[error("body of {length} bytes is not JSON, expected `{{\"Data\":…,\"Metadata\":…}}`")]
     NotJson {
-        /// Its length.
+        /// Length of the body.
         length: usize,
-        /// Where the JSON breaks.
+        /// Position of the error.
         #[source]
         source: serde_json::Error,
     },
-    /// The body is JSON of another kind.
+    /// The body is not a JSON object.
     #[error("body is not a JSON object, expected `{{\"Data\":…,\"Metadata\":…}}`")]
     NotAnObject,
 }
@@ -64,7 +63,7 @@ pub const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
 impl Invocation {
     /// Reads the body of an invocation.
     ///
-    /// Whatever is missing or of an unknown form is left out: a tick can run without all of it.
+    /// Missing fields and fields in unknown formats are ignored: a tick needs none of them.
     ///
     /// # Errors
     ///
@@ -81,7 +80,7 @@ impl Invocation {
             timers.values().find(|timer| timer.get("IsPastDue") == Some(&Json::Bool(true)))
         });
         let missed = late.and_then(|timer| timer.pointer("/ScheduleStatus/Next")?.as_str());
-        // An admin run lays its input over the metadata under the trigger's own name.
+        // A run from the admin endpoint adds its input to the metadata under the trigger's name.
         let is_manual = timers.is_some_and(|timers| {
             timers.keys().any(|name| metadata.is_some_and(|metadata| metadata.contains_key(name)))
         });
@@ -99,7 +98,7 @@ impl Invocation {
         })
     }
 
-    /// Returns what sets it apart from an ordinary one; `None` for that.
+    /// Returns how it differs from an ordinary invocation; `None` if it does not.
     fn why(&self) -> Option<String> {
         let retry = self.retry_count.filter(|count| *count > 0).map(|count| {
             let most = self.retry_count_max.filter(|most| *most > 0);
@@ -110,13 +109,13 @@ impl Invocation {
             Some(missed) => format!("is late: its timer missed {missed}"),
             None => "is late: its timer missed a run".to_owned(),
         });
-        let manual = self.is_manual.then(|| "was started by hand".to_owned());
+        let manual = self.is_manual.then(|| "was started manually".to_owned());
         let why = [manual, retry, late].into_iter().flatten().collect::<Vec<_>>().join(" and ");
         (!why.is_empty()).then_some(why)
     }
 
-    /// Returns it with the caller's trace context. A `tracestate` belongs to a valid `traceparent` and is dropped without
-    /// one: <https://www.w3.org/TR/trace-context/#tracestate-header>.
+    /// Adds the caller's trace context. A `tracestate` without a valid `traceparent` is dropped:
+    /// <https://www.w3.org/TR/trace-context/#tracestate-header>.
     #[must_use]
     pub fn traced(self, traceparent: Option<&str>, tracestate: Option<String>) -> Self {
         let is_valid = traceparent.is_some_and(|text| TraceContext::parse(text).is_some());
@@ -128,7 +127,7 @@ impl Invocation {
     }
 }
 
-/// The reply; always all three fields, and always an object.
+/// The reply: always an object with all three fields.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct InvocationResponse {
@@ -143,7 +142,7 @@ impl InvocationResponse {
         Self { outputs: serde_json::Map::new(), logs: vec![log.into()], return_value: () }
     }
 
-    /// Returns a reply of which the host logs nothing.
+    /// Returns a reply without log lines.
     pub fn silent() -> Self {
         Self { outputs: serde_json::Map::new(), logs: Vec::new(), return_value: () }
     }
@@ -170,13 +169,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_has_all_three_fields_whatever_is_logged() {
+    fn a_reply_always_has_all_three_fields() {
         let text = InvocationResponse::new("a \"b\" {c}\n\u{1} ä").to_json();
         assert_eq!(text, r#"{"Outputs":{},"Logs":["a \"b\" {c}\n\u0001 ä"],"ReturnValue":null}"#);
     }
 
     #[test]
-    fn facts_are_read_and_anything_odd_is_left_out() {
+    fn known_fields_are_read_and_others_are_ignored() {
         let read = |body: &str| Invocation::read("id", body.as_bytes()).unwrap();
         let due = read(
             r#"{"Data":{"t":{"IsPastDue":true,"ScheduleStatus":{"Last":"?"}}},"Metadata":{}}"#,
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(retry(7, -1).why().unwrap(), "is retry 7 of the host");
         let manual = read(r#"{"Data":{"t":{}},"Metadata":{"t":"\"\""}}"#);
         assert!(manual.is_manual);
-        assert_eq!(manual.why().unwrap(), "was started by hand");
+        assert_eq!(manual.why().unwrap(), "was started manually");
         assert_eq!(read("{}"), Invocation { id: "id".to_owned(), ..Invocation::default() });
     }
 
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_another_kind_are_refused() {
+    fn bodies_that_are_not_objects_are_refused() {
         for body in ["", "no", "[]", "\"x\"", "null"] {
             assert!(Invocation::read("", body.as_bytes()).is_err(), "{body}");
         }

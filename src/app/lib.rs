@@ -1,18 +1,18 @@
 //! Highwater: a polling trigger for Microsoft SQL Server on Azure Functions.
 //!
-//! This library holds everything that the two programs of Highwater share: `handler`, which the Functions host starts and
-//! which is all that is deployed, and `highwater`, the command line. Depend on it to run pollers inside a program of your
-//! own. Each timer trigger runs one *tick* of a *poller*: read the rows that changed since the last committed position,
-//! hand them to a handler, and move the position only after the handler has succeeded.
+//! This library is shared by the two programs of Highwater: `handler`, the deployed program that the Functions host
+//! starts, and `highwater`, the command line. Depend on it to run pollers inside your own program. Each timer trigger runs
+//! one *tick* of a *poller*: read the rows that changed since the last committed position, pass them to a handler, and
+//! move the position only after the handler has succeeded.
 //!
-//! Every committed row is delivered **at least once**, in its current state, in order within a poller, under the one
-//! condition that its mode states. An instance that lost its lease cannot move the checkpoint, and cannot write to a fenced
-//! target once its successor has. Handlers must be idempotent.
+//! Every committed row is delivered **at least once**, in its current state, in order within a poller. Each mode has one
+//! precondition. An instance that lost its lease cannot move the checkpoint, and cannot write to a fenced target once its
+//! successor has. Handlers must be idempotent.
 //!
 //! # Example
 //!
-//! Settings are those of `docs/reference/settings.md`, from the environment or any other [`config::Vars`]. One tick,
-//! without the Functions host:
+//! Settings are documented in `docs/reference/settings.md`, and come from the environment or any other [`config::Vars`].
+//! One tick, without the Functions host:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
@@ -48,61 +48,61 @@
 //! | read and check settings | [`config`] |
 //! | build pollers from settings | [`builder`] |
 //! | run a tick and judge its result | [`poller`], [`tick`] |
-//! | write a handler or a store of your own | [`handler`], [`state`], [`journal`] |
-//! | answer the Functions host | [`host`] |
+//! | write your own handler or store | [`handler`], [`state`], [`journal`] |
+//! | serve the Functions host | [`host`] |
 //! | log, export metrics and traces | [`telemetry`] |
 //! | pause, reset, clone, restore, redrive | [`admin`] |
 //! | read the state of pollers | [`status`], [`recovery`] |
 //!
-//! The other public modules are shared with the programs and hidden from this page; they may change at any time.
+//! The other public modules are shared with the programs and hidden here; they may change at any time.
 //!
 //! # Layers
 //!
-//! | layer | modules | may know |
+//! | layer | modules | may depend on |
 //! |---|---|---|
 //! | programs | the packages `highwater-handler` and `highwater-cli` | everything |
 //! | composition | [`builder`], `process`, `serve` | the layers below |
 //! | edges | [`host`], `page`, `project`, [`telemetry`], `timers` | the layers below |
-//! | adapters | `journal::file`, `state::{file, local}`, `handler::{durable, exec, http, stdout}`; the crates [`highwater_mssql`] and [`highwater_azure`] | their port, their crate |
+//! | adapters | `journal::file`, `state::{file, local}`, `handler::{durable, exec, http, stdout}`; the crates [`highwater_mssql`] and [`highwater_azure`] | their port, their driver |
 //! | settings | [`config`] | the engine's rules and vocabulary |
-//! | engine | the crate [`highwater_engine`], which tells a tick step by step | no driver, no web framework, no cloud |
+//! | engine | the crate [`highwater_engine`], which describes a tick step by step | no driver, no web framework, no cloud |
 //!
-//! Imports point downwards only. Between crates the manifests enforce it.
+//! Imports only point downwards. Between crates, the manifests enforce this.
 //!
-//! # Invariants, as absences
+//! # Invariants
 //!
-//! - The engine never names a driver, a web framework or a cloud: its manifest has none.
-//! - No adapter names another adapter. (`handler::sql`, `source::mssql`, `state::sql` and `journal::sql` use [`mssql`], the blob stores,
-//!   `handler::{blob, http, queue}` [`azure`]: the shared halves of adapters of one service.)
-//! - Only [`config`] reads the environment, only [`clock`] the wall clock.
+//! - The engine does not depend on a driver, a web framework or a cloud: its manifest has none.
+//! - No adapter depends on another adapter. Adapters of the same service share code in [`mssql`] (`handler::sql`,
+//!   `source::mssql`, `state::sql`, `journal::sql`) and [`azure`] (the blob stores, `handler::{blob, http, queue}`).
+//! - Only [`config`] reads the environment, and only [`clock`] reads the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.
-//! - Safety rests on compare-and-swap and the fencing token; no decision rests on a client's clock.
+//! - Safety depends on compare-and-swap and the fencing token, never on a client's clock.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | what it is | from |
+//! | term | meaning | origin |
 //! |---|---|---|
 //! | poller | a source, a handler and the state between them; it *ticks* | JDBC "poll" |
 //! | batch | rows delivered in one handler call | |
 //! | cursor | a position in the source's order | Airbyte |
-//! | checkpoint | a cursor that has been committed, with when and by which batch | Event Hubs |
+//! | checkpoint | a committed cursor, with the time and the batch of the commit | Event Hubs |
 //! | state document | checkpoint, lease, fingerprint and more in one JSON object | |
-//! | lease, owner, fencing token | a time-bounded right, who has it, a number that grows at each grant | Kleppmann |
-//! | generation | orders tokens across a document that was lost and made again | |
-//! | in-flight record | the batch being handled and what happened to it so far | |
-//! | step | one handler of a chain; its result is kept before the next is called | Durable Functions |
+//! | lease, owner, fencing token | a time-limited right, its holder, a number that grows with each grant | Kleppmann |
+//! | generation | orders tokens across a lost and recreated document | |
+//! | in-flight record | the batch being delivered and its history so far | |
+//! | step | one handler of a chain; its result is stored before the next step is called | Durable Functions |
 //! | settle window | how far behind "now" a time-based poller stays | |
-//! | partition | one of the parts that share a poller's keys; each ticks as a poller of its own | Event Hubs |
-//! | replay, backfill | a range of a poller's past that is delivered again beside it, whole or in windows | |
-//! | closed window | a range that was delivered, and is read again for what was committed late | |
-//! | fingerprint | hash of what gives a checkpoint its meaning | |
+//! | partition | one share of a poller's keys; each partition ticks as its own poller | Event Hubs |
+//! | replay, backfill | a past range of a poller that is redelivered while the poller runs, at once or in windows | |
+//! | closed window | a delivered range that is read again to find rows committed late | |
+//! | fingerprint | hash of the source settings that give a checkpoint its meaning | |
 
 pub use highwater_engine::{
     admin, clock, cursor, error, event, lease, metrics, partition, policy, poller, recovery,
     status, tick, value,
 };
-// What the programs share with the engine and the adapters.
+// Shared by the programs, the engine and the adapters.
 #[doc(hidden)]
 pub use highwater_azure as azure;
 #[doc(hidden)]
@@ -117,7 +117,7 @@ pub mod config;
 #[doc(hidden)]
 pub mod suggestion;
 
-// Adapters; those of one port lie below it.
+// Adapters, each below its port.
 pub mod handler;
 pub mod journal;
 pub mod source;

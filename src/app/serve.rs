@@ -1,4 +1,4 @@
-//! `highwater serve`: answers the Functions host until it is asked to stop.
+//! `highwater serve`: serves the Functions host until a signal stops it.
 
 mod orphan;
 
@@ -28,18 +28,19 @@ use crate::telemetry::{Telemetry, TickLines, flush_lines};
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
 
-/// Set by the Functions host for the processes that it starts.
+/// Set by the Functions host for the processes it starts.
 const WORKER_ID: &str = "FUNCTIONS_CUSTOMHANDLER_WORKER_ID";
 
-/// How long a taken port is waited for. The host itself waits 30 s for the first answer, and ends after three exits.
+/// How long to wait for a port that is in use. The host waits 30 s for the first reply, and shuts down after three
+/// exits.
 const PORT_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Pause between two tries to listen on a taken port.
+/// Delay between two attempts to listen on the port.
 const PORT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 pub async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
     let is_hosted = vars.get(WORKER_ID).is_some();
     match Box::pin(serve(vars, is_hosted)).await {
-        // The host tells the level of plain text by its words; a line of the log has one.
+        // The host guesses the level of plain text from its words; a log line has a level.
         Err(Failed { exit, text }) if is_hosted => {
             error!(event = "not_started", "{text}");
             Ok(exit)
@@ -50,15 +51,15 @@ pub async fn run(vars: &dyn Vars) -> Result<Exit, Failed> {
 
 async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
     let named = match port(vars).map_err(|text| Failed::new(Exit::Usage, text)) {
-        // Before the log starts, since a person at a terminal gets one line.
+        // Fail before logging starts, so that a person at a terminal sees only this error.
         Err(failed) if !is_hosted => return Err(failed),
         named => named,
     };
-    // Before anything answers: a signal would end the process without a log line until they are caught.
+    // Catch signals before serving: until then, a signal ends the process without a log line.
     let forced = is_hosted.then_some(Exit::Restart);
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
     let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
-    let stopping = asked_by(Signals::catch(), stop.clone(), end);
+    let stopping = watch_signals(Signals::catch(), stop.clone(), end);
     let stopping = tokio::spawn(stopping);
     let telemetry = if is_hosted && exports_lines(vars) {
         start(&WithoutLogs(vars), TickLines::Answered)
@@ -69,17 +70,17 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
     let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
     let mut stopping = Box::pin(async move {
         tokio::select! {
-            // Ends with a panic at most, which is a reason to stop too.
+            // If the task panics, stop too.
             _ = stopping => {}
             gone = orphan::host_gone(), if is_hosted => {
-                // Nobody waits for the batch in flight, so it has the time of its tick.
+                // The reply is no longer awaited, so the current batch may use the full time of its tick.
                 left_alone.set();
-                // What looks like it may have been an output that is closed under a living host.
+                // The host may in fact be alive with a closed output, so ask for a restart.
                 unasked.get_or_init(|| Exit::Restart);
                 let how = gone.as_str();
                 warn!(
                     event = "host_gone",
-                    "The Functions host is gone ({how}): batches in flight are finished, then this process ends"
+                    "The Functions host is gone ({how}); stopping after the batches in flight"
                 );
             }
         }
@@ -88,7 +89,7 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         biased;
         () = &mut stopping => None,
         bound = listen(port) => Some(bound.map_err(|error| {
-            let text = format!("cannot listen on 127.0.0.1:{port}, which `{setting}` names: {error}");
+            let text = format!("cannot listen on 127.0.0.1:{port} (`{setting}`): {error}");
             Failed::new(Exit::Unavailable, text)
         })?),
     };
@@ -99,16 +100,16 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         telemetry.flush().await;
         served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     }
-    // After Ctrl-C the host ends too. Any other signal may be for the handler alone, which must come back, as one must
-    // whose work was not done.
+    // After Ctrl-C the host stops too. Any other signal may be meant only for the handler, so the host must restart it;
+    // also after aborted work.
     let is_interrupted = matches!(asked.get(), None | Some(Exit::Interrupted));
     let ends_with_host = is_interrupted && !stop.is_aborted();
     Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
 }
 
-/// Listens on a port, and waits a while for one that is taken: an earlier process may be about to release it.
+/// Listens on a port. If it is in use, waits for a while: an earlier process may be about to release it.
 ///
-/// IPv4, since the host connects to 127.0.0.1 and to nothing else.
+/// IPv4, since the host connects only to 127.0.0.1.
 async fn listen(port: u16) -> io::Result<TcpListener> {
     let until = Instant::now() + PORT_WAIT_MAX;
     let mut is_reported = false;
@@ -119,7 +120,7 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
                     let wait = PORT_WAIT_MAX.as_secs();
                     info!(
                         event = "port_taken",
-                        port, "Port {port} is taken; retrying for {wait} s"
+                        port, "Port {port} is in use; retrying for {wait} s"
                     );
                     is_reported = true;
                 }
@@ -130,8 +131,8 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Returns the limit of the host that started this process, if one did. A host that cannot read its own limit
-/// starts nobody.
+/// Returns the time limit of the host that started this process, if there is one. A host with an invalid limit does not
+/// start a process.
 fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
     vars.get(APP_ROOT)?;
     project::function_timeout(vars, &board::root(vars)).ok()
@@ -145,7 +146,7 @@ fn functions(vars: &dyn Vars, port: u16) -> Functions {
             let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");
             info!(event = "started", port, functions = names, "Serving functions: {names}");
-            // The plan is known here only, not where `validate` runs before a deployment.
+            // The hosting plan is known only here, not to `validate` before a deployment.
             if let Some(problem) = project::time_zone_problem(vars) {
                 warn!(event = "without_effect", "{problem}");
             }
@@ -164,18 +165,18 @@ fn functions(vars: &dyn Vars, port: u16) -> Functions {
     }
 }
 
-/// Tells log lines, and what else the settings say, from now on.
+/// Starts logging and the configured telemetry.
 pub fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
-    // Blanks count as not set, here as in the settings.
+    // A blank value counts as not set, as in all settings.
     let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
     let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
     Telemetry::start(&filter, vars, ticks)
 }
 
-/// The variable that turns the export of log lines off.
+/// The variable that disables the export of log lines.
 const LOGS_EXPORTER: &str = "OTEL_LOGS_EXPORTER";
 
-/// Settings under which no log lines are exported.
+/// Settings with the export of log lines disabled.
 struct WithoutLogs<'a>(&'a dyn Vars);
 
 impl Vars for WithoutLogs<'_> {
@@ -188,22 +189,22 @@ impl Vars for WithoutLogs<'_> {
     }
 }
 
-/// Whether the host sends the lines of this process to a collector: each would arrive there twice.
+/// Whether the host exports the log lines of this process, so that each would arrive at the collector twice.
 fn exports_lines(vars: &dyn Vars) -> bool {
     let is_set = |text: String| !text.trim().is_empty();
     vars.get("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(is_set)
         && project::is_open_telemetry(vars, &board::root(vars))
 }
 
-/// Returns the port to listen on, and the setting that names it.
+/// Returns the port to listen on and the name of its setting.
 fn port(vars: &dyn Vars) -> Result<(&'static str, u16), String> {
     let is_set = |text: &String| !text.trim().is_empty();
     let set = PORTS.into_iter().find_map(|name| Some((name, vars.get(name).filter(is_set)?)));
     let Some((name, text)) = set else {
         let [current, old] = PORTS;
         return Err(format!(
-            "neither `{current}` nor `{old}` is set: the Functions host sets it; \
-             try `highwater demo`, or `highwater package --stage out` and then `func start --script-root out`"
+            "neither `{current}` nor `{old}` is set; the Functions host sets it. \
+             Try `highwater demo`, or `highwater package --stage out` and then `func start --script-root out`"
         ));
     };
     let port = text.trim().parse::<u16>().ok().filter(|port| *port != 0);
@@ -211,27 +212,27 @@ fn port(vars: &dyn Vars) -> Result<(&'static str, u16), String> {
     port.map(|port| (name, port))
 }
 
-/// The signals that ask the process to stop.
+/// The signals that stop the process.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// A closed terminal or a lost connection to it; `None` where the process was started to outlive that.
+    /// SIGHUP, on a closed terminal or a lost connection; `None` if the process ignores it.
     hang_up: Option<Signal>,
 }
 
 impl Signals {
-    /// Catches them from now on; `None` where the system has none to give.
+    /// Starts to catch the signals; `None` if the system does not allow it.
     pub fn catch() -> Option<Self> {
         let terminate = signal(SignalKind::terminate()).ok()?;
         let interrupt = signal(SignalKind::interrupt()).ok()?;
-        // `nohup` ignores this signal for the program that it starts, and catching it would undo that.
+        // `nohup` makes its program ignore this signal, and catching it would undo that.
         let hang_up =
             if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup()).ok()?) };
         Some(Self { terminate, interrupt, hang_up })
     }
 
-    /// Waits for the next of them, and returns how a process ends that it stops before it is done.
+    /// Waits for the next signal, and returns the exit code of a process that it stops.
     async fn next(&mut self) -> Exit {
         let hung_up = async {
             match &mut self.hang_up {
@@ -247,44 +248,47 @@ impl Signals {
     }
 }
 
-/// Whether this process ignores SIGHUP, which it can only have inherited; `false` where the system does not say.
+/// Whether this process has inherited that SIGHUP is ignored; `false` if unknown.
 fn ignores_hang_up() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    // A mask of signals, the lowest bit for SIGHUP; see proc_pid_status(5).
+    // A bit mask of signals, with the lowest bit for SIGHUP; see proc_pid_status(5).
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     ignored.is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Returns what the first signal sets from now on, and which of them it was once it is set.
+/// Returns a stop that the first signal sets, and a cell with the exit code for that signal.
 pub fn stop_by_signal(vars: &dyn Vars) -> (StopSignal, Arc<OnceLock<Exit>>) {
     let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
     let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced: None };
-    tokio::spawn(asked_by(Signals::catch(), stop.clone(), end));
+    tokio::spawn(watch_signals(Signals::catch(), stop.clone(), end));
     (stop, asked)
 }
 
-/// How a process ends that is asked to stop.
+/// How a process stops after a signal.
 struct End {
-    /// How long it may take.
+    /// How long stopping may take.
     grace: Duration,
-    /// Which signal asked first.
+    /// Exit code for the first signal.
     asked: Arc<OnceLock<Exit>>,
-    /// How it ends where it has to be forced; else as the first signal says.
+    /// Exit code after a forced stop; if `None`, the one for the first signal.
     forced: Option<Exit>,
 }
 
-/// Completes at the first signal. At a second one, or just before the grace is over, running handler calls are
-/// aborted and their leases released. Whatever still runs at the end ends with the process.
+/// Completes at the first signal. At a second signal, or just before the grace period is over, running handler calls are
+/// aborted and their leases released. At the end of the grace period the process exits.
 pub async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal, grace: Duration) {
-    asked_by(signals, stop, End { grace, asked: Arc::default(), forced: None }).await;
+    watch_signals(signals, stop, End { grace, asked: Arc::default(), forced: None }).await;
 }
 
-/// As [`asked_to_stop`]; which signal it was is known before `stop` is set.
-async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
+/// Like [`asked_to_stop`]; the exit code is stored before `stop` is set.
+async fn watch_signals(signals: Option<Signals>, stop: StopSignal, end: End) {
     let End { grace, asked, forced } = end;
     let Some(mut signals) = signals else {
-        warn!(event = "signals_unavailable", "Signals cannot be received; only a kill stops this");
+        warn!(
+            event = "signals_unavailable",
+            "Cannot receive signals; only SIGKILL will stop this process"
+        );
         return pending().await;
     };
     let first = signals.next().await;
@@ -304,12 +308,15 @@ async fn asked_by(signals: Option<Signals>, stop: StopSignal, end: End) {
         }
         warn!(
             event = "forced_stop",
-            "Stopping before all work has ended; a lease that is still held expires by itself"
+            "Exiting before all work has finished; leases that are still held will expire"
         );
-        // Tasks are not dropped by an exit, so no guard of theirs kills what they started.
+        // An exit drops no tasks, so their guards do not kill the processes that they started.
         exec::kill_all();
         flush_lines();
-        #[expect(clippy::exit, reason = "the grace is over, and a stuck task would keep us alive")]
+        #[expect(
+            clippy::exit,
+            reason = "the grace period is over, and a stuck task would keep the process alive"
+        )]
         std::process::exit(forced.unwrap_or(first).code().into())
     });
 }

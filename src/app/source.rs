@@ -1,4 +1,4 @@
-//! Sources; [`highwater_engine::source`] has the port.
+//! Sources that implement the port [`highwater_engine::source`].
 
 pub use highwater_engine::source::*;
 pub use highwater_mssql::source as mssql;

@@ -1,26 +1,26 @@
-//! Commands that texts suggest, such as `` `highwater status` ``: each runs as printed.
+//! Suggested commands in texts, such as `` `highwater status` ``, run exactly as printed.
 //!
-//! A process that was started with `--settings FILE` suggests commands for that file. Without the option they would
-//! read the environment, which holds other settings or none.
+//! A process that was started with `--settings FILE` suggests commands for that file. Without the option, the commands
+//! would read the environment, which has other settings or none.
 
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// What a command in a text begins with.
+/// Start of a command in a text.
 pub const COMMAND: &str = "`highwater ";
 /// The option that names a file of settings.
 const OPTION: &str = "--settings";
 
-/// The file of settings that this process was started with, as a shell reads it; empty without one.
+/// The settings file of this process, quoted for a shell; not set without one.
 static SETTINGS: OnceLock<String> = OnceLock::new();
 
-/// Makes every command that is printed from now on name `file`, the file of settings of this process.
+/// Sets the settings file of this process, for all commands that are printed from now on.
 pub fn hold_settings(file: &Path) {
     SETTINGS.get_or_init(|| quoted(&file.display().to_string()));
 }
 
-/// Returns one word as a shell reads it.
+/// Quotes one word for a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -29,24 +29,24 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Returns a text whose commands name the file of settings of this process.
+/// Adds the settings file of this process to the commands in a text.
 pub fn with_settings(text: &str) -> Cow<'_, str> {
     SETTINGS.get().map_or(Cow::Borrowed(text), |file| naming(text, file))
 }
 
-/// As [`with_settings`], for JSON, which stays JSON.
+/// Like [`with_settings`], for JSON, which stays valid.
 pub fn with_settings_in_json(json: &str) -> Cow<'_, str> {
     SETTINGS.get().map_or(Cow::Borrowed(json), |file| naming(json, &escaped(file)))
 }
 
-/// Returns a text as it stands between the quotes of JSON.
+/// Escapes a text for a JSON string.
 fn escaped(text: &str) -> String {
     let mut json = serde_json::Value::from(text).to_string();
     json.pop();
     json.split_off(1)
 }
 
-/// Returns `text` with the option for `file` in each command that does not have it.
+/// Adds the option for `file` to each command in `text` that does not have it.
 fn naming<'a>(text: &'a str, file: &str) -> Cow<'a, str> {
     let mut parts = text.split(COMMAND);
     let Some(first) = parts.next().filter(|first| first.len() < text.len()) else {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_quoted_where_a_shell_would_split_it() {
+    fn a_word_is_quoted_if_a_shell_would_split_it() {
         assert_eq!(quoted("/home/me/try/local.settings.json"), "/home/me/try/local.settings.json");
         assert_eq!(quoted("my folder"), "'my folder'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_names_the_settings_that_it_needs_and_stays_json() {
+    fn a_command_gets_the_settings_file_and_json_stays_valid() {
         let text = "run `highwater init orders`, or `highwater run --settings x.json`; `highwater` is a name";
         assert_eq!(
             naming(text, &quoted("my app/it's.json")),

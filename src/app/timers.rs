@@ -1,8 +1,7 @@
-//! Runs ticks by their schedules where no Functions host does.
+//! Runs ticks on their schedules without a Functions host.
 //!
-//! As with the host, ticks of one function never overlap, and one that took longer than its interval is
-//! followed by the next due time after its end: what was missed meanwhile is not made up for, since each
-//! tick reads all that there is.
+//! As in the host, ticks of one function never overlap. After a tick that took longer than its interval, the next
+//! one runs at the next due time. Missed times are not made up for, since each tick reads all pending rows.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,10 +17,10 @@ use tracing::{debug, error};
 use crate::clock::Clock;
 use crate::schedule::Schedule;
 
-/// What a timer starts; it ends when the tick has ended.
+/// The work of a timer; completes when the tick has ended.
 pub type Work = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// A function and when it runs.
+/// A function and its schedule.
 #[derive(Clone)]
 pub struct Timer {
     /// Name of the function.
@@ -40,10 +39,10 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Longest sleep without a look at the clock, which may be set, or have stood still with the machine.
-const LOOK_AFTER: Duration = Duration::from_secs(30);
+/// Longest sleep without reading the clock, which may be adjusted, or stop while the machine is suspended.
+const SLEEP_MAX: Duration = Duration::from_secs(30);
 
-/// Runs all `timers` side by side until `asked_to_stop` completes, then until what runs has ended.
+/// Runs all `timers` concurrently until `asked_to_stop` completes, then waits for running ticks.
 pub async fn drive(
     timers: Vec<Timer>,
     clock: Arc<dyn Clock>,
@@ -63,7 +62,7 @@ async fn keep(timer: Timer, clock: Arc<dyn Clock>, mut stopped: watch::Receiver<
     let function = timer.function.as_str();
     let mut after = clock.now();
     loop {
-        // Never for ever: the calendar ends.
+        // Terminates, because the calendar ends.
         let Some(due_at) = timer.schedule.next_after(after) else { return };
         debug!(event = "due", function, due_at = %due_at, "Function `{function}` waits");
         tokio::select! {
@@ -71,25 +70,25 @@ async fn keep(timer: Timer, clock: Arc<dyn Clock>, mut stopped: watch::Receiver<
             _ = stopped.wait_for(|stopped| *stopped) => return,
             () = sleep_until(due_at, clock.as_ref()) => {}
         }
-        // In a task of its own: a panic is one failed tick.
+        // In its own task, so that a panic fails only this tick.
         if let Err(failure) = tokio::spawn((timer.work)()).await {
             let error = failure.to_string();
             error!(
                 event = "tick_panicked",
-                function, error, "Function `{function}` panicked: please report this"
+                function, error, "Function `{function}` panicked; please report this bug"
             );
         }
-        // Where the clock was set back, a time that was due is not due again.
+        // If the clock was set back, do not run the same due time twice.
         after = clock.now().max(due_at);
     }
 }
 
 async fn sleep_until(due_at: OffsetDateTime, clock: &dyn Clock) {
-    // A wait that is over has a negative rest, which is none.
+    // A negative rest does not convert: the wait is over.
     while let Ok(rest) = Duration::try_from(due_at - clock.now())
         && !rest.is_zero()
     {
-        sleep(rest.min(LOOK_AFTER)).await;
+        sleep(rest.min(SLEEP_MAX)).await;
     }
 }
 
@@ -104,45 +103,45 @@ mod tests {
 
     const START: OffsetDateTime = datetime!(2026-11-21 13:59:50 UTC);
 
-    /// Seconds after [`START`] at which each tick began.
-    type Begun = Arc<Mutex<Vec<i64>>>;
+    /// Seconds after [`START`] at which each tick started.
+    type Starts = Arc<Mutex<Vec<i64>>>;
 
-    fn timer(schedule: &str, clock: TokioClock, takes: Duration) -> (Timer, Begun) {
-        let begun = Begun::default();
-        let seen = Arc::clone(&begun);
+    fn timer(schedule: &str, clock: TokioClock, duration: Duration) -> (Timer, Starts) {
+        let starts = Starts::default();
+        let seen = Arc::clone(&starts);
         let work: Work = Arc::new(move || {
             let seen = Arc::clone(&seen);
             Box::pin(async move {
                 let second = (clock.now() - START).whole_seconds();
                 seen.lock().unwrap().push(second);
                 assert_ne!(second, 25, "a tick that panics");
-                sleep(takes).await;
+                sleep(duration).await;
             })
         });
         let schedule = Schedule::parse(schedule).unwrap();
-        (Timer { function: "orders".to_owned(), schedule, work }, begun)
+        (Timer { function: "orders".to_owned(), schedule, work }, starts)
     }
 
-    async fn driven(schedule: &str, takes: u64, for_seconds: u64) -> (Vec<i64>, i64) {
+    async fn driven(schedule: &str, duration: u64, for_seconds: u64) -> (Vec<i64>, i64) {
         let clock = TokioClock::starting_at(START);
-        let (timer, begun) = timer(schedule, clock, Duration::from_secs(takes));
+        let (timer, starts) = timer(schedule, clock, Duration::from_secs(duration));
         drive(vec![timer], Arc::new(clock), sleep(Duration::from_secs(for_seconds))).await;
-        let begun = begun.lock().unwrap().clone();
-        (begun, (clock.now() - START).whole_seconds())
+        let starts = starts.lock().unwrap().clone();
+        (starts, (clock.now() - START).whole_seconds())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ticks_begin_when_they_are_due_and_a_panic_ends_only_its_own() {
+    async fn ticks_start_when_due_and_a_panic_fails_only_its_tick() {
         assert_eq!(driven("*/15 * * * * *", 1, 60).await, (vec![10, 25, 40, 55], 60));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tick_that_takes_longer_than_its_interval_is_not_overtaken() {
+    async fn a_tick_longer_than_its_interval_does_not_overlap_the_next() {
         assert_eq!(driven("*/5 * * * * *", 12, 51).await, (vec![5, 20, 35, 50], 62));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tick_that_runs_is_waited_for_and_a_wait_is_not() {
+    async fn stopping_waits_for_a_running_tick_only() {
         assert_eq!(driven("0 * * * * *", 30, 15).await, (vec![10], 40));
         assert_eq!(driven("0 0 3 * * *", 30, 15).await, (vec![], 15));
     }

@@ -1,7 +1,7 @@
-//! The custom handler that is deployed: it serves the Functions host, and does nothing else.
+//! The deployed custom handler. It only serves the Functions host.
 //!
-//! Commands are in the program `highwater`. This one is built with `-p highwater-handler` alone, so that no
-//! feature of another package gets into it.
+//! Commands are in the program `highwater`. Build this one with `-p highwater-handler` alone, so that no
+//! features of other packages are enabled.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use highwater::config::ProcessVars;
 use highwater::exit::{Exit, Failed, end};
 use highwater::{process, serve};
 
-/// What the host may be told to pass; it is the command of `highwater` that does the same.
+/// The only argument, which the host may pass: the equivalent command of `highwater`.
 const SERVE: &str = "serve";
 
 fn main() -> ExitCode {
@@ -32,7 +32,7 @@ fn refusal(argument: &OsString) -> String {
     let argument = argument.to_string_lossy();
     format!(
         "unexpected argument `{argument}`: this program only serves the Functions host, with `{SERVE}` or without \
-         arguments; commands such as `status` are those of the program `highwater`"
+         arguments; for commands such as `status`, use the program `highwater`"
     )
 }
 

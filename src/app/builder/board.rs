@@ -1,4 +1,4 @@
-//! What the status page and `highwater status` read from.
+//! Builds the reader for the status page and `highwater status`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::schedule::Schedule;
 use crate::status::StatusReader;
 
 impl App {
-    /// Returns what shows the state of the pollers; the functions below `root` say when they run.
+    /// Returns the status reader. The functions below `root` provide the schedules.
     ///
-    /// A function that never runs has no next tick. `highwater validate` says why it does not run.
+    /// A function that never runs has no next tick. `highwater validate` reports the reason.
     pub fn board(&self, vars: &dyn Vars, root: &Path) -> StatusReader {
         let project = Project::read(root, &functions_folder(root), vars);
         let mut schedules: BTreeMap<String, Vec<Schedule>> = BTreeMap::new();
@@ -32,14 +32,14 @@ impl App {
             disabled: if root.join(HOST_FILE).is_file() {
                 self.disabled(&project)
             } else {
-                // A laptop with the settings has no functions, so nothing is known of them.
+                // Settings on a laptop come without functions, so it is unknown which pollers are disabled.
                 BTreeMap::new()
             },
             schedules,
         }
     }
 
-    /// Returns the pollers that no function runs, and why.
+    /// Returns the pollers that no function runs, with the reason.
     fn disabled(&self, project: &Project) -> BTreeMap<String, String> {
         let (mut runs, mut disabled) = (BTreeSet::new(), BTreeMap::new());
         for folder in project.folders() {
@@ -59,7 +59,7 @@ impl App {
 
     fn pollers_of_function(&self, folder: &str) -> Vec<Arc<Poller>> {
         let segment = function_segment(folder);
-        // A group whose folder is elsewhere goes by the name in the settings.
+        // A group without a folder here has the name from the settings.
         let group = self.groups.iter().find(|(name, _)| function_segment(name) == segment);
         if let Some((_, group)) = group {
             return group.pollers().to_vec();
@@ -72,14 +72,14 @@ impl App {
     }
 }
 
-/// Why a poller is disabled that no folder is for.
-const NO_FUNCTION: &str = "no function runs it: deploy the folder of its function, or add it to \
+/// Reason for a poller without a function.
+const NO_FUNCTION: &str = "no function runs it; deploy the folder of its function, or add it to \
     `HIGHWATER__FUNCTIONS__<FUNCTION>__POLLERS` of another function";
 
-/// The variable by which the Functions host names the folder of the app.
+/// Set by the Functions host: the folder of the app.
 pub(crate) const APP_ROOT: &str = "FUNCTIONS_APP_ROOT_PATH";
 
-/// Returns the folder that the Functions host says the app lies in; else the working folder.
+/// Returns the app's folder as set by the Functions host, else the working folder.
 pub fn root(vars: &dyn Vars) -> PathBuf {
     vars.get(APP_ROOT).map_or_else(|| ".".into(), PathBuf::from)
 }

@@ -1,9 +1,9 @@
-//! What `highwater doctor` examines: each poller's state and source, put together as for a tick.
+//! The state and source of each poller, built as for a tick, for `highwater doctor` to examine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{BuildError, Surroundings};
+use super::{BuildError, Environment};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::cursor::SourceState;
@@ -12,7 +12,7 @@ use crate::source::mssql::{Mssql, Offer, Standing};
 use crate::source::{FetchError, Source as _};
 use crate::state::{LoggedStore, StateStore};
 
-/// The parts of one poller that can be examined. Its handler is never called.
+/// One poller to examine. Its handler is never called.
 #[derive(Debug)]
 pub struct Patient {
     poller: PollerConfig,
@@ -22,26 +22,26 @@ pub struct Patient {
 }
 
 impl Patient {
-    /// Reads the settings and returns every poller by its name; connects to nothing yet.
+    /// Reads the settings and returns every poller by name; does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`BuildError`]; for wrong settings with every mistake there is.
+    /// [`BuildError`]; for invalid settings with all mistakes.
     pub fn all(vars: &dyn Vars) -> Result<BTreeMap<String, Self>, BuildError> {
         let config = Config::from_vars(vars)?;
-        let surroundings = Surroundings::of(vars);
+        let environment = Environment::of(vars);
         let store: Arc<dyn StateStore> =
-            Arc::new(LoggedStore::new(surroundings.storage(&config)?.state));
+            Arc::new(LoggedStore::new(environment.storage(&config)?.state));
         let mut patients = BTreeMap::new();
         for (name, poller) in config.pollers {
-            let source = surroundings.mssql(&poller)?;
+            let source = environment.mssql(&poller)?;
             let (store, clock) = (Arc::clone(&store), Arc::new(SystemClock));
             patients.insert(name, Self { poller, source, store, clock });
         }
         Ok(patients)
     }
 
-    /// Asks the catalogue what to read the poller's table by: see [`Mssql::offer`].
+    /// Queries the catalog for ways to read the poller's table: see [`Mssql::offer`].
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Patient {
         self.source.offer(key_is_named).await
     }
 
-    /// Examines the poller: its state first, since that says from where its source is read.
+    /// Examines the poller: its state first, since that has the position to read the source from.
     pub async fn examine(&self) -> Vec<Finding> {
         let expected = state::Expected {
             poller: &self.poller.name,
@@ -68,7 +68,7 @@ impl Patient {
         let of_source = Box::pin(self.source.examine(standing, &*self.clock)).await;
         let mut findings = seen.findings;
         findings.extend(document.map(|document| sizing::judge(document, self.poller.lease.ttl)));
-        // Where the mode is left to choose, what it is of is known only now.
+        // With mode `auto`, the mode is known only now.
         if let Some(document) = document.filter(|_| self.source.is_decided()) {
             let shape = self.source.shape();
             findings.push(state::fingerprint(document, shape));

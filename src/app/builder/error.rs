@@ -10,22 +10,22 @@ use crate::handler::{HandlerError, durable};
 use crate::source::FetchError;
 use crate::state::sql::TableNameError;
 
-/// Why the parts could not be put together.
+/// Why the app could not be built.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// The settings are wrong.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The state store cannot be set up.
     #[error("set up the state store")]
     State(#[source] ConnectError),
-    /// The identity that a SQL connection string asks for cannot be set up.
+    /// The identity of a SQL connection string cannot be set up.
     #[error("set up the identity of a SQL connection")]
     Identity(#[source] ConnectError),
-    /// The state table has a name that cannot be.
+    /// The name of the state table is invalid.
     #[error("read setting `HIGHWATER__STATE__TABLE`")]
     StateTable(#[source] TableNameError),
-    /// The table of journals has a name that cannot be.
+    /// The name of the journal table is invalid.
     #[error("read setting `HIGHWATER__STATE__JOURNAL_TABLE`")]
     JournalTable(#[source] TableNameError),
     /// A source cannot be set up.
@@ -46,7 +46,7 @@ pub enum BuildError {
         #[source]
         source: ConnectError,
     },
-    /// The identity that a handler proves itself with cannot be set up.
+    /// The identity of a handler cannot be set up.
     #[error("set up the identity of the handler of poller `{poller}`")]
     HandlerIdentity {
         /// The poller.
@@ -55,7 +55,7 @@ pub enum BuildError {
         #[source]
         source: ConnectError,
     },
-    /// The HTTP client of a handler that starts orchestrations cannot be set up.
+    /// The HTTP client of a `durable` handler cannot be set up.
     #[error("set up the handler of poller `{poller}`")]
     Durable {
         /// The poller.
@@ -64,7 +64,7 @@ pub enum BuildError {
         #[source]
         source: durable::ClientError,
     },
-    /// A handler that writes to a table has a name that no table can have.
+    /// The table name of a `sql` handler is invalid.
     #[error("set up the handler of poller `{poller}`")]
     Sql {
         /// The poller.
@@ -73,7 +73,7 @@ pub enum BuildError {
         #[source]
         source: TableError,
     },
-    /// A handler that writes to standard output has none.
+    /// The standard output of a `stdout` handler is not usable.
     #[error("set up the handler of poller `{poller}`")]
     Output {
         /// The poller.

@@ -1,8 +1,8 @@
-//! Putting pollers together, and all the parts of one that is divided, by whatever number.
+//! Builds pollers, and the partitions of one poller for any number of partitions.
 
 use std::sync::Arc;
 
-use super::{BuildError, Storage, Surroundings, limits};
+use super::{BuildError, Environment, Storage, limits};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::handler::http::Client;
 use crate::journal::JournalStore;
@@ -12,10 +12,10 @@ use crate::partition::{Partition, whole_of};
 use crate::poller::{Poller, PollerParts};
 use crate::state::{LoggedStore, StateStore};
 
-/// What all pollers of an app share.
+/// Shared by all pollers of an app.
 pub(super) struct Shared<'a> {
     pub(super) config: &'a Config,
-    pub(super) surroundings: &'a Surroundings,
+    pub(super) environment: &'a Environment,
     pub(super) store: Arc<dyn StateStore>,
     pub(super) journals: Arc<dyn JournalStore>,
     pub(super) instance: Arc<Instance>,
@@ -24,13 +24,13 @@ pub(super) struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// Puts a poller together.
+    /// Builds a poller.
     pub(super) fn poller(&mut self, poller: &PollerConfig) -> Result<Poller, BuildError> {
-        let Self { config, surroundings, .. } = *self;
+        let Self { config, environment, .. } = *self;
         let parts = PollerParts {
             name: poller.name.clone(),
-            source: surroundings.source(poller)?,
-            handler: surroundings.handler(&config.app, poller, &mut self.client)?,
+            source: environment.source(poller)?,
+            handler: environment.handler(&config.app, poller, &mut self.client)?,
             store: Arc::clone(&self.store),
             instance: Arc::clone(&self.instance),
             terms: LeaseTerms::of(poller.lease.ttl),
@@ -45,18 +45,18 @@ impl Shared<'_> {
             None => built,
         };
         let built = built.counting_behind(poller.limits.count_rows_max);
-        // Also where none is kept: one that was can be read.
+        // Also if the journal is off: an earlier journal can be read.
         let (mode, retention) = (poller.journal.mode, poller.journal.retention);
         Ok(built.with_journal(mode, Arc::clone(&self.journals), retention))
     }
 }
 
-/// One poller of the settings, to be divided by any number.
+/// One configured poller that can be split into any number of partitions.
 pub struct Divisible {
     config: Config,
     poller: PollerConfig,
-    surroundings: Surroundings,
-    /// Where the documents are.
+    environment: Environment,
+    /// Store of the state documents.
     pub store: Arc<dyn StateStore>,
     journals: Arc<dyn JournalStore>,
     instance: Arc<Instance>,
@@ -72,23 +72,23 @@ impl std::fmt::Debug for Divisible {
 }
 
 impl Divisible {
-    /// Reads the settings of `poller`, whatever number of parts they say; `None` where there is none of that name.
+    /// Reads the settings of `poller`, with any number of partitions; `None` if it does not exist.
     ///
     /// # Errors
     ///
     /// [`BuildError`] as of [`super::App::build`].
     pub fn build(vars: &dyn Vars, poller: &str) -> Result<Option<Self>, BuildError> {
         let config = Config::from_vars(vars)?;
-        let surroundings = Surroundings::of(vars);
-        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
-        let Storage { state, journals } = surroundings.storage(&config)?;
+        let environment = Environment::of(vars);
+        let instance = Arc::new(Instance::new(environment.owner_id(&config.app)));
+        let Storage { state, journals } = environment.storage(&config)?;
         let found = config.pollers.values().find(|part| whole_of(&part.name) == poller).cloned();
         let Some(found) = found else { return Ok(None) };
         let store = Arc::new(LoggedStore::new(state));
-        Ok(Some(Self { config, poller: found, surroundings, store, journals, instance }))
+        Ok(Some(Self { config, poller: found, environment, store, journals, instance }))
     }
 
-    /// Returns the parts of a division into `count`.
+    /// Returns the `count` partitions.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Divisible {
     pub fn parts(&self, count: u16) -> Result<Vec<Poller>, BuildError> {
         let mut shared = Shared {
             config: &self.config,
-            surroundings: &self.surroundings,
+            environment: &self.environment,
             store: Arc::clone(&self.store),
             journals: Arc::clone(&self.journals),
             instance: Arc::clone(&self.instance),
@@ -107,13 +107,13 @@ impl Divisible {
         parts.map(|partition| shared.poller(&self.poller.part(partition))).collect()
     }
 
-    /// Returns the old part of a name while a repartition waits for old parts to deliver what they have.
+    /// Returns the old partition `name` while a repartition waits for old partitions to deliver their rows.
     ///
     /// # Errors
     ///
     /// [`BuildError`] as of [`super::App::build`].
     pub async fn old_part(&self, name: &str) -> Result<Option<Poller>, BuildError> {
-        // The record of it is in the document of the first old part, whose name depends on whether there are several.
+        // The document of the first old partition has the record. Its name depends on whether there are several.
         for count in [1, 2] {
             let Some(first) = self.parts(count)?.into_iter().next() else { continue };
             if let Some(record) = first.admin().awaited_by_repartition().await {
@@ -123,7 +123,7 @@ impl Divisible {
         Ok(None)
     }
 
-    /// Into how many parts the settings divide it.
+    /// Number of partitions in the settings.
     pub fn parts_configured(&self) -> u16 {
         self.poller.source.partition.map_or(1, |partition| partition.count)
     }

@@ -1,10 +1,10 @@
-//! What delivers parts of one poller's past again: the poller's own settings, under other names.
+//! Builds workers that replay ranges of one poller, with the poller's settings under other names.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BuildError, Storage, Surroundings, limits};
+use super::{BuildError, Environment, Storage, limits};
 use crate::config::{Config, PollerConfig, Vars};
 use crate::handler::Handler;
 use crate::handler::paced::{RateLimit, RateLimited};
@@ -14,14 +14,14 @@ use crate::poller::{Limits, Poller, PollerParts};
 use crate::source::Source;
 use crate::state::{LoggedStore, StateStore};
 
-/// Longest that a tick of a range begins new batches: between two it is looked at what others say.
+/// Limit of `TICK_TIME_MAX` for a range: commands of operators are read between ticks.
 const TICK_TIME_MAX: Duration = Duration::from_secs(30);
-/// A batch that is paced holds rows for this long at most, so that it is never long in hand.
+/// A rate-limited batch has rows for at most this many seconds, so that it is never in flight for long.
 const PACED_BATCH_SECONDS: u32 = 10;
 
-/// Builds what delivers ranges of one poller.
+/// Builds workers for ranges of one poller.
 pub struct Ranges {
-    surroundings: Surroundings,
+    environment: Environment,
     app: String,
     config: PollerConfig,
     limits: Limits,
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Ranges {
     }
 }
 
-/// A source and a handler, each with a connection of its own, which deliver one range at a time.
+/// A source and a handler with their own connections, which deliver one range at a time.
 #[derive(Debug)]
 pub struct Worker {
     source: Arc<dyn Source>,
@@ -46,8 +46,8 @@ pub struct Worker {
 }
 
 impl Ranges {
-    /// Reads the settings of `poller`; `None` where there is none of that name. All ranges together go no
-    /// faster than `rate` rows a second.
+    /// Reads the settings of `poller`; `None` if it does not exist. All ranges together deliver at most `rate`
+    /// rows per second.
     ///
     /// # Errors
     ///
@@ -58,9 +58,9 @@ impl Ranges {
         rate: Option<NonZeroU32>,
     ) -> Result<Option<Self>, BuildError> {
         let config = Config::from_vars(vars)?;
-        let surroundings = Surroundings::of(vars);
-        let instance = Arc::new(Instance::new(surroundings.owner_id(&config.app)));
-        let Storage { state, .. } = surroundings.storage(&config)?;
+        let environment = Environment::of(vars);
+        let instance = Arc::new(Instance::new(environment.owner_id(&config.app)));
+        let Storage { state, .. } = environment.storage(&config)?;
         let Some(found) = config.pollers.get(poller).cloned() else { return Ok(None) };
         let mut limits = limits(&found, config.function_timeout);
         limits.tick_time_max = limits.tick_time_max.min(TICK_TIME_MAX);
@@ -71,7 +71,7 @@ impl Ranges {
             limits.batch_rows_max = limits.batch_rows_max.min(rows.unwrap_or(usize::MAX));
         }
         Ok(Some(Self {
-            surroundings,
+            environment,
             app: config.app,
             config: found,
             limits,
@@ -82,12 +82,12 @@ impl Ranges {
         }))
     }
 
-    /// Returns what counts the rows of all workers.
+    /// Returns the rate limit shared by all workers.
     pub fn pace(&self) -> &RateLimit {
         &self.pace
     }
 
-    /// Returns the most rows of a batch.
+    /// Returns the maximum rows of a batch.
     pub fn batch_rows_max(&self) -> usize {
         self.limits.batch_rows_max
     }
@@ -100,16 +100,16 @@ impl Worker {
     ///
     /// [`BuildError`] as of [`super::App::build`].
     pub fn new(ranges: &Arc<Ranges>) -> Result<Self, BuildError> {
-        let Ranges { surroundings, app, config, pace, .. } = ranges.as_ref();
-        let handler = surroundings.handler(app, config, &mut None)?;
+        let Ranges { environment, app, config, pace, .. } = ranges.as_ref();
+        let handler = environment.handler(app, config, &mut None)?;
         Ok(Self {
-            source: surroundings.source(config)?,
+            source: environment.source(config)?,
             handler: Arc::new(RateLimited::new(handler, Arc::clone(pace))),
             ranges: Arc::clone(ranges),
         })
     }
 
-    /// Returns what delivers the range that is kept under `name`.
+    /// Returns the poller for the range that is stored under `name`.
     pub fn range(&self, name: &str) -> Poller {
         let ranges = &self.ranges;
         let parts = PollerParts {

@@ -1,8 +1,8 @@
-//! An HTTP request as the Functions host wraps it, and how an answer goes back through it.
+//! An HTTP request as the Functions host forwards it, and the response through the output binding.
 //!
-//! With `enableForwardingHttpRequest` off the host POSTs the request as data of the binding, so the key of
-//! a function stays the host's affair and requests of all kinds come by one path. The query is a JSON
-//! object or, in most versions, a string that holds one (`HttpRequestExtensions.GetRequestAsJObject`).
+//! With `enableForwardingHttpRequest` off, the host POSTs the request as data of the binding. So the host checks
+//! function keys, and all requests have the same form. The query is a JSON object or, in most versions, a string
+//! with a JSON object (`HttpRequestExtensions.GetRequestAsJObject`).
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use url::form_urlencoded;
 use crate::page::{self, Answer, Question};
 use crate::status::StatusReader;
 
-/// Name of the binding that the answer goes to; `project` wants functions to call it so.
+/// Name of the output binding; `project` checks that the function uses it.
 const OUTPUT: &str = "res";
-/// Name of the view that is the page; no name is the JSON behind it.
+/// Name of the view that is the page; without a name, the JSON is returned.
 const PAGE: &str = "page";
-/// How often the page asks anew: each time is an execution that is billed.
+/// Refresh interval of the page. Each refresh is an execution that is billed.
 const REFRESH_SECONDS: u32 = 15;
 
-/// What matters of a request.
+/// The relevant parts of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Call {
-    /// The part of the route that names the view, in lower case; empty where there is none.
+    /// The part of the route that names the view, in lower case; empty if there is none.
     view: String,
-    /// Names in lower case: the host reads its own `code` in any case too.
+    /// Names are in lower case: the host accepts its own `code` in any case too.
     query: BTreeMap<String, String>,
-    /// Whether the path ends with `/`, so that addresses beside it are relative to another place.
+    /// Whether the path ends with `/`, which changes what relative addresses refer to.
     has_slash: bool,
-    /// Whether only the headers are wanted, as uptime monitors do.
+    /// Whether this is a HEAD request, as from uptime monitors.
     is_head: bool,
 }
 
 impl Call {
-    /// Reads the body of an invocation; whatever is missing or of an unknown form is left out.
+    /// Reads the body of an invocation; missing fields and unknown formats are ignored.
     fn read(body: &[u8]) -> Self {
         let json: Json = serde_json::from_slice(body).unwrap_or_default();
         let data = json.get("Data").and_then(Json::as_object);
@@ -51,9 +51,9 @@ impl Call {
         }
     }
 
-    /// Returns the address of the page where the one that was asked for is no place for it.
+    /// Returns where to redirect to, if the requested address is not that of the page.
     ///
-    /// `func` prints the route as it is written, `status/{view?}`, and people open that: its `?` begins the query.
+    /// `func` prints the route literally as `status/{view?}`, and people open that. Its `?` starts the query.
     fn moved(&self) -> Option<String> {
         let to = match self.view.as_str() {
             PAGE if self.has_slash => "../page",
@@ -83,7 +83,7 @@ fn query(value: Option<&Json>) -> BTreeMap<String, String> {
     let parsed = value.and_then(Json::as_str).and_then(|text| serde_json::from_str(text).ok());
     let object = parsed.or_else(|| value.cloned()).unwrap_or_default();
     let pairs = object.as_object().into_iter().flatten();
-    // Several values of one name come joined by commas, from some versions as a list; the first counts.
+    // Several values of one name are joined by commas, or are a list in some versions; the first one counts.
     let text = |value: &Json| value.as_str().or_else(|| value.get(0)?.as_str()).map(str::to_owned);
     let first = |text: String| text.split(',').next().unwrap_or_default().to_owned();
     pairs
@@ -91,16 +91,16 @@ fn query(value: Option<&Json>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Answers a request for the status page: the outputs of its invocation. Without a board `Err` says why.
+/// Returns the outputs of an invocation for the status page. `board` is `Err` with the reason if settings are invalid.
 pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> Map<String, Json> {
     let call = Call::read(body);
     let question = call.question();
     let moved = call.moved();
     let mut answer = match (board, call.view.as_str()) {
-        _ if moved.is_some() => page::failed(302, "the page is elsewhere", question),
+        _ if moved.is_some() => page::failed(302, "the page has another address", question),
         (Err(reason), _) => page::failed(503, reason, question),
         (Ok(board), "" | PAGE) => page::answer(board, question).await,
-        (Ok(_), _) => page::failed(404, "there is no such view, expected none or `page`", question),
+        (Ok(_), _) => page::failed(404, "unknown view, expected none or `page`", question),
     };
     if call.is_head {
         answer.body.clear();
@@ -109,8 +109,8 @@ pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> M
     Map::from_iter([(OUTPUT.to_owned(), output)])
 }
 
-/// Returns what the host makes a response of. It wants all four fields, and both numbers as text
-/// (`HttpOutputBindingResponse`).
+/// Returns the value from which the host creates the response. It requires all four fields, and both numbers as
+/// text (`HttpOutputBindingResponse`).
 fn output(answer: &Answer, location: Option<String>) -> Json {
     let location = location.map(|location| ("Location", location));
     let headers: Map<String, Json> = answer
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_in_every_form_that_hosts_give_it() {
+    fn requests_of_all_host_versions_are_read() {
         let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_that_people_open_lead_to_the_page_with_their_key() {
+    async fn mistyped_addresses_redirect_to_the_page_with_their_key() {
         for (path, view, query, expected) in [
             (
                 "/api/status/page/?CODE=k%3D",
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_monitor_gets_the_headers_alone() {
+    async fn a_head_request_gets_only_headers() {
         let request =
             json!({ "Method": "HEAD", "Url": "http://localhost:7071/api/status", "Query": {} });
         let body = json!({ "Data": { "request": request } }).to_string();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_the_four_fields_that_the_host_wants() {
+    fn an_output_has_the_four_fields_that_the_host_requires() {
         let answer = Answer { status: 404, content_type: "text/plain", body: "no".to_owned() };
         let output = output(&answer, None);
         let fields: Vec<&String> = output.as_object().unwrap().keys().collect();

@@ -1,7 +1,7 @@
 //! Pollers that take turns in one timer function.
 //!
-//! On Flex Consumption each timer function has instances of its own, so one function for all pollers is one instance to pay
-//! for, one lock that the host renews, and one process whose memory they share.
+//! On Flex Consumption each timer function has its own instances. One function for all pollers needs only one billed
+//! instance, one lock that the host renews, and one process with shared memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,13 @@ use crate::recovery::Controller;
 
 /// Ticks that run at the same time: each may hold three batches in memory.
 const AT_ONCE: usize = 8;
-/// No tick starts later in an invocation. Its time limits count from its start, so it must fit into the time that is kept
-/// back at the end of the function's time-out.
+/// No tick starts later than this in an invocation. The time limits of a tick count from its start, so the delay must fit
+/// into the reserve at the end of the function timeout.
 const START_WITHIN: Duration = Duration::from_secs(5);
-/// After so long, running ticks are asked to stop after the batch in flight, so that the pollers that wait for the next
-/// invocation do not wait for a backlog of another.
+/// After this time, running ticks are asked to stop after their current batch, so that the other pollers do not wait for
+/// one with a backlog.
 const TURN_MAX: Duration = Duration::from_secs(60);
-/// How often the recovery controller runs, where it has no function of its own.
+/// How often the recovery controller runs, if it has no function of its own.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// Pollers that one function drives.
@@ -36,19 +36,19 @@ pub struct PollerGroup {
 }
 
 impl PollerGroup {
-    /// Returns a group of `pollers`; with `recovery` for a controller that no other function runs.
+    /// Returns a group of `pollers`. `recovery` is the controller, if no other function runs it.
     pub fn new(pollers: Vec<Arc<Poller>>, recovery: Option<Arc<Controller>>) -> Self {
         Self { pollers, recovery, recovered_at: Mutex::default(), first: AtomicUsize::new(0) }
     }
 
-    /// Returns the pollers in the order of their names.
+    /// Returns the pollers, ordered by name.
     pub fn pollers(&self) -> &[Arc<Poller>] {
         &self.pollers
     }
 
     /// Runs one tick of each poller, a few at a time, and returns how they ended.
     ///
-    /// Pollers that could not start in time start first in the next call. `stop` is set once the turn is over.
+    /// Pollers that could not start in time start first in the next call. `stop` is set when the turn is over.
     pub async fn tick_all<F: Future>(
         &self,
         stop: &StopSignal,
@@ -77,13 +77,13 @@ impl PollerGroup {
                 }
             }
         }
-        // Where all started, another one is first next time.
+        // If all have started, rotate by one.
         let next = first + if started == count { 1 } else { started };
         self.first.store(next % count.max(1), Ordering::Relaxed);
         ended
     }
 
-    /// Returns the recovery controller if its next run is due, which then counts as begun.
+    /// Returns the recovery controller if its next run is due, and records that run as started.
     pub fn recovery_due(&self) -> Option<&Arc<Controller>> {
         let controller = self.recovery.as_ref()?;
         let mut last = self.recovered_at.lock().unwrap_or_else(PoisonError::into_inner);

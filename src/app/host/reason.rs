@@ -1,16 +1,16 @@
-//! The reason phrase of a reply: all that the Functions host shows of a failed invocation's reply.
+//! The reason phrase of a reply: the only part of a failed reply that the Functions host shows.
 //!
-//! The host reads it as Latin-1, shows 60,000 characters and more of it, and redacts nothing. An error of ours may have
-//! several lines and characters of any kind.
+//! The host reads it as Latin-1, shows more than 60,000 characters of it, and redacts nothing. Our errors may have
+//! several lines and any characters.
 
-/// Longest reason phrase. The host takes 65,536 bytes of head; a person takes far less.
+/// Longest reason phrase. The host accepts 65,536 bytes of headers, but a person reads far less.
 const BYTES_MAX: usize = 2000;
 
-/// What ends a phrase that was cut.
+/// Suffix of a phrase that was cut.
 const CUT: &[u8] = b" ...";
 
-/// Returns a text as a reason phrase: one line of at most [`BYTES_MAX`] characters, each one byte of Latin-1, and none of
-/// them a control character. The text must have passed [`crate::redaction`].
+/// Returns a text as a reason phrase: one line of at most [`BYTES_MAX`] characters of Latin-1 without control
+/// characters. The text must be redacted already ([`crate::redaction`]).
 pub(super) fn reason_phrase(text: &str) -> Vec<u8> {
     let mut phrase = Vec::with_capacity(text.len());
     let is_break =
@@ -31,8 +31,8 @@ pub(super) fn reason_phrase(text: &str) -> Vec<u8> {
     cut(phrase)
 }
 
-/// Shortens a phrase to where a statement ends, so that the last command in it is whole; to the end of a word where none
-/// ends in its second half.
+/// Shortens a phrase at the end of a statement, so that its last command is complete. If no statement ends in the second
+/// half, the phrase is cut after a word.
 fn cut(mut phrase: Vec<u8>) -> Vec<u8> {
     if phrase.len() <= BYTES_MAX {
         return phrase;
@@ -60,12 +60,12 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        // As the host reads it.
+        // The host decodes it as Latin-1.
         reason_phrase(text).into_iter().map(char::from).collect()
     }
 
     #[test]
-    fn latin_1_is_kept_and_what_has_no_byte_is_replaced() {
+    fn characters_outside_latin_1_are_replaced() {
         for (text, expected) in [
             ("Größe \"x\" {0} \\ `y` ÿ\u{a0}", "Größe \"x\" {0} \\ `y` ÿ"),
             ("wait … 5 € – 😀", "wait ... 5 ? ? ?"),
@@ -78,26 +78,26 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_where_a_remedy_ends() {
+    fn a_long_text_is_cut_after_a_remedy() {
         let remedy = "setting `A` is not set, expected `b; c. d`; ";
         let text = remedy.repeat(80);
         let phrase = shown(&text);
         assert!(phrase.len() <= BYTES_MAX && phrase.len() > BYTES_MAX - remedy.len() - CUT.len());
         assert!(phrase.ends_with("`b; c. d` ..."), "{phrase}");
         assert!(text.starts_with(phrase.trim_end_matches(" ...")), "{phrase}");
-        // Where no statement ends, a word does; where none does, anything.
+        // Without the end of a statement it is cut after a word, else anywhere.
         let words = shown(&"word ".repeat(800));
         assert!(words.ends_with("word ...") && words.len() > BYTES_MAX - 10, "{words}");
         assert_eq!(shown(&"x".repeat(5000)).len(), BYTES_MAX);
-        let whole = "y".repeat(BYTES_MAX);
-        assert_eq!(shown(&whole), whole);
+        let longest = "y".repeat(BYTES_MAX);
+        assert_eq!(shown(&longest), longest);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_text_makes_a_control_character_or_a_long_phrase(
+        fn a_phrase_has_no_control_characters_and_is_never_too_long(
             text in r"([`;.\n ]|\PC|[\x00-\xff]){0,300}", times in 1_usize..20,
         ) {
             let phrase = reason_phrase(&text.repeat(times));

@@ -1,8 +1,8 @@
-//! The HTTP server that the Functions host talks to.
+//! The HTTP server for the Functions host.
 //!
-//! `GET /` answers at once, whatever runs. `POST /{function}` runs one tick in a task of its own: a
-//! closed connection asks it to stop after the batch in hand and never cuts it in the middle, nor does
-//! the end of the server; a panic in it is a failed invocation, not a dead process.
+//! `GET /` always answers immediately. `POST /{function}` runs one tick in its own task. If the connection closes
+//! or the server stops, the tick stops after its current batch and is never cancelled in the middle. A panic in a
+//! tick fails the invocation, not the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,58 +41,58 @@ use crate::telemetry::{LineForm, Telemetry};
 use crate::tick::{TickLine, TickReport, TickRequest};
 use crate::trace::TraceContext;
 
-/// What the functions of this process do.
+/// The functions of this process.
 #[derive(Debug)]
 pub enum Functions {
-    /// Each does one thing.
+    /// Settings are valid.
     Ready(BTreeMap<String, Function>),
-    /// The settings are wrong: each fails with this text.
+    /// Settings are invalid: each function fails with this text.
     ///
-    /// The process stays up all the same, since a handler that exits three times takes the whole
-    /// host down, and its log with it.
+    /// The process stays up, because the host shuts down after a handler has exited three times, and its log is
+    /// lost.
     Broken(String),
 }
 
-/// What one function does.
+/// One function.
 #[derive(Clone, Debug)]
 pub enum Function {
-    /// It runs the tick of a poller.
+    /// Runs a tick of a poller.
     Tick(Arc<Poller>),
-    /// It runs the ticks of several pollers in turn.
+    /// Runs ticks of several pollers.
     Group(Arc<PollerGroup>),
-    /// It looks for pollers that cannot go on.
+    /// Looks for pollers that cannot continue.
     Recovery(Arc<Controller>),
-    /// It shows how the pollers stand.
+    /// Shows the status of the pollers.
     Status(Arc<StatusReader>),
 }
 
-/// Largest body of an invocation: a retry carries an exception dump of any length.
+/// Largest body of an invocation. A retry includes an exception dump of any length.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// What the server serves, and what it serves it with.
+/// What the server needs.
 #[derive(Debug)]
 pub struct Service {
     /// The functions.
     pub functions: Functions,
-    /// Once it is set, ticks end early.
+    /// When it is set, ticks stop early.
     pub stop: StopSignal,
-    /// Where a tick's telemetry goes before it is answered.
+    /// Receives the telemetry of a tick before the tick is answered.
     pub telemetry: Telemetry,
 }
 
-/// How often ticks that find nothing new answer with a line. Alerts on silence need several in their window of 15 minutes
-/// or more; each line is a kilobyte of Application Insights.
+/// How often idle ticks reply with a log line. Alerts on silence need several lines in their window of 15 minutes or
+/// more; each line costs a kilobyte in Application Insights.
 const IDLE_LINE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 struct Shared {
     service: Service,
     ticks: Ticks,
-    /// Whether no invocation has come yet.
+    /// Whether there has been no invocation yet.
     is_cold: AtomicBool,
     invocations: Invocations,
-    /// Functions without a poller that were told of.
+    /// Functions without a poller that were reported.
     log_throttle: LogThrottle,
-    /// Functions whose last tick found nothing new.
+    /// Functions whose last tick was idle.
     idle: LogThrottle,
 }
 
@@ -104,7 +104,7 @@ impl Shared {
         Self { service, ticks, is_cold, invocations, log_throttle, idle }
     }
 
-    /// Whether this is the first invocation; asked once by each.
+    /// Whether this is the first invocation; called once by each.
     fn is_first(&self) -> bool {
         self.is_cold.swap(false, Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ impl Shared {
 /// Each running tick holds it for reading.
 type Ticks = Arc<RwLock<()>>;
 
-/// Returns the routes of `functions`; ticks end early once `stop` is set.
+/// Returns the routes of `functions`; ticks stop early once `stop` is set.
 pub fn router(functions: Functions, stop: StopSignal) -> Router {
     routes(Service { functions, stop, telemetry: Telemetry::default() }, Ticks::default())
 }
@@ -128,12 +128,12 @@ fn routes(service: Service, ticks: Ticks) -> Router {
         .with_state(Arc::new(Shared::new(service, ticks)))
 }
 
-/// Serves the routes of [`router`] until `shutdown` completes, then until running invocations have
-/// been answered and the ticks whose caller is gone have ended.
+/// Serves the routes of [`router`] until `shutdown` completes. Then waits until running invocations have been
+/// answered and all ticks have ended, including those whose caller is gone.
 ///
 /// # Errors
 ///
-/// [`std::io::Error`] if the listener fails for good.
+/// [`std::io::Error`] if the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
     service: Service,
@@ -160,12 +160,12 @@ async fn invoke(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response<Body> {
-    // A name that is no text is none of ours; axum's own answer would not be JSON.
+    // A name that is not UTF-8 is not one of ours. The default reply of axum would not be JSON.
     let Ok(Path(function)) = function else { return unknown().await };
-    // Without one, lines of one invocation could not be told from those of another.
+    // Log lines of different invocations could not be distinguished without an id.
     let id = text(&headers, INVOCATION_ID_HEADER).filter(|id| !id.trim().is_empty());
     let id = id.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned);
-    // The host stores lines of a handler without the id of the operation.
+    // The host stores log lines of a handler without the operation id.
     let operation_id = text(&headers, "traceparent").and_then(operation_id);
     let span = error_span!("invocation", invocation_id = id, operation_id);
     dispatch(&shared, function, &id, &headers, body).instrument(span).await
@@ -175,7 +175,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Returns the id by which Application Insights knows all of an invocation: that of its trace.
+/// Returns the id that Application Insights gives to all telemetry of an invocation: its trace id.
 fn operation_id(traceparent: &str) -> Option<String> {
     TraceContext::parse(traceparent).map(|context| context.trace_id_text())
 }
@@ -196,9 +196,9 @@ async fn dispatch(
                 invocation_id = id,
                 function,
                 error = reason,
-                "Settings are wrong: function `{function}` cannot run"
+                "Invalid settings: function `{function}` cannot run"
             );
-            // Whoever opens the page reads them there; a failed call would show nothing.
+            // Show the errors on the page: a failed call would show nothing.
             if function == page::FUNCTION {
                 let text = format!("ConfigurationError: {reason}");
                 let outputs = call::status(Err(&text), &body.unwrap_or_default()).await;
@@ -214,7 +214,7 @@ async fn dispatch(
             );
         }
     };
-    let Some(asked) = functions.get(&function) else {
+    let Some(target) = functions.get(&function) else {
         if shared.log_throttle.are_due(&function, "") {
             warn!(
                 event = "unknown_function",
@@ -235,7 +235,7 @@ async fn dispatch(
     };
     let read = Invocation::read(id, &body);
     match read.map(|it| it.traced(text(headers, "traceparent"), tracestate(headers))) {
-        Ok(invocation) => match asked {
+        Ok(invocation) => match target {
             Function::Tick(poller) => run(shared, &function, Arc::clone(poller), invocation).await,
             Function::Group(group) => tick_all(shared, &function, group, &invocation).await,
             Function::Recovery(controller) => {
@@ -247,14 +247,14 @@ async fn dispatch(
     }
 }
 
-/// Returns the lists of all `tracestate` headers as one, as the specification has them combined.
+/// Returns the lists of all `tracestate` headers as one list, as the specification requires.
 fn tracestate(headers: &HeaderMap) -> Option<String> {
     let lists = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok());
     let list = lists.filter(|list| !list.trim().is_empty()).collect::<Vec<_>>().join(",");
     (!list.is_empty()).then_some(list)
 }
 
-/// Sets its signal when dropped: axum drops an invocation whose connection was closed.
+/// Sets its signal on drop: axum drops an invocation whose connection was closed.
 struct StopWhenDropped(StopSignal);
 
 impl Drop for StopWhenDropped {
@@ -280,7 +280,7 @@ async fn run(
     let ended = tick.await;
     drop(closed_early);
     match ended {
-        // The host ends its retries at a success.
+        // The host stops retrying after a success.
         Ok(report) if is_retried && matches!(report.result, Ok(TickOutcome::BackingOff { .. })) => {
             reply(StatusCode::SERVICE_UNAVAILABLE, &report.summary)
         }
@@ -297,8 +297,8 @@ async fn run(
 
 /// Runs a tick of each poller of a group, and the recovery controller when it is due.
 ///
-/// The host drops all lines of a call that fails, so it fails only where every tick has failed; alerts read the lines of
-/// each.
+/// The host drops all log lines of a failed call, and alerts need the lines of each poller. So the call fails only if
+/// every tick has failed.
 async fn tick_all(
     shared: &Shared,
     function: &str,
@@ -314,14 +314,14 @@ async fn tick_all(
     }
     let closed = shared.service.stop.child();
     let closed_early = StopWhenDropped(closed.clone());
-    // Also set when the turn of the group is over, while the host still waits for the answer.
+    // Also set when the turn of the group is over, while the host still waits for the reply.
     let stop = closed.child();
     let is_first = shared.is_first();
     let recovery = async {
         let controller = Arc::clone(group.recovery_due()?);
         Some(run_recovery(shared, function, controller, invocation, is_first).await)
     };
-    // A host's own retries would call all pollers again for one that backs off.
+    // The host's retries would call all pollers again because of one that backs off.
     let invocation = Invocation { has_retry_policy: false, ..invocation.clone() };
     let tick = |poller: Arc<Poller>| {
         let call = Call { function, invocation: &invocation, closed: &closed, is_first };
@@ -355,18 +355,18 @@ async fn tick_all(
     respond(StatusCode::OK, "", &InvocationResponse::of_lines(lines))
 }
 
-/// A call of a function that runs ticks.
+/// An invocation of a function that runs ticks.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     function: &'a str,
     invocation: &'a Invocation,
-    /// Set once the host has hung up, or the process stops.
+    /// Set when the host has closed the connection or the process stops.
     closed: &'a StopSignal,
-    /// Whether it is the first of this process.
+    /// Whether it is the first invocation of this process.
     is_first: bool,
 }
 
-/// Starts a tick in a task of its own, which a closed connection does not end.
+/// Starts a tick in its own task, so that a closed connection does not cancel it.
 async fn begin(
     shared: &Shared,
     Call { function, invocation, closed, is_first }: Call<'_>,
@@ -382,7 +382,7 @@ async fn begin(
         is_retried: invocation.has_retry_policy,
     };
     let (invocation_id, name) = (request.invocation_id.clone(), poller.name().to_owned());
-    // Of the highest level, so that no filter leaves lines of modules that know no id without it.
+    // A span of the highest level passes every filter, so all lines inside it have the id.
     let operation_id = request.traceparent.as_deref().and_then(operation_id);
     let span = error_span!("tick", poller.name = name, invocation_id, operation_id);
     let running = Arc::clone(&shared.ticks).read_owned().await;
@@ -393,7 +393,7 @@ async fn begin(
         let report = poller.tick(&request).instrument(exported.clone()).await;
         note(exported, &poller, &report);
         measured.end(report.result.is_err());
-        // The host may have hung up, and the reply carries the line.
+        // If the host has closed the connection, the line in the reply is lost.
         if closed.is_set() && report.level == Level::INFO {
             info!(event = "tick_unanswered", "{}", report.summary);
         }
@@ -404,14 +404,14 @@ async fn begin(
     tokio::spawn(tick.instrument(span))
 }
 
-/// Logs that a tick panicked, and returns the text of the answer.
+/// Logs that a tick panicked, and returns the text of the reply.
 fn log_panic(poller: &str, invocation_id: &str, error: &str) -> String {
     error!(
         event = "tick_panicked",
         poller.name = poller,
         invocation_id,
         error,
-        "Tick of poller `{poller}` panicked: please report this"
+        "Tick of poller `{poller}` panicked; please report this bug"
     );
     format!("poller `{poller}` panicked")
 }
@@ -442,7 +442,7 @@ async fn show(
     respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))
 }
 
-/// Runs the controller in a task of its own, as a tick.
+/// Runs the controller in its own task, like a tick.
 async fn recover(
     shared: &Shared,
     function: &str,
@@ -456,7 +456,7 @@ async fn recover(
     }
 }
 
-/// Runs the controller, and returns what it found, or why it came to no end.
+/// Runs the controller, and returns a summary of its findings, or why it failed.
 async fn run_recovery(
     shared: &Shared,
     function: &str,
@@ -497,12 +497,12 @@ async fn run_recovery(
         event = "recovery_failed",
         invocation_id,
         error = reason,
-        "The recovery controller came to no end: {reason}"
+        "The recovery controller failed: {reason}"
     );
     Err(format!("RecoveryError: {reason}"))
 }
 
-/// Only what is out of the ordinary: an ordinary tick has its own line.
+/// Logs an unusual invocation. An ordinary one is covered by the line of its tick.
 fn log_invocation(poller: &Poller, invocation: &Invocation) {
     if let Some(why) = invocation.why() {
         info!(
@@ -519,7 +519,7 @@ fn log_invocation(poller: &Poller, invocation: &Invocation) {
     }
 }
 
-/// The line with which a tick ends, as the streams have lines.
+/// The final line of a tick, in the format of the log streams.
 #[derive(Serialize)]
 struct AnsweredLine<'a> {
     timestamp: Option<String>,
@@ -529,7 +529,7 @@ struct AnsweredLine<'a> {
     line: &'a TickLine,
 }
 
-/// Returns the line with which an invocation answers for a tick; `None` where it need not say again that nothing is new.
+/// Returns the reply's log line for a tick; `None` if an idle tick need not be reported again.
 fn line(shared: &Shared, subject: &str, report: &TickReport) -> Option<String> {
     let form = shared.service.telemetry.form();
     if !matches!(report.result, Ok(TickOutcome::Idle)) {
@@ -541,7 +541,7 @@ fn line(shared: &Shared, subject: &str, report: &TickReport) -> Option<String> {
     if let Some(error) = row.error.filter(|_| report.result.is_err()) {
         return Some(redact(&format!("{error}: {}", report.summary)).into_owned());
     }
-    // Of each tick the host shows one line. This one no stream has.
+    // Each tick has one line. This one is not written to a stream.
     if form == LineForm::Json && report.level == Level::INFO {
         let line = AnsweredLine {
             timestamp: SystemClock.now().format(&Rfc3339).ok(),
@@ -555,14 +555,14 @@ fn line(shared: &Shared, subject: &str, report: &TickReport) -> Option<String> {
     Some(redact(&report.summary).into_owned())
 }
 
-/// Answers with the line of a tick; on failure it is the reason phrase too.
+/// Returns a reply with the line of a tick; on failure, the line is also the reason phrase.
 fn answer(report: &TickReport, line: &str) -> Response<Body> {
     let status = outcome_row(&report.result).status;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     respond(status, line, &InvocationResponse::new(line))
 }
 
-/// Builds a reply that the host can judge; on failure the text is the reason phrase too.
+/// Returns a reply with a text; on failure, the text is also the reason phrase.
 fn reply(status: StatusCode, text: &str) -> Response<Body> {
     let text = redact(text);
     respond(status, &text, &InvocationResponse::new(text.as_ref()))

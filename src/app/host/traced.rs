@@ -1,4 +1,4 @@
-//! The span of one invocation, as the conventions for functions have it:
+//! The span of one invocation, by the conventions for functions:
 //! <https://opentelemetry.io/docs/specs/semconv/faas/faas-spans/>
 
 use time::format_description::well_known::Rfc3339;
@@ -12,27 +12,27 @@ use crate::telemetry::Telemetry;
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
 
-/// An invocation of a function, by the host or by a timer of our own.
+/// An invocation of a function, by the host or by our own timers.
 #[derive(Clone, Copy, Debug)]
 pub struct Invoked<'a> {
     /// Name of the function.
     pub function: &'a str,
     /// Id of the invocation.
     pub id: &'a str,
-    /// When it runs, as the function says, where that is known.
+    /// The schedule of the function, if known.
     pub schedule: Option<&'a str>,
-    /// The caller's span, where it has told one.
+    /// The caller's span, if there is one.
     pub traceparent: Option<&'a str>,
-    /// What other systems add to that.
+    /// W3C trace state of the caller.
     pub tracestate: Option<&'a str>,
-    /// What starts it.
+    /// What triggered it.
     pub trigger: Trigger,
     /// Whether it is the first one of this process.
     pub is_first: bool,
 }
 
 impl Invoked<'_> {
-    /// Returns the span of an invocation that is exported, and in which all others of it lie.
+    /// Returns the exported span of an invocation, the parent of all its other spans.
     pub fn span(&self, telemetry: &Telemetry) -> Span {
         span!(
             "tick",
@@ -56,7 +56,7 @@ impl Invoked<'_> {
 }
 
 impl<'a> Invoked<'a> {
-    /// Returns the invocation that asks for a tick.
+    /// Returns the invocation of a tick.
     pub fn of(function: &'a str, request: &'a TickRequest, is_first: bool) -> Self {
         let (traceparent, tracestate) =
             (request.traceparent.as_deref(), request.tracestate.as_deref());
@@ -65,7 +65,7 @@ impl<'a> Invoked<'a> {
     }
 }
 
-/// Notes on a span how its tick ended, and ends it.
+/// Records the result of a tick on its span, and ends the span.
 pub fn note(span: Span, poller: &Poller, report: &TickReport) {
     let row = outcome_row(&report.result);
     span.record("poller.name", poller.name());
@@ -78,7 +78,7 @@ pub fn note(span: Span, poller: &Poller, report: &TickReport) {
     drop(span);
 }
 
-/// Notes on a span whether its run of the recovery controller came to an end, and ends it.
+/// Records the result of a recovery run on its span, and ends the span.
 pub fn note_recovery<T, E>(span: Span, ended: &Result<T, E>) {
     if ended.is_err() {
         span.record("error.type", "RecoveryError");

@@ -1,9 +1,9 @@
-//! Finds out that the host is gone that started this process.
+//! Detects that the host that started this process is gone.
 //!
-//! A host that is killed, or that stops while a tick takes longer than 10 s, leaves its handler running. Nobody calls
-//! such a process again, but it holds its port, and may hold a lease. There is no signal for it, so two facts are
-//! looked at: another parent, and an output that nobody reads. The second one holds with a wrapper script between,
-//! and for a host that was gone before the first look.
+//! A host that is killed, or that stops while a tick takes longer than 10 s, leaves its handler running. The orphan gets
+//! no more calls, but it keeps its port and maybe a lease. There is no signal for this, so two conditions are polled: a
+//! new parent process, and an output without a reader. The second one also works with a wrapper script in between, and
+//! for a host that was gone before the first check.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -13,29 +13,29 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::sleep;
 
-/// Pause between two looks.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How it was found out.
+/// How the loss was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// The parent has ended, and the system has given this process another one.
+    /// The parent has exited, and this process has a new parent.
     Parent,
-    /// Nobody reads what this process writes.
+    /// The output of this process has no reader.
     Reader,
 }
 
 impl Gone {
-    /// Returns what was seen, for a log line.
+    /// Returns the reason for a log line.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Parent => "its process has ended",
-            Self::Reader => "nobody reads this process's output",
+            Self::Parent => "its process has exited",
+            Self::Reader => "this process's output has no reader",
         }
     }
 }
 
-/// Completes once the host is gone; looks at once, and then each second.
+/// Completes when the host is gone; checks immediately and then every second.
 pub(super) async fn host_gone() -> Gone {
     let parent = parent_id();
     loop {
@@ -45,16 +45,16 @@ pub(super) async fn host_gone() -> Gone {
         if parent_id() != parent {
             return Gone::Parent;
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Whether a pipe has lost its last reader; never true of a file.
+/// Whether a pipe has lost its last reader; never true for a file.
 fn is_unread(out: BorrowedFd<'_>) -> bool {
-    // Errors are reported whether they are asked for or not.
+    // `poll` always reports errors, even if not requested.
     let mut polled = [PollFd::from_borrowed_fd(out, PollFlags::empty())];
-    let looked = poll(&mut polled, Some(&Timespec::default()));
-    looked.is_ok() && polled.iter().any(|out| out.revents().contains(PollFlags::ERR))
+    let polled_ok = poll(&mut polled, Some(&Timespec::default()));
+    polled_ok.is_ok() && polled.iter().any(|out| out.revents().contains(PollFlags::ERR))
 }
 
 #[cfg(test)]

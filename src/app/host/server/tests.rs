@@ -8,7 +8,7 @@ use crate::testing::{RecordingHandler, TableSource, limits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server with one such poller.
+/// A server with one [`Member`].
 struct World {
     store: Arc<MemoryStore>,
     handler: Arc<RecordingHandler>,
@@ -17,7 +17,7 @@ struct World {
     shared: Arc<Shared>,
 }
 
-/// A poller whose every batch takes ten seconds, and has one row.
+/// A poller whose batches have one row and take ten seconds each.
 struct Member {
     store: Arc<MemoryStore>,
     handler: Arc<RecordingHandler>,
@@ -61,7 +61,7 @@ impl World {
         Self { store, handler, source, poller, shared }
     }
 
-    /// What serves one function, `orders`.
+    /// Returns the state of a server with one function, `orders`.
     fn shared(function: Function) -> Arc<Shared> {
         let functions = BTreeMap::from([("orders".to_owned(), function)]);
         let service = Service {
@@ -85,25 +85,25 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_connection_does_not_cancel_a_tick_but_ends_it_after_the_batch_in_hand() {
+async fn a_closed_connection_does_not_cancel_a_tick_but_stops_it_after_its_batch() {
     let world = World::with_rows(5);
     // The server drops the future of a request whose connection was closed.
     let closed = tokio::time::timeout(15 * SECOND, world.invoke()).await;
     assert!(closed.is_err());
-    assert_eq!(world.handler.received().len(), 2, "the second batch is in hand");
-    // What waits for running ticks at the end of the server waits for this one.
+    assert_eq!(world.handler.received().len(), 2, "the second batch is in flight");
+    // A stopping server waits for this tick.
     drop(world.shared.ticks.write().await);
     assert_eq!((world.handler.finished(), world.handler.received().len()), (2, 2));
     let document = world.document().await;
-    assert!(document.lease.released_at.is_some(), "its commit gave the lease up");
+    assert!(document.lease.released_at.is_some(), "its commit released the lease");
     assert_eq!(document.in_flight, None);
-    // The next invocation goes on from there.
+    // The next invocation continues from there.
     assert_eq!(world.invoke().await.status(), StatusCode::OK);
     assert_eq!(world.handler.ids(), [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_invocation_while_one_runs_is_answered_at_once() {
+async fn a_second_invocation_during_a_tick_is_answered_immediately() {
     let world = World::with_rows(1);
     let (first, second) = tokio::join!(world.invoke(), async {
         tokio::time::sleep(SECOND).await;
@@ -117,7 +117,7 @@ async fn a_second_invocation_while_one_runs_is_answered_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
+async fn a_stopping_process_stops_every_tick_after_its_batch() {
     let world = World::with_rows(5);
     let (response, ()) = tokio::join!(world.invoke(), async {
         tokio::time::sleep(15 * SECOND).await;
@@ -128,7 +128,7 @@ async fn a_stop_of_the_process_ends_every_tick_after_the_batch_in_hand() {
     assert!(world.document().await.lease.released_at.is_some());
 }
 
-/// Returns what the host logs of an answer.
+/// Returns the log lines of a reply.
 async fn logs(response: Response<Body>) -> Vec<String> {
     assert_eq!(response.status(), StatusCode::OK);
     let body = axum::body::to_bytes(response.into_body(), 1 << 16).await.unwrap();
@@ -138,15 +138,15 @@ async fn logs(response: Response<Body>) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_hour_is_a_line_each_five_minutes_and_every_change_is_a_line() {
+async fn idle_ticks_log_a_line_every_five_minutes_and_every_change_logs_a_line() {
     let world = World::with_rows(1);
     assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
-    let mut told = 0;
+    let mut lines = 0;
     for _ in 0..720 {
-        told += logs(world.invoke().await).await.len();
+        lines += logs(world.invoke().await).await.len();
         tokio::time::advance(5 * SECOND).await;
     }
-    assert_eq!(told, 12);
+    assert_eq!(lines, 12);
     world.source.fill(1);
     world.handler.then_take(SECOND);
     assert!(logs(world.invoke().await).await[0].contains("committed 1 row"));
@@ -168,7 +168,7 @@ fn a_reason_phrase_is_redacted_before_it_is_cut() {
     assert_eq!(phrase.as_bytes(), b"[redacted] is bad");
 }
 
-/// Returns what the host would log of a call of a function that runs `members`, and how long the call took.
+/// Calls a function that runs `group`; returns the reply and how long it took.
 async fn call_group(shared: &Shared, group: &PollerGroup) -> (Response<Body>, Duration) {
     let invocation = Invocation::read("i", br#"{"Data":{},"Metadata":{}}"#).unwrap();
     let began_at = tokio::time::Instant::now();
@@ -183,7 +183,7 @@ fn group(members: &[Member]) -> (Arc<Shared>, Arc<PollerGroup>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pollers_of_a_group_tick_at_the_same_time_and_each_answers_with_a_line() {
+async fn the_pollers_of_a_group_tick_in_parallel_and_each_has_a_line() {
     let members = [Member::new("a", 1), Member::new("b", 1), Member::new("c", 0)];
     let (shared, group) = group(&members);
     let (response, took) = call_group(&shared, &group).await;
@@ -191,10 +191,10 @@ async fn the_pollers_of_a_group_tick_at_the_same_time_and_each_answers_with_a_li
     let lines = logs(response).await;
     assert_eq!(lines.len(), 3, "{lines:?}");
     for (name, end) in [("a", "committed 1 row"), ("b", "committed 1 row"), ("c", "nothing new")] {
-        let said = format!("poller `{name}`: {end}");
-        assert!(lines.iter().any(|line| line.contains(&said)), "{said}: {lines:?}");
+        let expected = format!("poller `{name}`: {end}");
+        assert!(lines.iter().any(|line| line.contains(&expected)), "{expected}: {lines:?}");
     }
-    // After that they are idle, and say it every five minutes.
+    // Now they are idle, and log a line every five minutes.
     assert_eq!(logs(call_group(&shared, &group).await.0).await.len(), 2);
     assert!(logs(call_group(&shared, &group).await.0).await.is_empty());
 }
@@ -205,7 +205,7 @@ async fn pollers_that_could_not_start_are_first_in_the_next_call() {
     let members: Vec<Member> = names.iter().map(|name| Member::new(name, 2)).collect();
     let (shared, group) = group(&members);
     let delivered = || members.iter().map(|it| it.handler.ids().len()).collect::<Vec<_>>();
-    // Eight at the same time, for 20 s: too late for the other four.
+    // Eight run in parallel for 20 s: too late for the other four.
     call_group(&shared, &group).await;
     assert_eq!(delivered(), [2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0]);
     call_group(&shared, &group).await;
@@ -213,7 +213,7 @@ async fn pollers_that_could_not_start_are_first_in_the_next_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backlog_of_one_poller_keeps_the_others_for_a_minute_at_most() {
+async fn a_backlog_of_one_poller_delays_the_others_by_at_most_a_minute() {
     let members = [Member::new("backlog", 30), Member::new("quick", 0)];
     let (shared, group) = group(&members);
     let (response, took) = call_group(&shared, &group).await;
@@ -221,7 +221,7 @@ async fn a_backlog_of_one_poller_keeps_the_others_for_a_minute_at_most() {
     assert!(took >= 60 * SECOND && took <= 70 * SECOND, "{took:?}");
     let delivered = members[0].handler.ids().len();
     assert!((6..=7).contains(&delivered), "{delivered}");
-    // Both go on in the next call.
+    // Both continue in the next call.
     members[1].source.fill(1);
     members[1].handler.then_take(SECOND);
     call_group(&shared, &group).await;
@@ -230,7 +230,7 @@ async fn a_backlog_of_one_poller_keeps_the_others_for_a_minute_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_of_one_poller_has_all_the_time_of_a_tick() {
+async fn a_group_of_one_poller_may_use_the_full_tick_time() {
     let members = [Member::new("backlog", 30)];
     let (shared, group) = group(&members);
     let (_, took) = call_group(&shared, &group).await;
@@ -238,7 +238,7 @@ async fn a_group_of_one_poller_has_all_the_time_of_a_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_fails_only_if_every_tick_fails_so_that_the_host_keeps_the_lines_of_the_others() {
+async fn a_group_call_fails_only_if_every_tick_fails() {
     let members = [Member::new("a", 1), Member::new("b", 1)];
     let (shared, group) = group(&members);
     members[0].source.fail_next("no route to the database");
@@ -253,7 +253,7 @@ async fn a_call_fails_only_if_every_tick_fails_so_that_the_host_keeps_the_lines_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_of_the_process_ends_every_tick_of_a_group() {
+async fn a_stopping_process_stops_every_tick_of_a_group() {
     let members = [Member::new("a", 5), Member::new("b", 5)];
     let (shared, group) = group(&members);
     let ((response, _), ()) = tokio::join!(call_group(&shared, &group), async {
