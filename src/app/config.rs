@@ -1,17 +1,17 @@
-//! Settings: what is read from the environment, checked as a whole before anything starts.
+//! Settings: read from the environment and checked together before anything starts.
 //!
-//! App settings are the only source, since they are what the Functions host hands to its child and
-//! what Azure can show, audit and swap; a file beside them would be a second truth. [`SETTINGS`] is
-//! the one place that knows names, defaults and meanings: the readers take their defaults from it,
-//! unknown names are told by it, and the reference page shows [`settings_table`].
+//! App settings are the only source, since the Functions host passes them to its child, and Azure can show,
+//! audit and swap them; an additional file would be a second source of truth. [`SETTINGS`] is the only place
+//! with names, defaults and meanings: readers take defaults from it, unknown names are detected with it, and
+//! the reference page shows [`settings_table`].
 //!
-//! Every mistake is reported at once ([`ConfigErrors`]), because a restart in the cloud to learn of
-//! the next one takes minutes. No mistake shows a secret: texts of connections are never printed,
-//! URLs lose their query and user, and what stands under an unknown name is not shown at all.
+//! All mistakes are reported at once ([`ConfigErrors`]), because a restart in the cloud to find the next one takes
+//! minutes. No mistake shows a secret: connection strings are never printed, URLs are printed without query and
+//! user, and values of unknown names are not shown.
 //!
-//! A setting that holds only blanks counts as not set, so that a template may pass an empty
-//! parameter. Settings of a handler kind that is not chosen are mistakes, but with `stdout`, so that one
-//! setting switches a poller to it and back; those of a store that is not chosen are left alone.
+//! A blank setting counts as not set, so that a template may pass an empty parameter. Settings of another handler
+//! kind are mistakes, except with `stdout`, so that one setting can switch a poller to it and back. Settings of
+//! another store are ignored.
 //!
 //! Nothing here connects to anything.
 
@@ -70,35 +70,35 @@ pub use highwater_mssql::{Encrypt, SqlAuth, SqlConnection, connection_keys_table
 use self::read::Reader;
 use crate::partition::whole_of;
 
-/// Time kept back at the end of a function's time-out to write down that a tick failed.
+/// Reserve at the end of the function timeout to record that a tick failed.
 pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
 
-/// A limit on one function call must be longer than this, or no tick fits into it.
+/// A function timeout must be longer than this, otherwise no tick fits into it.
 pub const FUNCTION_TIMEOUT_ABOVE: Duration = Duration::from_secs(20);
 
-/// Everything that settings say.
+/// All settings.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the application, a folder in the state container.
     pub app: String,
-    /// Where state documents live.
+    /// Where state documents are stored.
     pub state: StateConfig,
-    /// The limit on one function call: that of the settings, or the host's where that is shorter.
+    /// The limit on one function call: the configured one, or the host's if that is shorter.
     pub function_timeout: Duration,
-    /// The same as the settings alone say it.
+    /// The configured limit on one function call.
     pub function_timeout_set: Duration,
     /// How long the process may take to stop.
     pub stop_grace: Duration,
-    /// What is logged, as a filter of `tracing`.
+    /// Log filter in `tracing` syntax.
     pub log: String,
-    /// How metrics are told.
+    /// Settings of metrics.
     pub metrics: MetricsConfig,
-    /// What is done about pollers that cannot go on.
+    /// Settings of the recovery controller.
     pub recovery: RecoveryConfig,
-    /// The pollers by name, at least one; the parts of one that is divided stand for it.
+    /// The pollers by name, at least one; a partitioned poller is represented by its partitions.
     pub pollers: BTreeMap<String, PollerConfig>,
-    /// Functions that run a poller of another name, by [`function_segment`]; the values are names
-    /// of pollers that exist.
+    /// Functions that run a poller with another name, by [`function_segment`]; the values are names of existing
+    /// pollers.
     pub functions: BTreeMap<String, String>,
     /// Functions that run several pollers, by [`function_segment`].
     pub groups: BTreeMap<String, GroupConfig>,
@@ -109,17 +109,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigErrors`] with every mistake there is.
+    /// [`ConfigErrors`] with all mistakes.
     pub fn from_vars(vars: &dyn Vars) -> Result<Self, ConfigErrors> {
         Self::from_vars_under(vars, None)
     }
 
-    /// Reads and checks all settings, under a host that has a limit of its own on one function call. The shorter
-    /// limit counts.
+    /// Reads and checks all settings, under a host with its own limit on one function call. The shorter limit
+    /// applies.
     ///
     /// # Errors
     ///
-    /// [`ConfigErrors`] with every mistake there is; no tick fitting into the host's limit is one too.
+    /// [`ConfigErrors`] with all mistakes, including a host limit into which no tick fits.
     pub fn from_vars_under(
         vars: &dyn Vars,
         host: Option<&FunctionTimeout>,
@@ -170,7 +170,7 @@ impl Config {
         reader.finish(config)
     }
 
-    /// Lets no tick run longer than fits into `limit`.
+    /// Shortens ticks so that they fit into `limit`.
     fn limit_to(&mut self, limit: Duration) {
         if limit >= self.function_timeout {
             return;
@@ -182,7 +182,7 @@ impl Config {
         }
     }
 
-    /// Returns the functions that are needed: one for each poller, and for each part of one that is divided.
+    /// Returns the required functions: one for each poller, or for each partition of a partitioned one.
     pub fn functions_needed(&self) -> Vec<NeededFunction<'_>> {
         let folder_of = |poller: &PollerConfig| {
             let mut set = self.functions.iter().filter(|(_, runs)| **runs == poller.name);
@@ -203,8 +203,7 @@ impl Config {
         needed.chain(groups).collect()
     }
 
-    /// Returns the poller that a function runs, by the name of the function's folder; `None` for one that runs
-    /// several.
+    /// Returns the poller of a function, by the name of the function's folder; `None` if it runs several.
     pub fn poller_of_function(&self, folder: &str) -> Option<&PollerConfig> {
         if self.groups.contains_key(&function_segment(folder)) {
             return None;
@@ -212,7 +211,7 @@ impl Config {
         self.pollers.get(&poller_name_of_function(folder, &self.functions))
     }
 
-    /// Returns the pollers that each function runs, where `folders` are all functions of the app.
+    /// Returns the pollers of each function; `folders` are all functions of the app.
     pub fn pollers_by_function<'a>(
         &self,
         folders: impl Iterator<Item = &'a str> + Clone,
@@ -223,7 +222,7 @@ impl Config {
             let Some(group) = self.groups.get(&function_segment(folder)) else {
                 return self.poller_of_function(folder).into_iter().collect();
             };
-            // `all` leaves out a poller with a function of its own.
+            // `all` excludes pollers with their own function.
             let names = group.pollers.iter();
             let names = names.filter(|name| !group.is_all || !alone.contains(name.as_str()));
             names.filter_map(|name| self.pollers.get(name)).collect()
@@ -232,44 +231,44 @@ impl Config {
     }
 }
 
-/// How long before the end of the grace handler calls are aborted: time for the last writes.
+/// Handler calls are aborted this long before the end of the grace period, to leave time for the last writes.
 pub(crate) const ABORT_LEAD: Duration = Duration::from_secs(1);
 
 fn read_stop_grace(reader: &mut Reader<'_>) -> Option<Duration> {
     reader.read(&settings::STOP_GRACE, None, parse::duration_from(ABORT_LEAD * 2))
 }
 
-/// Returns how long the process may take to stop, whatever the other settings are. A mistake is reported with
-/// theirs, and the default is used.
+/// Returns how long the process may take to stop, even if other settings are invalid. An invalid value is replaced by
+/// the default here, and reported with the other mistakes.
 pub fn stop_grace(vars: &dyn Vars) -> Duration {
     let is_default = BTreeMap::new();
     let read = |vars: &dyn Vars| read_stop_grace(&mut Reader::new(vars));
     read(vars).or_else(|| read(&is_default)).unwrap_or(ABORT_LEAD * 2)
 }
 
-/// A timer function that the settings need.
+/// A timer function that the settings require.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeededFunction<'a> {
-    /// Name of its folder: a name that the host takes.
+    /// Name of its folder, which the host accepts.
     pub folder: String,
     /// Name of the poller that it runs.
     pub poller: &'a str,
-    /// The poller of which that is a part; the same where it is whole. Parts share what is named after it, such
-    /// as the setting of a schedule.
+    /// The partitioned poller to which it belongs, or the poller itself. Partitions share what is named after it,
+    /// such as the setting of a schedule.
     pub whole: &'a str,
 }
 
-/// Returns the name of the poller that the function in `folder` runs, whether there is one or not, where
-/// `functions` are those of [`Config::functions`].
+/// Returns the name of the poller that the function in `folder` runs, even if it does not exist. `functions` is
+/// [`Config::functions`].
 pub fn poller_name_of_function(folder: &str, functions: &BTreeMap<String, String>) -> String {
     let segment = function_segment(folder);
     let name = functions.get(&segment).cloned();
     name.unwrap_or_else(|| segment.to_ascii_lowercase())
 }
 
-/// Returns how a function's folder is written in a setting: upper case, with `_` for `-`.
+/// Returns a folder name as written in a setting: in upper case, with `_` for `-`.
 ///
-/// App Service on Linux allows no hyphen in a setting's name.
+/// App Service on Linux does not allow hyphens in the name of a setting.
 pub fn function_segment(folder: &str) -> String {
     folder.to_ascii_uppercase().replace('-', "_")
 }

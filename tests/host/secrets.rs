@@ -620,7 +620,7 @@ async fn a_url_that_does_not_parse_shows_its_scheme_only() {
     let secrets = ["Sup3rSecret", "Secret#1", "svc:Sup3"].map(str::to_owned);
     let said = bench.command(&["validate"]).await;
     assert!(said.data.contains("HANDLER__URL` is `https://…`"), "{said:?}");
-    assert!(said.data.contains("in a user name or password, `#` is written `%23`"), "{said:?}");
+    assert!(said.data.contains("in a user name or password, write `#` as `%23`"), "{said:?}");
     holds_none("`validate`", &[said.data, said.rest].concat(), &secrets);
     let host = bench.host().await;
     let outcome = host.run().await;

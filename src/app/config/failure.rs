@@ -46,15 +46,15 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
     })
 }
 
-/// Limits that nothing follows from would look like a protection that is not there.
+/// Reports limits without effect: they would suggest a protection that does not exist.
 fn refuse_without_effect(reader: &mut Reader<'_>, segment: &str) {
     for setting in [&settings::ATTEMPTS_MAX, &settings::CRASHES_MAX, &settings::RECORD_AGE_MAX] {
         let name = setting.name_for(Some(segment));
         if let Some(text) = reader.text(&name) {
             let other = settings::ON_FAILURE.name_for(Some(segment));
             let expected = format!(
-                "no value while `{other}` is `retry`, since failures are tried again for ever then; \
-                 set that to `quarantine` or `stop`"
+                "no value while `{other}` is `retry`, which retries forever; \
+                 set it to `quarantine` or `stop`"
             );
             reader.wrong(&name, &text, Expected::new(expected));
         }

@@ -1,4 +1,4 @@
-//! How batches of a poller follow each other, and how large they get.
+//! Settings of batch sizes, prefetch, overlapped commits and follow mode.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::read::Reader;
 use super::{HandlerConfig, settings};
 use crate::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN};
 
-/// Shortest pause between two looks of a tick that follows its source.
+/// Shortest interval between polls in follow mode.
 const FOLLOW_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// Reads how batches flow that hold `rows_max` rows at most.
+/// Reads the flow of batches of at most `rows_max` rows.
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str, rows_max: u32) -> Option<Flow> {
     let at = Some(segment);
     let is_set = reader.text(&settings::BATCH_ROWS_MIN.name_for(at)).is_some();
@@ -18,7 +18,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str, rows_max: u32) -> Opt
         let read = parse::number(1..=u32::MAX)(text)?;
         if is_set && read > rows_max {
             let max = &settings::BATCH_ROWS_MAX.name_for(at);
-            return Err(Expected::new(format!("at most {rows_max}, as `{max}` says")));
+            return Err(Expected::new(format!("at most {rows_max}, the value of `{max}`")));
         }
         Ok(read.min(rows_max))
     });
@@ -33,8 +33,8 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str, rows_max: u32) -> Opt
     })
 }
 
-/// Refuses to overlap commits where that would do nothing, or blame the wrong rows: a chain writes between its
-/// steps, late rows are compared with what is committed, and a first crash may be the next batch's.
+/// Rejects overlapped commits if they would have no effect or blame the wrong rows: a chain writes between its
+/// steps, late rows are compared with committed ones, and a first crash may be caused by the next batch.
 pub(super) fn check_overlap(
     reader: &mut Reader<'_>,
     segment: &str,
@@ -55,7 +55,7 @@ pub(super) fn check_overlap(
     None
 }
 
-/// Reads how ticks follow their source: not at all where the time is zero.
+/// Reads the settings of follow mode; a time of zero disables it.
 fn read_follow(reader: &mut Reader<'_>, segment: &str) -> Option<Follow> {
     let at = Some(segment);
     let time = reader.read(&settings::FOLLOW_FOR, at, parse::duration);

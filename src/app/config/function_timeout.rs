@@ -1,4 +1,4 @@
-//! The host's own limit on a function call, beside which the settings' one counts.
+//! The host's own limit on a function call. It applies in addition to the configured one.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use std::time::Duration;
 pub struct FunctionTimeout {
     /// The limit; `None` where there is none.
     pub limit: Option<Duration>,
-    /// What sets it, such as a setting, or a field of a file.
+    /// Where it is set, such as a setting or a field of a file.
     pub set_by: String,
-    /// The text that is set there; `None` where it is the plan's default.
+    /// The configured text; `None` for the plan's default.
     pub text: Option<String>,
 }
 
 impl FunctionTimeout {
-    /// Returns what to do to raise it to `limit`.
+    /// Returns an instruction to raise it to `limit`.
     pub fn raised_to(&self, limit: Duration) -> String {
         let of_plan = self.text.is_none();
         let place =
@@ -23,7 +23,7 @@ impl FunctionTimeout {
     }
 }
 
-/// Writes a time as the host reads it; parts of a second are rounded up.
+/// Formats a time for the host; fractions of a second are rounded up.
 fn time_text(time: Duration) -> String {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn times_are_formatted_for_the_host() {
         for (ms, text) in [
             (300_000, "00:05:00"),
             (20_001, "00:00:21"),

@@ -25,7 +25,7 @@ use super::read::Reader;
 use super::settings::{self, SETTINGS, Setting};
 use super::{BlobConfig, QueueConfig, SqlHandlerConfig};
 
-/// Most tries of one request within one tick.
+/// Maximum tries of one request within one tick.
 const TRIES_MAX: u32 = 10;
 
 /// Where a poller's batches go.
@@ -37,13 +37,13 @@ pub enum HandlerConfig {
     Durable(DurableConfig),
     /// A process for each batch.
     Exec(ExecConfig),
-    /// Several handlers, in the order in which they get each batch.
+    /// Several handlers, in the order in which they receive each batch.
     Chain(Vec<StepConfig>),
     /// POST to a URL.
     Http(Box<HttpConfig>),
-    /// Messages of a queue.
+    /// Messages in a queue.
     Queue(QueueConfig),
-    /// Rows of a table of SQL Server.
+    /// Rows in a SQL Server table.
     Sql(Box<SqlHandlerConfig>),
     /// One line for each event on standard output.
     Stdout,
@@ -73,14 +73,14 @@ const KINDS: [(&str, Kind); 8] = [
     ("chain", Kind::Chain),
 ];
 
-/// What earlier builds called a chain.
+/// Name of a chain in earlier versions.
 const OLD_CHAIN: &str = "fanout";
 
-/// Where the settings of a handler begin in [`SETTINGS`].
+/// Prefix of the settings of a handler in [`SETTINGS`].
 const HANDLER: &str = "HIGHWATER__POLLERS__<NAME>__HANDLER__";
 
-/// Returns the names of the kinds that a setting of a handler is for, as the table says it at the head of
-/// its sentences; none where it is for all.
+/// Returns the handler kinds that a setting is for; empty if it is for all. The table lists them at the start of the
+/// sentences in `about`.
 fn kinds_of(setting: &Setting) -> Vec<&'static str> {
     let heads = setting.about.split(". ").filter_map(|sentence| sentence.split_once(": "));
     let names = heads.flat_map(|(head, _)| head.split(", "));
@@ -89,8 +89,8 @@ fn kinds_of(setting: &Setting) -> Vec<&'static str> {
         .collect()
 }
 
-/// Notes settings that belong to other kinds than the one that is chosen: whoever set them expects them to
-/// do something. With `stdout` they are left alone, so that one setting switches a poller to it and back.
+/// Reports settings of other kinds than the chosen one, since they have no effect. With `stdout` they are ignored,
+/// so that one setting can switch a poller to it and back.
 fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
     let at = Some(segment);
     let chosen = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(name, _)| *name);
@@ -114,7 +114,7 @@ fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
                 setting: set.clone(),
                 shown: Shown::Secret,
                 expected: format!(
-                    "nothing, as `{}` is `{chosen}` and this is for `{}`",
+                    "nothing, since `{}` is `{chosen}` and this setting is for `{}`",
                     settings::HANDLER_KIND.name_for(at),
                     kinds.join("`, `")
                 ),
@@ -126,11 +126,11 @@ fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConfig> {
     let is_step = segment.contains('/');
-    // A chain in a chain would need results of its own.
+    // Nested chains are not supported: the inner chain would need its own step results.
     let kinds = if is_step { KINDS.get(..KINDS.len() - 1).unwrap_or_default() } else { &KINDS };
     let kind = reader.read(&settings::HANDLER_KIND, Some(segment), |text| {
         parse::one_of(kinds)(text).map_err(|expected| match text {
-            OLD_CHAIN => expected.hint("`chain` is its name now"),
+            OLD_CHAIN => expected.hint("it is now called `chain`"),
             _ => expected,
         })
     })?;
@@ -150,7 +150,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HandlerConf
 fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
     let at = Some(segment);
     let allow_http = reader.read(&settings::HANDLER_ALLOW_HTTP, at, parse::boolean);
-    // With a mistake in the permission, its lack is not held against the URL.
+    // If the permission is invalid, report only that, not the URL too.
     reader.read(&settings::HANDLER_URL, at, |text| {
         let permission = settings::HANDLER_ALLOW_HTTP.name_for(at);
         http::target_url(text, allow_http.unwrap_or(true), &permission)
@@ -162,8 +162,8 @@ fn read_timeout(reader: &mut Reader<'_>, segment: &str) -> Option<Duration> {
     reader.read(&settings::HANDLER_TIMEOUT, Some(segment), parse::duration_from(min))
 }
 
-/// Refuses a time-out that was set and that no tick has time for: it could never pass, so that a
-/// target which never answers would be told from one that is slow by nobody.
+/// Rejects a configured timeout that does not fit into a tick: it could never expire, so a target that never replies
+/// could not be distinguished from a slow one.
 pub(super) fn check_timeout(
     reader: &mut Reader<'_>,
     segment: &str,
@@ -182,11 +182,11 @@ fn check_timeout_of(reader: &mut Reader<'_>, segment: &str, limit: Duration) {
     let below = limit.saturating_sub(FUNCTION_TIMEOUT_RESERVE);
     if parse::duration(&text).is_ok_and(|timeout| timeout >= below) {
         let expected = Expected::new(format!(
-            "a duration below {}, which is `{}` less 15 seconds",
+            "a duration below {} (`{}` minus 15 seconds)",
             show_duration(below),
             settings::FUNCTION_TIMEOUT.name
         ));
-        reader.wrong(&setting, &text, expected.hint("raise that one, and `functionTimeout`"));
+        reader.wrong(&setting, &text, expected.hint("raise that setting and `functionTimeout`"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Settings of metrics that no standard variable covers.
+//! Settings of metrics that the standard variables do not cover.
 
 use std::net::SocketAddr;
 
@@ -7,25 +7,25 @@ use super::read::Reader;
 use super::settings;
 use super::vars::Vars;
 
-/// How metrics are told, beside the standard variables of OpenTelemetry.
+/// Settings of metrics in addition to the standard variables of OpenTelemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetricsConfig {
-    /// Where they are served as Prometheus text.
+    /// Address that serves them as Prometheus text.
     pub address: Option<SocketAddr>,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<MetricsConfig> {
-    let wanted = reader.text(settings::METRICS_ADDRESS.name).is_some();
+    let is_set = reader.text(settings::METRICS_ADDRESS.name).is_some();
     let address = reader.read_if_set(&settings::METRICS_ADDRESS, None, loopback);
-    (!wanted || address.is_some()).then_some(MetricsConfig { address })
+    (!is_set || address.is_some()).then_some(MetricsConfig { address })
 }
 
-/// Returns where metrics are served, as far as that can be told without the other settings.
+/// Returns the address for metrics, without checking other settings.
 pub(crate) fn metrics_address(vars: &dyn Vars) -> Option<SocketAddr> {
     loopback(vars.get(settings::METRICS_ADDRESS.name)?.trim()).ok()
 }
 
-/// Whoever may connect may read, so only this machine may.
+/// Accepts only loopback addresses, since there is no authentication.
 fn loopback(text: &str) -> Result<SocketAddr, Expected> {
     let address = text.parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback());
     address.ok_or_else(|| {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_may_read_metrics() {
+    fn metrics_are_served_on_loopback_only() {
         for address in ["127.0.0.1:9464", "[::1]:0"] {
             assert_eq!(loopback(address).unwrap().to_string(), address);
         }

@@ -1,4 +1,4 @@
-//! What is wrong with the settings, said so that it can be mended without reading code.
+//! Mistakes in the settings, with messages that explain the fix.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use thiserror::Error;
 
 use crate::redaction::looks_like;
 
-/// Longest value that a mistake shows.
+/// Longest value that is shown.
 const VALUE_CHARS_MAX: usize = 120;
 
-/// Every mistake in the settings, in the order of the settings' names.
+/// All mistakes in the settings, ordered by the names of the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ConfigErrors(pub Vec<Mistake>);
 
@@ -22,16 +22,16 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// One setting that is not as it should be.
+/// One mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Name of the setting.
     pub setting: String,
-    /// What it is.
+    /// The value as it may be shown.
     pub shown: Shown,
-    /// What it should be; empty where the setting should not be there.
+    /// The expected value; empty if the setting should be removed.
     pub expected: String,
-    /// What to do, where that is not plain from the rest.
+    /// How to fix it, if that is not obvious.
     pub hint: Option<String>,
 }
 
@@ -49,28 +49,27 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What may be told of a setting's value.
+/// What may be shown of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// Nothing is set.
+    /// The setting is not set.
     Missing,
     /// The value itself.
     Value(String),
-    /// There is a value, which is or may be a secret.
+    /// The value is or may be a secret.
     Secret,
-    /// There is a value that looks like a secret: its length and what it looks like are all that is shown.
+    /// The value looks like a secret: only its length and what it looks like are shown.
     LooksSecret(String),
-    /// There is a URL that cannot be read as one, whose parts cannot be told apart: its scheme.
+    /// The value is a URL that cannot be parsed: only its scheme is shown.
     Scheme(String),
-    /// The name itself is the mistake.
+    /// The name is unknown.
     Unknown,
-    /// Earlier builds read the setting.
+    /// Earlier versions had this setting.
     Removed,
 }
 
 impl Shown {
-    /// Returns a value as it may be shown: only its form where it looks as if a secret had ended up in the
-    /// wrong setting, and only its scheme where it is an address.
+    /// Returns a value as it may be shown. A value that looks like a misplaced secret is only described.
     pub(super) fn of(text: &str) -> Self {
         if let Some(kind) = looks_like(text) {
             return Self::LooksSecret(format!(
@@ -81,20 +80,19 @@ impl Shown {
         Self::Value(text.to_owned())
     }
 
-    /// Returns a value that should have been a number or one of a few words: what is longer than those is no slip
-    /// of the pen, and may be a key.
+    /// Returns a value that should have been a number or one of a few words. A longer value is not a typo, and may
+    /// be a key.
     pub(super) fn of_choice(text: &str) -> Self {
-        const SLIP_CHARS_MAX: usize = 16;
+        const TYPO_CHARS_MAX: usize = 16;
         let count = text.chars().count();
         let shown = Self::of(text);
-        if matches!(shown, Self::Value(_)) && count > SLIP_CHARS_MAX && !text.contains(' ') {
+        if matches!(shown, Self::Value(_)) && count > TYPO_CHARS_MAX && !text.contains(' ') {
             return Self::LooksSecret(format!("{count} characters, too long for this setting"));
         }
         shown
     }
 
-    /// Returns an address as it may be shown: its scheme, since the parts
-    /// of one that cannot be read cannot be told apart.
+    /// Returns an invalid address as it may be shown: only its scheme, since secret parts cannot be located.
     pub(super) fn of_address(text: &str) -> Self {
         let is_scheme = |text: &str| {
             text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -121,7 +119,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Returns at most `chars_max` characters of `text`, none of them a control character.
+/// Returns at most `chars_max` characters of `text`, with spaces for control characters.
 fn printable(text: &str, chars_max: usize) -> String {
     let mut shown: String =
         text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,4 @@
-//! Texts to values: durations, sizes, numbers, names. Pure; each says what it expected.
+//! Parsers for durations, sizes, numbers and names. Pure; errors describe the expected value.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tracing_subscriber::filter::Targets;
 use super::mistake::Shown;
 use crate::redaction::is_guid;
 
-/// Longest duration that a setting may hold: a day, beyond which it is a slip of the unit.
+/// Longest duration in a setting: a longer one is probably a wrong unit.
 const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a setting should have been.
+/// The expected value of a setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     /// Completes "expected …".
     pub(super) what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(super) hint: Option<String>,
-    /// What may be shown of the value, where that is not all of it.
+    /// What may be shown of the value, if not all of it.
     pub(super) shown: Option<Shown>,
 }
 
@@ -27,7 +27,7 @@ impl Expected {
         Self { what: what.into(), hint: None, shown: None }
     }
 
-    /// Expects a number or one of a few words, where `text` stands.
+    /// Expects a number or one of a few words instead of `text`.
     pub(super) fn choice(what: impl Into<String>, text: &str) -> Self {
         Self::new(what).shown(Shown::of_choice(text))
     }
@@ -41,7 +41,7 @@ impl Expected {
     }
 }
 
-/// Reads a duration such as `500ms`, `30s`, `5m` or `1h`; `0` needs no unit.
+/// Parses a duration such as `500ms`, `30s`, `5m` or `1h`; `0` needs no unit.
 pub(super) fn duration(text: &str) -> Result<Duration, Expected> {
     let expected = || {
         Expected::choice("a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours", text)
@@ -61,16 +61,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, Expected> {
     duration.filter(|duration| *duration <= DURATION_MAX).ok_or_else(expected)
 }
 
-/// Reads a duration as settings have it, for a command's option.
+/// Parses a duration for the option of a command.
 ///
 /// # Errors
 ///
-/// Says what was expected.
+/// A description of the expected value.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     duration(text).map_err(|expected| format!("expected {}", expected.what))
 }
 
-/// Reads a duration of at least `min`.
+/// Parses a duration of at least `min`.
 pub(super) fn duration_from(min: Duration) -> impl Fn(&str) -> Result<Duration, Expected> {
     move |text| match duration(text)? {
         read if read >= min => Ok(read),
@@ -78,7 +78,7 @@ pub(super) fn duration_from(min: Duration) -> impl Fn(&str) -> Result<Duration, 
     }
 }
 
-/// Writes a duration the way settings do.
+/// Formats a duration as in settings.
 pub(super) fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -86,7 +86,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     unit.map_or_else(|| format!("`{ms}ms`"), |(size, unit)| format!("`{}{unit}`", ms / size))
 }
 
-/// Reads a size such as `4MiB`, `512KiB` or `1000000`, up to one GiB.
+/// Parses a size such as `4MiB`, `512KiB` or `1000000`, up to one GiB.
 pub(super) fn size(text: &str) -> Result<usize, Expected> {
     let expected = || {
         Expected::choice(
@@ -101,7 +101,7 @@ pub(super) fn size(text: &str) -> Result<usize, Expected> {
         "KiB" => 10,
         "MiB" => 20,
         "kB" | "KB" | "MB" => {
-            return Err(expected().hint("only `KiB` and `MiB` are known as units"));
+            return Err(expected().hint("supported units are `KiB` and `MiB`"));
         }
         _ => return Err(expected()),
     };
@@ -109,7 +109,7 @@ pub(super) fn size(text: &str) -> Result<usize, Expected> {
     size.filter(|size| (1..=1 << 30).contains(size)).ok_or_else(expected)
 }
 
-/// Reads a whole number within `range`.
+/// Parses a whole number within `range`.
 pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, Expected> {
     move |text| {
         let read = text.parse().ok().filter(|number| range.contains(number));
@@ -123,7 +123,7 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32,
     }
 }
 
-/// Reads `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn boolean(text: &str) -> Result<bool, Expected> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
@@ -132,13 +132,13 @@ pub(super) fn boolean(text: &str) -> Result<bool, Expected> {
     }
 }
 
-/// Reads any text.
-#[expect(clippy::unnecessary_wraps, reason = "stands where parsers do that can refuse")]
+/// Accepts any text.
+#[expect(clippy::unnecessary_wraps, reason = "has the signature of the other parsers")]
 pub(super) fn any(text: &str) -> Result<String, Expected> {
     Ok(text.to_owned())
 }
 
-/// Reads one of a few words.
+/// Parses one of a few words.
 pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T, Expected> {
     move |text| {
         let found = words.iter().find(|(word, _)| *word == text);
@@ -154,7 +154,7 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T,
     }
 }
 
-/// Reads the name of a column: as it stands, or in brackets or quotation marks.
+/// Parses the name of a column: plain, in brackets or in quotation marks.
 pub(super) fn column(text: &str) -> Result<String, Expected> {
     let text = text.trim();
     if !text.starts_with(['[', '"']) {
@@ -166,46 +166,46 @@ pub(super) fn column(text: &str) -> Result<String, Expected> {
     }
 }
 
-/// What to do about a bracket or quotation mark that is out of place.
+/// How to fix a misplaced bracket or quotation mark.
 const COLUMN_QUOTES: &str = "write `[a,b]` or `\"a,b\"`, with `]]` for `]` and `\"\"` for `\"`";
 
-/// Splits off the first of several names, and the comma behind it; `None` where a bracket or quotation
-/// mark is out of place.
+/// Splits off the first of several names; the rest starts with the comma. `None` if a bracket or quotation mark is
+/// misplaced.
 fn first_column(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let closing = match text.chars().next() {
         Some('[') => ']',
         Some('"') => '"',
         _ => {
-            let (name, behind) = text.split_at(text.find(',').unwrap_or(text.len()));
-            return Some((name.trim().to_owned(), behind));
+            let (name, rest) = text.split_at(text.find(',').unwrap_or(text.len()));
+            return Some((name.trim().to_owned(), rest));
         }
     };
     let mut name = String::new();
     let mut chars = text.char_indices().skip(1).peekable();
     while let Some((at, c)) = chars.next() {
         if c == closing && chars.next_if(|(_, next)| *next == closing).is_none() {
-            let behind = text.get(at + c.len_utf8()..)?.trim_start();
-            return (behind.is_empty() || behind.starts_with(',')).then_some((name, behind));
+            let rest = text.get(at + c.len_utf8()..)?.trim_start();
+            return (rest.is_empty() || rest.starts_with(',')).then_some((name, rest));
         }
         name.push(c);
     }
     None
 }
 
-/// Reads names of columns, separated by commas; none twice. One that holds a comma is in brackets or
-/// quotation marks, and any may be.
+/// Parses names of columns separated by commas, each once. A name that contains a comma must be in brackets or
+/// quotation marks, and any name may be.
 pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
     let mut columns = Vec::new();
     let mut rest = Some(text);
     while let Some(text) = rest {
-        let (name, behind) = first_column(text).ok_or_else(|| {
+        let (name, after) = first_column(text).ok_or_else(|| {
             Expected::new("names of columns separated by commas").hint(COLUMN_QUOTES)
         })?;
         columns.push(name);
-        rest = behind.strip_prefix(',');
+        rest = after.strip_prefix(',');
     }
-    // SQL Server's default collations do not tell upper from lower case.
+    // The default collations of SQL Server ignore case.
     let mut folded: Vec<String> = columns.iter().map(|name| name.to_lowercase()).collect();
     folded.sort();
     folded.dedup();
@@ -214,21 +214,20 @@ pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
     fits.then_some(columns).ok_or_else(expected)
 }
 
-/// Reads the name of another setting.
+/// Parses the name of another setting.
 ///
-/// The likeliest slip is to put the connection string itself there, so a text that could be one is
-/// not shown.
+/// The most likely mistake is to put the connection string itself here, so a text that could be one is not shown.
 pub(super) fn setting_name(text: &str) -> Result<String, Expected> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':');
     if text.chars().all(is_name_char) && text.len() <= 128 && !is_guid(text) {
         return Ok(text.to_owned());
     }
     Err(Expected::new("the name of a setting")
-        .hint("put the connection string into a setting of its own, and that setting's name here")
+        .hint("put the connection string into another setting, and the name of that setting here")
         .shown(Shown::Secret))
 }
 
-/// Reads the name of an application: it becomes a folder in a blob's path.
+/// Parses the name of an application, which becomes a folder in a blob's path.
 pub(super) fn app_name(text: &str) -> Result<String, Expected> {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let fits = text.len() <= 100
@@ -237,12 +236,12 @@ pub(super) fn app_name(text: &str) -> Result<String, Expected> {
         && !text.ends_with('.');
     fits.then(|| text.to_owned()).ok_or_else(|| {
         Expected::new(
-            "up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last",
+            "up to 100 letters, digits, `-`, `_` and `.`, starting with a letter or digit and not ending with `.`",
         )
     })
 }
 
-/// Reads the name of a blob container.
+/// Parses the name of a blob container.
 /// <https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata>
 pub(super) fn container_name(text: &str) -> Result<String, Expected> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -253,12 +252,12 @@ pub(super) fn container_name(text: &str) -> Result<String, Expected> {
         && !text.contains("--");
     fits.then(|| text.to_owned()).ok_or_else(|| {
         Expected::new(
-            "3 to 63 lower-case letters, digits and single `-`, none of these first or last",
+            "3 to 63 lowercase letters, digits and single `-`, not starting or ending with `-`",
         )
     })
 }
 
-/// Reads a filter for `tracing`.
+/// Parses a filter for `tracing`.
 pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
     match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
@@ -267,7 +266,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, Expected> {
     }
 }
 
-/// Whether a text can be the name of a poller: `[a-z][a-z0-9_]*`, without `__`, which separates.
+/// Whether a text is a valid poller name: `[a-z][a-z0-9_]*`, without `__`, which is the separator.
 pub fn is_poller_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_need_a_unit_and_end_at_a_day() {
+    fn durations_need_a_unit_and_are_at_most_a_day() {
         for (text, ms) in
             [("0", 0), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("24h", 86_400_000)]
         {
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_as_settings_write_them() {
+    fn durations_are_shown_as_in_settings() {
         for text in ["500ms", "1500ms", "90s", "5m", "1h"] {
             assert_eq!(show_duration(duration(text).unwrap()), format!("`{text}`"));
         }
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_columns_are_written_as_sql_writes_them() {
+    fn names_of_columns_may_be_quoted_as_in_sql() {
         for (text, expected) in [
             ("a, b c ,d", &["a", "b c", "d"][..]),
             ("[a,b],\"c,d\" , e", &["a,b", "c,d", "e"]),
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_end_up_in_paths_hold_nothing_that_a_path_means() {
+    fn names_used_in_paths_have_no_special_characters() {
         for name in ["local", "my-app_1.test"] {
             assert!(app_name(name).is_ok(), "{name}");
         }
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_names_leave_the_separator_alone() {
+    fn poller_names_do_not_contain_the_separator() {
         for name in ["orders", "a1_b"] {
             assert!(is_poller_name(name), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Settings of a poller, and what must hold between them.
+//! Settings of a poller, and the constraints between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,61 +25,60 @@ pub(super) const POLLERS: &str = "HIGHWATER__POLLERS__";
 /// Prefix of the settings that map functions to pollers.
 pub(super) const FUNCTIONS: &str = "HIGHWATER__FUNCTIONS__";
 
-/// No names of pollers, since their functions would be those of the recovery controller and of the status
-/// page.
+/// Reserved names: these are the functions of the recovery controller and the status page.
 const RESERVED: [&str; 2] = ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"];
 
-/// Most rows that may be set to be counted.
+/// Largest value of `COUNT_ROWS_MAX`.
 const COUNT_ROWS_MAX: u32 = 1_000_000;
-/// Most rows that one batch may be set to hold.
+/// Largest value of `BATCH_ROWS_MAX`.
 const BATCH_ROWS_MAX: u32 = 100_000;
-/// Shortest lease in Azure Blob Storage: two grains of the service's clock and a heartbeat must fit in.
+/// Shortest lease in Azure Blob Storage: it must cover two steps of the service's coarse clock and a heartbeat.
 const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest lease elsewhere: the clocks of a machine and of a database move in milliseconds.
+/// Shortest lease in other stores, whose clocks have a resolution of milliseconds.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
 
 /// One poller.
 #[derive(Clone, Debug)]
 pub struct PollerConfig {
-    /// Its name, `[a-z][a-z0-9_]*`; of one part of a poller that is divided with `__p` and its number behind.
+    /// Its name, `[a-z][a-z0-9_]*`; for a partition followed by `__p` and its number.
     pub name: String,
-    /// Where rows are read, and which part of them where the poller is divided.
+    /// Where rows are read, and the partition of them if the poller is partitioned.
     pub source: SourceSettings,
     /// Name of the setting that holds the source's connection string.
     pub connection_setting: String,
-    /// How long after their delivery rows are read again; `None` for never.
+    /// How long after delivery rows are read again; `None` for never.
     pub audit_after: Option<Duration>,
-    /// Whether a poller that never ran waits to be started, behind what there is then.
+    /// Whether a new poller waits for `highwater init`, and starts after the rows that exist then.
     pub start_now: bool,
     /// Where batches go.
     pub handler: HandlerConfig,
-    /// How long it may run alone.
+    /// Settings of its lease.
     pub lease: LeaseConfig,
-    /// How much one tick may do.
+    /// Limits of one tick.
     pub limits: LimitsConfig,
-    /// How batches follow each other.
+    /// Prefetch, overlapped commits and follow mode.
     pub flow: Flow,
     /// Age at which the cached state document is read again.
     pub state_refresh: Duration,
-    /// How often an idle poller writes down that it is alive; `None` for never.
+    /// How often an idle poller records that it ran; `None` for never.
     pub status_interval: Option<Duration>,
-    /// Pause after a first failure.
+    /// Delay after the first failure.
     pub retry_delay_min: Duration,
-    /// Longest pause after failures; not below the first.
+    /// Longest delay after failures; at least the first.
     pub retry_delay_max: Duration,
-    /// Longest pause that a target may ask for.
+    /// Longest delay that a target may request.
     pub retry_after_max: Duration,
-    /// What becomes of rows that are not taken.
+    /// What happens to rows that keep failing.
     pub policy: FailurePolicy,
-    /// What to do when the state document of a poller that has run is gone.
+    /// What to do if the state document of a poller that has run is missing.
     pub on_missing_state: OnMissingState,
-    /// What ticks tell of themselves, and for how long.
+    /// Settings of the journal.
     pub journal: JournalConfig,
 }
 
 impl PollerConfig {
-    /// Returns the settings of a part of the poller, by whatever number; `None` for the whole.
+    /// Returns the settings of a partition of the poller; `None` for the unpartitioned poller.
     #[must_use]
     pub fn part(&self, partition: Option<Partition>) -> Self {
         let whole = whole_of(&self.name);
@@ -89,44 +88,44 @@ impl PollerConfig {
     }
 }
 
-/// The history of a poller.
+/// Settings of a poller's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// How much is told.
+    /// What it records.
     pub mode: JournalMode,
-    /// How long whole days are kept; `None` for ever.
+    /// How long days are kept; `None` for forever.
     pub retention: Option<Duration>,
 }
 
-/// The right to run a poller.
+/// Settings of a poller's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
-    /// How long it stands without renewal.
+    /// How long it lasts without renewal.
     pub ttl: Duration,
 }
 
-/// How much one tick may do.
+/// Limits of one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// Most rows in one batch.
+    /// Maximum rows in one batch.
     pub batch_rows_max: usize,
-    /// Most batches in one tick; `None` for no limit.
+    /// Maximum batches in one tick; `None` for no limit.
     pub batches_max: Option<u32>,
-    /// How long a handler that reports progress may report none; `None` for ever.
+    /// How long a handler that reports progress may be stalled; `None` for no limit.
     pub handler_stall_max: Option<Duration>,
-    /// Time after which no further batch is started; below the function's time-out.
+    /// Time after which no further batch is started; below the function timeout.
     pub tick_time_max: Duration,
-    /// Most rows that are counted behind the checkpoint; 0 for none.
+    /// Maximum rows counted after the checkpoint; 0 for none.
     pub count_rows_max: usize,
 }
 
-/// What settings of a poller are checked against.
+/// Other settings that a poller's settings are checked against.
 pub(super) struct Facts<'a> {
     pub(super) function_timeout: Option<Duration>,
     pub(super) state: Option<&'a StateConfig>,
 }
 
-/// Returns the names of all pollers that any setting speaks of.
+/// Returns the names of all pollers in the settings.
 pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
     let mut segments = BTreeSet::new();
     for name in reader.names() {
@@ -138,7 +137,7 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
             setting: settings::SOURCE_TABLE.name.to_owned(),
             shown: Shown::Missing,
             expected: "at least one poller".to_owned(),
-            hint: Some(format!("a first one could be `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
+            hint: Some(format!("for example `{POLLERS}ORDERS__SOURCE__TABLE=dbo.orders`")),
         });
     }
     for reserved in RESERVED {
@@ -148,7 +147,7 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
         reader.note(Mistake {
             setting: format!("{POLLERS}{reserved}__…"),
             shown: Shown::Unknown,
-            expected: "another name: a function of Highwater's own has this one".to_owned(),
+            expected: "another name; this one is reserved for a function of Highwater".to_owned(),
             hint: None,
         });
     }
@@ -157,8 +156,7 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
     for segment in wrong {
         let upper = function_segment(&segment);
         let setting = format!("{POLLERS}{segment}__…");
-        let expected =
-            "the poller's name in upper case: letters, digits and single `_`, a letter first";
+        let expected = "the poller's name in upper case: letters, digits and single `_`, starting with a letter";
         let hint = is_segment(&upper).then(|| format!("write `{POLLERS}{upper}__…`"));
         reader.note(Mistake {
             setting,
@@ -170,13 +168,13 @@ pub(super) fn names(reader: &mut Reader<'_>) -> BTreeSet<String> {
     right.into_iter().map(|segment| segment.to_ascii_lowercase()).collect()
 }
 
-/// Whether a part of a setting's name can stand for a poller.
+/// Whether a segment of a setting's name is a valid poller name.
 pub(super) fn is_segment(segment: &str) -> bool {
     let name = segment.to_ascii_lowercase();
     parse::is_poller_name(&name) && name.to_ascii_uppercase() == segment
 }
 
-/// Reads a poller: one that is whole, or all the parts that share its keys.
+/// Reads a poller, or all of its partitions.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     name: &str,
@@ -185,12 +183,12 @@ pub(super) fn read(
     let max = u32::from(PARTITIONS_MAX);
     let segment = name.to_ascii_uppercase();
     let count = reader.read(&settings::PARTITIONS, Some(&segment), parse::number(1..=max));
-    let poller = read_whole(reader, name, facts)?;
+    let poller = read_poller(reader, name, facts)?;
     let parts = Partition::all(u16::try_from(count?).unwrap_or(PARTITIONS_MAX));
     Some(parts.into_iter().map(|partition| poller.part(partition)).collect())
 }
 
-fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
+fn read_poller(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<PollerConfig> {
     let segment = name.to_ascii_uppercase();
     let at = Some(segment.as_str());
     let sizes = read_size_limits(reader, &segment);
@@ -199,7 +197,7 @@ fn read_whole(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option<
     handler::check_timeout(reader, &segment, facts.function_timeout);
     let lease = read_lease(reader, &segment, facts.state);
     let limits = read_limits(reader, &segment, facts.function_timeout);
-    // What is wrong with the most rows is said once.
+    // An invalid maximum has been reported already.
     let rows_max = limits.map(|limits| u32::try_from(limits.batch_rows_max).unwrap_or(u32::MAX));
     let rows_max = rows_max.unwrap_or(BATCH_ROWS_MAX);
     let flow = flow::read(reader, &segment, rows_max);
@@ -259,7 +257,7 @@ pub(super) fn check_host_timeout(
         setting: set_by.clone(),
         shown: Shown::Value(text.clone().unwrap_or_default()),
         expected: format!(
-            "more than {}, such as `00:05:00`: a tick ends {} seconds before the host's limit",
+            "more than {}, such as `00:05:00`: a tick stops {} seconds before the host's limit",
             show_duration(FUNCTION_TIMEOUT_ABOVE),
             FUNCTION_TIMEOUT_RESERVE.as_secs()
         ),
@@ -268,12 +266,12 @@ pub(super) fn check_host_timeout(
     None
 }
 
-/// Returns how long after its start a tick may still begin a batch, within a limit on function calls.
+/// Returns the time after which a tick starts no further batch, for a limit on function calls.
 pub(super) fn tick_time_within(function_timeout: Duration) -> Duration {
     function_timeout.saturating_sub(FUNCTION_TIMEOUT_RESERVE + Duration::from_secs(1))
 }
 
-/// Returns which function segments run which of the pollers `names`.
+/// Returns which function segments run which of the pollers in `names`.
 pub(super) fn read_functions(
     reader: &mut Reader<'_>,
     names: &BTreeSet<String>,
@@ -283,7 +281,7 @@ pub(super) fn read_functions(
         let Some(segment) = function_of(&name) else { continue };
         let poller = reader.read(&settings::FUNCTION_POLLER, Some(segment), |text| {
             let known: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            let what = || format!("the name of a poller that is set up: {}", known.join(", "));
+            let what = || format!("the name of a configured poller: {}", known.join(", "));
             names.get(text).cloned().ok_or_else(|| Expected::new(what()))
         });
         functions.extend(poller.map(|poller| (segment.to_owned(), poller)));
@@ -291,7 +289,7 @@ pub(super) fn read_functions(
     functions
 }
 
-/// Reads which functions run several pollers, where `functions` run one each.
+/// Reads which functions run several pollers; `functions` run one each.
 pub(super) fn read_groups(
     reader: &mut Reader<'_>,
     names: &BTreeSet<String>,
@@ -308,14 +306,16 @@ pub(super) fn read_groups(
             };
             if functions.contains_key(segment) {
                 let one = settings::FUNCTION_POLLER.name_for(Some(segment));
-                return Err(Expected::new(format!("nothing, since `{one}` is set: remove one")));
+                return Err(Expected::new(format!(
+                    "nothing, since `{one}` is set; remove one of them"
+                )));
             }
             if text == "all" {
                 return Ok(GroupConfig { pollers: BTreeSet::new(), is_all: true });
             }
             let mut pollers = BTreeSet::new();
             for part in text.split(',').map(str::trim) {
-                // A poller that is divided stands for its partitions.
+                // The name of a partitioned poller selects all of its partitions.
                 let meant = names.iter().filter(|name| *name == part || whole_of(name) == part);
                 let before = pollers.len();
                 pollers.extend(meant.cloned());
@@ -327,25 +327,25 @@ pub(super) fn read_groups(
         });
         groups.extend(group.map(|group| (segment.to_owned(), group)));
     }
-    // A function that runs all pollers leaves out those that another one is set to run.
-    let taken = groups.values().filter(|group| !group.is_all).flat_map(|group| &group.pollers);
-    let taken: BTreeSet<String> = taken.chain(functions.values()).cloned().collect();
+    // `all` excludes pollers that another function is set to run.
+    let assigned = groups.values().filter(|group| !group.is_all).flat_map(|group| &group.pollers);
+    let assigned: BTreeSet<String> = assigned.chain(functions.values()).cloned().collect();
     for group in groups.values_mut().filter(|group| group.is_all) {
-        group.pollers = names.difference(&taken).cloned().collect();
+        group.pollers = names.difference(&assigned).cloned().collect();
     }
     groups
 }
 
-/// Pollers that one function runs in turn.
+/// Pollers that one function runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
     /// Their names.
     pub pollers: BTreeSet<String>,
-    /// Whether they are all that no other function runs.
+    /// Whether this is `all`: every poller that no other function runs.
     pub is_all: bool,
 }
 
-/// Returns the function that a setting's name speaks of, if it maps one to a poller.
+/// Returns the function in a setting's name, if the setting maps it to a poller.
 pub(super) fn function_of(name: &str) -> Option<&str> {
     function_before(name, "__POLLER")
 }
@@ -391,7 +391,7 @@ fn read_journal(reader: &mut Reader<'_>, segment: &str) -> Option<JournalConfig>
     Some(JournalConfig { mode: mode?, retention: retention? })
 }
 
-/// Reads how much is read at once.
+/// Reads the size limits.
 fn read_size_limits(reader: &mut Reader<'_>, segment: &str) -> Option<SizeLimits> {
     let at = Some(segment);
     let batch_bytes_max = reader.read(&settings::BATCH_BYTES_MAX, at, parse::size);
@@ -434,7 +434,7 @@ fn read_tick_time_max(
             (true, _) => Ok(read),
             (false, false) => Ok(function_timeout.map_or(read, tick_time_within)),
             (false, true) => Err(Expected::new(format!(
-                "a duration below {}, which is `{}` less 15 seconds",
+                "a duration below {} (`{}` minus 15 seconds)",
                 show_duration(below),
                 settings::FUNCTION_TIMEOUT.name
             ))),
@@ -449,12 +449,16 @@ fn read_retry_delays(reader: &mut Reader<'_>, segment: &str) -> Option<(Duration
     let (min, max) = (read(&settings::RETRY_DELAY_MIN), read(&settings::RETRY_DELAY_MAX));
     let (min, max) = (min?, max?);
     if min > max {
-        // One of them is set, as the defaults are in order; that one is named.
+        // The defaults are in order, so at least one of them is set; report that one.
         let (min_name, max_name) =
             (settings::RETRY_DELAY_MIN.name_for(at), settings::RETRY_DELAY_MAX.name_for(at));
         let (name, expected) = match reader.text(&max_name) {
-            Some(_) => (max_name, format!("at least {}, as `{min_name}` says", show_duration(min))),
-            None => (min_name, format!("at most {}, as `{max_name}` says", show_duration(max))),
+            Some(_) => {
+                (max_name, format!("at least {}, the value of `{min_name}`", show_duration(min)))
+            }
+            None => {
+                (min_name, format!("at most {}, the value of `{max_name}`", show_duration(max)))
+            }
         };
         let text = reader.text(&name).unwrap_or_default();
         reader.wrong(&name, &text, Expected::new(expected));

@@ -1,11 +1,11 @@
-//! Reading one setting after another without stopping at the first mistake.
+//! Reads settings without stopping at the first mistake.
 
 use super::mistake::{ConfigErrors, Mistake, Shown};
 use super::parse::Expected;
 use super::settings::{Fallback, Setting};
 use super::vars::Vars;
 
-/// Reads settings and collects what is wrong with them.
+/// Reads settings and collects mistakes.
 pub(super) struct Reader<'a> {
     vars: &'a dyn Vars,
     mistakes: Vec<Mistake>,
@@ -16,7 +16,7 @@ impl<'a> Reader<'a> {
         Self { vars, mistakes: Vec::new() }
     }
 
-    /// Returns every name that is set to more than blanks, in order.
+    /// Returns every name with a non-blank value, in order.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names = self.vars.names();
         names.retain(|name| self.text(name).is_some());
@@ -24,24 +24,24 @@ impl<'a> Reader<'a> {
         names
     }
 
-    /// Returns what is set under a name, without blanks around it; `None` where that is nothing.
+    /// Returns the trimmed value of a name; `None` if it is blank or not set.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         let text = self.vars.get(name)?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// Returns every name that is set, to blanks too.
+    /// Returns every name that is set, including blank values.
     pub(super) fn variables(&self) -> Vec<String> {
         self.vars.names()
     }
 
-    /// Returns what is set under a name, as it is.
+    /// Returns the value of a name, untrimmed.
     pub(super) fn value(&self, name: &str) -> Option<String> {
         self.vars.get(name)
     }
 
-    /// Returns a setting's value or its default; `None` after a mistake, which is noted.
+    /// Returns a setting's value or its default; `None` after a mistake, which is recorded.
     pub(super) fn read<T>(
         &mut self,
         setting: &Setting,
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         self.parsed(&name, &text, parse)
     }
 
-    /// Returns a setting's value, if one is set and right; a mistake is noted.
+    /// Returns a setting's value, if it is set and valid; a mistake is recorded.
     pub(super) fn read_if_set<T>(
         &mut self,
         setting: &Setting,
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         self.parsed(&name, &text, parse)
     }
 
-    /// Notes that a setting's value does not fit; what is shown of it is for `expected` to say.
+    /// Records an invalid value; `expected` decides what is shown of it.
     pub(super) fn wrong(&mut self, name: &str, text: &str, expected: Expected) {
         let Expected { what, hint, shown } = expected;
         let shown = shown.unwrap_or_else(|| Shown::of(text));
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         self.mistakes.push(mistake);
     }
 
-    /// Returns `config`, or what kept it from being.
+    /// Returns `config`, or the mistakes.
     pub(super) fn finish<T>(mut self, config: Option<T>) -> Result<T, ConfigErrors> {
         self.mistakes.sort_by(|a, b| a.setting.cmp(&b.setting));
         self.mistakes.dedup();
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Turns a sentence of the table into what can follow "expected", without the kinds it is for.
+/// Turns the description of a setting into text that can follow "expected", without the handler kinds.
 fn lower_first(about: &str) -> String {
     let is_kinds = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || ", ".contains(c));
     let about = match about.split_once(": ") {

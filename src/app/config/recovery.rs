@@ -6,29 +6,29 @@ use super::parse;
 use super::read::Reader;
 use super::settings;
 
-/// What the controller's function does with what it finds.
+/// What the controller does with its findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryMode {
-    /// Nothing is looked for.
+    /// The controller does nothing.
     Off,
-    /// It is told.
+    /// Findings are reported.
     Report,
-    /// What is safe to repair is repaired.
+    /// Findings are repaired if that is safe.
     Repair,
 }
 
-/// What counts as stuck, and what is done about it.
+/// Settings of the recovery controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// What is done.
+    /// What to do with findings.
     pub mode: RecoveryMode,
-    /// How long a checkpoint may stand still while rows wait.
+    /// How long a checkpoint may stay unchanged while rows are pending.
     pub stuck_after: Duration,
     /// How long a pause may last.
     pub paused_max: Duration,
 }
 
-/// Shortest that counts as stuck: below it an ordinary failure with its pauses would.
+/// Smallest allowed value: with less, an ordinary failure and its backoff would count as stuck.
 const STUCK_AFTER_MIN: Duration = Duration::from_secs(60);
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<RecoveryConfig> {

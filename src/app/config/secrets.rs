@@ -1,7 +1,7 @@
-//! The secrets in the settings, and in the rest of the environment: what redaction is seeded with.
+//! Finds the secrets in the settings and in the rest of the environment, for redaction.
 //!
-//! They are found in the plain text of the variables and not in a [`super::Config`], so that they are known
-//! also where the settings have mistakes, and where a secret is in the wrong setting.
+//! They are taken from the text of the variables, not from a [`super::Config`], so that they are found even if
+//! settings are invalid or a secret is in the wrong setting.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use highwater_mssql::pairs;
 
 /// A secret of the environment.
 pub struct FoundSecret {
-    /// Name of the setting that holds it.
+    /// Name of the setting that contains it.
     pub setting: String,
     /// Whether Highwater itself uses it, rather than the platform or another program.
     pub is_ours: bool,
@@ -36,7 +36,7 @@ impl fmt::Debug for FoundSecret {
 }
 
 impl FoundSecret {
-    /// Whether it is too short to be searched for.
+    /// Whether it is too short for redaction.
     pub fn is_short(&self) -> bool {
         self.value.trim().len() < SECRET_BYTES_MIN
     }
@@ -81,11 +81,11 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
 /// Variables that settings name.
 #[derive(Default)]
 struct Named {
-    /// Those that are secret as a whole.
+    /// Variables that are secret as a whole.
     whole: BTreeSet<String>,
-    /// Those that hold a connection string.
+    /// Variables that contain a connection string.
     connections: BTreeSet<String>,
-    /// Those that processes of the handler `exec` get: what looks like a key is one.
+    /// Variables that are passed to `exec` processes: a value that looks like a key is secret.
     passed_on: BTreeSet<String>,
 }
 
@@ -110,13 +110,13 @@ impl Named {
     }
 }
 
-/// Whether a variable sets `setting` of some poller, or of a step of its handler.
+/// Whether a variable sets `setting` for a poller or a step of its handler.
 fn is_for(variable: &str, setting: &settings::Setting) -> bool {
     let tail = setting.name.rsplit("__").next().unwrap_or_default();
     variable.ends_with(&format!("__{tail}"))
 }
 
-/// Whether a value that a process of the handler gets may be a token: as long as a short one, of mixed letters and digits.
+/// Whether a value passed to an `exec` process may be a token: long enough, with mixed letters and digits.
 fn is_like_a_token(text: &str) -> bool {
     const CHARS_MIN: usize = 12;
     let has = |test: fn(&char) -> bool| text.chars().any(|c| test(&c));
@@ -127,11 +127,11 @@ fn is_like_a_token(text: &str) -> bool {
     is_random(text) || is_guid(text) || (text.len() >= CHARS_MIN && is_mixed)
 }
 
-/// Adds a secret, and what of it proves as much as the whole.
+/// Adds a secret, and the parts of it that are just as secret.
 fn whole(text: &str, values: &mut Vec<String>) {
     values.push(text.to_owned());
     values.extend(text.strip_prefix("whsec_").map(str::to_owned));
-    // Of a header: the scheme is known, and the text behind it is the secret.
+    // In a header value, the text after the scheme is the secret.
     if let Some((scheme, proof)) = text.split_once(' ') {
         values.push(proof.to_owned());
         let decoded = STANDARD.decode(proof.trim()).ok().and_then(|it| String::from_utf8(it).ok());
@@ -142,7 +142,7 @@ fn whole(text: &str, values: &mut Vec<String>) {
     }
 }
 
-/// Adds what may be secret in one of our own settings.
+/// Adds possible secrets in one of our own settings.
 fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut Vec<String>) {
     if is_for(setting, &settings::HANDLER_SYSTEM_KEY) {
         values.push(text.to_owned());
@@ -156,8 +156,8 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
             whole(piece, values);
         }
     }
-    // What should be one of a few words, or the name of another variable, and is neither. A misspelt name
-    // rarely has a digit, a key rarely has none.
+    // A value that should be one of a few words or the name of another variable, and is neither. A misspelt name
+    // rarely has a digit, and a key almost always has one.
     let of_keys = [
         &settings::HANDLER_AUTH,
         &settings::HANDLER_AUTH_SECRET,
@@ -174,7 +174,7 @@ fn has_digit(text: &str) -> bool {
     text.contains(|c: char| c.is_ascii_digit())
 }
 
-/// Adds the arguments of a command that are keys: `--token=x`, `--token x`, and what looks like one.
+/// Adds the arguments of a command that are keys: `--token=x`, `--token x`, and arguments that look like one.
 fn of_command(text: &str, values: &mut Vec<String>) {
     let words: Vec<String> = serde_json::from_str(text)
         .unwrap_or_else(|_| text.split_ascii_whitespace().map(str::to_owned).collect());
@@ -191,7 +191,7 @@ fn of_command(text: &str, values: &mut Vec<String>) {
     }
 }
 
-/// Adds the secret parts of a text of any kind: a connection string, a list of headers, or an address.
+/// Adds the secret parts of any text: a connection string, a list of headers, or a URL.
 fn parts(text: &str, is_ours: bool, values: &mut Vec<String>) {
     if text.contains('=') {
         of_pairs(text, values);
@@ -199,7 +199,7 @@ fn parts(text: &str, is_ours: bool, values: &mut Vec<String>) {
     if text.contains("://") {
         let texts = text.split([';', ',', ' ']).filter(|part| part.contains("://"));
         for part in texts.chain([text]) {
-            // The address in `BlobEndpoint=https://…`.
+            // Find the URL in `BlobEndpoint=https://…`.
             let scheme = part.find("://").unwrap_or_default();
             let is_name = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
             let before = part.get(..scheme).unwrap_or_default();
@@ -210,17 +210,17 @@ fn parts(text: &str, is_ours: bool, values: &mut Vec<String>) {
 }
 
 fn of_pairs(text: &str, values: &mut Vec<String>) {
-    // As ADO.NET reads it, with its quotes.
+    // By the rules of ADO.NET, with quotes.
     for (key, value) in pairs(text) {
         if is_secret_name(&key) {
             values.push(value);
         }
     }
-    // As everybody else does, and where quotes are missing or do not end.
+    // By plain splitting, for other formats and for missing or unclosed quotes.
     let mut is_after_secret = false;
     for piece in text.split([';', ',']) {
         let Some((key, value)) = piece.split_once('=') else {
-            // The rest of a password that should have been in quotes.
+            // The rest of a password that lacks quotes.
             if is_after_secret {
                 values.push(piece.trim().to_owned());
             }
@@ -234,7 +234,7 @@ fn of_pairs(text: &str, values: &mut Vec<String>) {
             whole(value, values);
         }
     }
-    // A signature within another value.
+    // A signature inside another value.
     let lower = text.to_ascii_lowercase();
     for (at, _) in lower.match_indices("sig=") {
         let rest = text.get(at + "sig=".len()..).unwrap_or_default();
@@ -249,11 +249,11 @@ fn of_url(text: &str, is_ours: bool, values: &mut Vec<String>) {
             values.push(format!("{}:{password}", decoded(url.username())));
             values.push(format!("{}:{}", decoded(url.username()), decoded(password)));
             values.extend([password.to_owned(), decoded(password)]);
-            // Some services take the key as the user and anything as the password.
+            // Some services accept the key as the user, with any password.
             let user = decoded(url.username());
             values.extend(Some(user).filter(|user| is_ours && may_be_key(user)));
         } else if is_ours {
-            // A token in the place of the user.
+            // A token as the user.
             values.extend([url.username().to_owned(), decoded(url.username())]);
         }
         for (name, value) in url.query_pairs() {
@@ -268,7 +268,8 @@ fn of_url(text: &str, is_ours: bool, values: &mut Vec<String>) {
             values.extend([fragment.to_owned(), decoded(fragment)]);
         }
     }
-    // Also where it is no URL, or another one than was meant: all before the last `@` may be user and password.
+    // For an invalid URL, or one that parses in an unintended way: everything before the last `@` may be user and
+    // password.
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let is_parsed = Url::parse(text).is_ok_and(|url| url.fragment().is_none());
     if let Some((user, _)) = rest.rsplit_once('@').filter(|_| !is_parsed) {
@@ -282,17 +283,17 @@ fn of_url(text: &str, is_ours: bool, values: &mut Vec<String>) {
     }
 }
 
-/// Returns a percent-encoded text decoded.
+/// Decodes a percent-encoded text.
 fn decoded(text: &str) -> String {
-    // In this place of a URL `+`, `=` and `&` stand for themselves.
+    // In this part of a URL, `+`, `=` and `&` are literal.
     let text = text.replace('+', "%2B").replace('=', "%3D").replace('&', "%26");
     let mut names = url::form_urlencoded::parse(text.as_bytes()).map(|(name, _)| name.into_owned());
     names.next().unwrap_or_default()
 }
 
-/// Whether the value of a parameter could be a key, by its form alone: a word, a number and a date are none.
+/// Whether the form of a parameter's value allows a key: it is not a word, a number or a date.
 fn may_be_key(value: &str) -> bool {
-    /// Longer than most words that a parameter has.
+    /// Longer than most words in parameters.
     const WORD_CHARS_MAX: usize = 12;
     let has_capitals_within =
         value.chars().skip(1).any(char::is_uppercase) && value.chars().any(char::is_lowercase);
@@ -325,7 +326,7 @@ fn is_secret_name(name: &str) -> bool {
         || plain.ends_with("key")
 }
 
-/// Whether a variable that is not ours holds a secret, by its name.
+/// Whether a variable that is not ours contains a secret, by its name.
 fn is_secret_variable(name: &str, value: &str) -> bool {
     let upper = name.to_ascii_uppercase();
     let is_place = ["_FILE", "_PATH", "_DIR", "_SOCK"].iter().any(|end| upper.ends_with(end));
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_key_among_the_variables_of_a_process_is_secret() {
+    fn variables_of_a_process_that_look_like_a_key_are_secret() {
         let vars = BTreeMap::from(
             [
                 ("HIGHWATER__POLLERS__A__HANDLER__ENV", "TOK, PLACE"),
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_another_one_names_is_a_secret_as_a_whole() {
+    fn a_setting_referenced_as_a_secret_is_secret_as_a_whole() {
         let found = of(&[
             ("HIGHWATER__POLLERS__A__HANDLER__AUTH_SECRET", "Hook"),
             ("HIGHWATER__POLLERS__B__HANDLER__SIGNING_SECRETS", "Old, New"),
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays_readable() {
+    fn ordinary_values_stay_readable() {
         let found = of(&[
             ("HIGHWATER__APP", "func-shop-4ag5xkzq2hbz2"),
             ("HIGHWATER__POLLERS__A__SOURCE__KEY", "OrderId"),

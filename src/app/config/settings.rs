@@ -1,4 +1,4 @@
-//! The table of settings: names, defaults and what they mean.
+//! The table of settings: names, defaults and meanings.
 
 mod flow;
 mod recovery;
@@ -8,26 +8,26 @@ pub(super) use self::flow::*;
 pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
-/// One setting that Highwater reads.
+/// One setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Its name, with `<NAME>` for a poller and `<FUNCTION>` for a function's folder; a step of a handler
-    /// chain has settings of the same names behind `HANDLER__STEP__<STEP>__`.
+    /// Its name, with `<NAME>` for a poller and `<FUNCTION>` for a function's folder. A step of a handler chain has
+    /// settings with the same names after `HANDLER__STEP__<STEP>__`.
     pub name: &'static str,
-    /// What holds where it is not set.
+    /// The default.
     pub fallback: Fallback,
-    /// What it is for, in one line.
+    /// Its meaning, in one line.
     pub about: &'static str,
 }
 
-/// What holds where a setting is not set.
+/// The default of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// It must be set.
     Required,
-    /// This text is read in its place.
+    /// This value.
     Text(&'static str),
-    /// Something that no text of the setting could say; told in words.
+    /// A default that is not a value of the setting, described in words.
     Words(&'static str),
 }
 
@@ -36,8 +36,8 @@ impl Setting {
         Self { name, fallback, about }
     }
 
-    /// Returns the setting's own name, with `segment` in the place of its placeholder: `POLLER`, or
-    /// `POLLER/STEP` for the step of a handler chain.
+    /// Returns the setting's name with `segment` instead of its placeholder: `POLLER`, or `POLLER/STEP` for a step of a
+    /// handler chain.
     pub fn name_for(&self, segment: Option<&str>) -> String {
         let segment = segment.unwrap_or_default();
         if let Some((poller, step)) = segment.split_once('/') {
@@ -48,10 +48,10 @@ impl Setting {
     }
 }
 
-/// What every setting of a poller begins with.
+/// Prefix of every setting of a poller.
 const OF_A_POLLER: &str = "HIGHWATER__POLLERS__<NAME>__";
 
-/// Sections of the reference page: the heading, and what the names of their settings begin with.
+/// Sections of the reference page: the heading, and the prefixes of their settings.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("Application", &["HIGHWATER__"]),
     ("Source", &["SOURCE__", "PARTITIONS"]),
@@ -60,7 +60,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Ticks, lease and journal", &[""]),
 ];
 
-/// Settings that most deployments never touch: the reference page lists them apart.
+/// Settings that most deployments never change; the reference page lists them separately.
 const ADVANCED: &[&str] = &[
     "HIGHWATER__APP",
     "HIGHWATER__STATE__TABLE",
@@ -98,7 +98,7 @@ const ADVANCED: &[&str] = &[
     "JOURNAL_RETENTION",
 ];
 
-/// Returns [`SETTINGS`] as Markdown: a table for each section, with an anchor for each setting.
+/// Returns [`SETTINGS`] as Markdown: one table per section, with an anchor for each setting.
 pub fn settings_table() -> String {
     let tables = SECTIONS.iter().flat_map(|(section, _)| {
         let common = table_of(section, false).map(|table| format!("## {section}\n\n{table}"));
@@ -132,7 +132,7 @@ fn table_of(section: &str, is_advanced: bool) -> Option<String> {
     (!rows.is_empty()).then(|| format!("{heading}{rows}"))
 }
 
-/// Returns the setting that is meant by a name whose parts are divided by one underscore, as `HIGHWATER_STATE_STORE`.
+/// Returns the setting meant by a name with single underscores, such as `HIGHWATER_STATE_STORE`.
 pub(crate) fn meant_by_single_underscores(name: &str) -> Option<String> {
     let single = |name: &str| name.replace("__", "_");
     let is_single = name.strip_prefix("HIGHWATER_").is_some_and(|rest| !rest.starts_with('_'));
@@ -145,11 +145,11 @@ pub(crate) fn meant_by_single_underscores(name: &str) -> Option<String> {
         let segment = name.strip_prefix(&single(before))?.strip_suffix(&single(after))?;
         (!segment.is_empty()).then(|| (segment.len(), format!("{before}{segment}{after}")))
     });
-    // Of settings that end alike the longest ending: the rest would be a longer name of a poller.
+    // If several match, the one with the longest ending, that is, the shortest poller name.
     meant.min().map(|(_, meant)| meant)
 }
 
-/// Every setting, in the order in which the reference page lists them.
+/// All settings, in the order of the reference page.
 pub const SETTINGS: &[Setting] = &[
     APP,
     STATE_STORE,
@@ -250,19 +250,19 @@ pub const SETTINGS: &[Setting] = &[
 
 use Fallback::{Required, Text, Words};
 
-/// Name of the state table where none is set.
+/// Default name of the state table.
 pub const STATE_TABLE_DEFAULT: &str = "dbo.highwater_state";
-/// Name of the table of journals where none is set.
+/// Default name of the journal table.
 pub const JOURNAL_TABLE_DEFAULT: &str = "dbo.highwater_journal";
-/// Default of the setting of the table of fences.
+/// Default name of the fence table.
 pub const FENCE_TABLE_DEFAULT: &str = "dbo.highwater_fence";
-/// Default of the setting of the table of applied events.
+/// Default name of the table of applied events.
 pub const LEDGER_TABLE_DEFAULT: &str = "dbo.highwater_ledger";
 
 pub(super) const APP: Setting = Setting::new(
     "HIGHWATER__APP",
     Words("`WEBSITE_SITE_NAME`, else `local`"),
-    "Name of the application; a folder in the state container.",
+    "Name of the application, which is also the folder in the state container.",
 );
 pub(super) const STATE_STORE: Setting = Setting::new(
     "HIGHWATER__STATE__STORE",
@@ -305,8 +305,7 @@ pub(super) const STOP_GRACE: Setting = Setting::new(
     "How long a process may take to stop. One second before the end, running handler calls are aborted \
      and leases released. The host allows 10s, a container often more.",
 );
-/// Only warnings of libraries: a failed storage request is logged by them as information, and by us
-/// as the failure that it is.
+/// Only warnings from libraries: they log a failed storage request as information, and we log it as a failure.
 pub(crate) const LOG_DEFAULT: &str = "warn,highwater=info";
 pub(super) const LOG: Setting = Setting::new(
     "HIGHWATER__LOG",
@@ -475,8 +474,8 @@ pub(super) const HANDLER_GZIP: Setting = Setting::new(
 pub(super) const HANDLER_ACCEPT_HTML: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__ACCEPT_HTML",
     Text("false"),
-    "http: whether a 2xx with a web page (`text/html` that starts with `<`) accepts the batch; else it is a \
-     misconfiguration, since login pages and placeholders answer 200 to everything.",
+    "http: accept a batch if the reply is a 2xx with a web page (`text/html` that starts with `<`). Otherwise it counts \
+     as a misconfiguration, since login pages and placeholders answer every request with 200.",
 );
 pub(super) const HANDLER_SIGNING_SECRETS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__SIGNING_SECRETS",
@@ -538,17 +537,18 @@ pub(super) const STATUS_INTERVAL: Setting = Setting::new(
 pub(super) const RETRY_DELAY_MIN: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MIN",
     Text("1s"),
-    "Pause after a first failure. It doubles with each further failure, less up to half at random, but is never shorter than this.",
+    "Delay after the first failure. It doubles with each further failure, minus up to half at random, but is never \
+     shorter than this.",
 );
 pub(super) const RETRY_DELAY_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_DELAY_MAX",
     Text("5m"),
-    "Longest pause after failures.",
+    "Longest delay after failures.",
 );
 pub(super) const RETRY_AFTER_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RETRY_AFTER_MAX",
     Text("1h"),
-    "Longest pause that a target may ask for by `Retry-After`.",
+    "Longest delay that a target may request with `Retry-After`.",
 );
 pub(super) const ON_FAILURE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_FAILURE",
@@ -574,12 +574,12 @@ pub(super) const BISECT_ON_ERROR: Setting = Setting::new(
 pub(super) const CRASHES_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__CRASHES_MAX",
     Text("5"),
-    "How often a process may crash with the same rows in flight before they are suspected.",
+    "How often a process may crash with the same rows in flight before these rows count as the cause.",
 );
 pub(super) const BREAKER_ROWS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BREAKER_ROWS",
     Text("10"),
-    "Rows quarantined in a row, with none accepted in between, after which the target is taken to be failing: \
+    "Consecutive quarantined rows, with none accepted in between, after which the target counts as failing: \
      nothing more is quarantined until it accepts a row.",
 );
 pub(super) const ON_MISSING_STATE: Setting = Setting::new(
@@ -595,5 +595,5 @@ pub(super) const JOURNAL: Setting = Setting::new(
 pub(super) const JOURNAL_RETENTION: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__JOURNAL_RETENTION",
     Text("30d"),
-    "How long whole days of the journal are kept; `0` forever.",
+    "How long the journal is kept, in whole days; `0` keeps it forever.",
 );

@@ -12,18 +12,18 @@ use super::read::Reader;
 use super::settings;
 use crate::cursor::CursorMode;
 
-/// Tenant of a service principal, by the name that the Azure libraries know.
+/// Tenant of a service principal, as named by the Azure libraries.
 /// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
 const AZURE_TENANT_ID: &str = "AZURE_TENANT_ID";
 
-/// Rows that are read again at once have had no time to be joined by late ones.
+/// Reading again too early would find no late rows.
 const AUDIT_AFTER_MIN: Duration = Duration::from_secs(1);
 
-/// Largest offset from UTC that SQL Server knows.
+/// Largest offset from UTC in SQL Server.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/datetimeoffset-transact-sql>
 const OFFSET_MAX_MINUTES: i16 = 14 * 60;
 
-/// What the settings of a source say, and what they say of its poller.
+/// The settings of a source, and those of its poller in the same group.
 pub(super) struct Read {
     pub(super) settings: SourceSettings,
     pub(super) connection_setting: String,
@@ -31,7 +31,7 @@ pub(super) struct Read {
     pub(super) start_now: bool,
 }
 
-/// Reads the source of `poller`, which reads as much at once as `limits` allow.
+/// Reads the source settings of `poller`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     segment: &str,
@@ -119,7 +119,7 @@ fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
     }
     let read = reader.read(query, at, |text| {
         if is_table {
-            return Err(Expected::new("nothing, as `SOURCE__TABLE` is set")
+            return Err(Expected::new("nothing, since `SOURCE__TABLE` is set")
                 .hint("remove one of them: a poller reads a table or a query"));
         }
         check_query(text).map_err(|reason| Expected::new("one `SELECT`").hint(reason))?;
@@ -128,8 +128,7 @@ fn read_relation(reader: &mut Reader<'_>, segment: &str) -> Option<Relation> {
     read.map(Relation::Query)
 }
 
-/// Notes a query that reads another database than the connection's, where the mode may be one that is
-/// bounded in that database only.
+/// Reports a query on another database than the connection's, if the mode works within one database only.
 fn check_reach(
     reader: &mut Reader<'_>,
     segment: &str,
@@ -150,8 +149,8 @@ fn check_reach(
 fn read_mode(text: &str, is_query: bool) -> Result<Option<CursorMode>, Expected> {
     let mode = parse::one_of(&MODES)(text)?;
     if is_query && mode == Some(CursorMode::ChangeTracking) {
-        return Err(Expected::new("a mode with a cursor column, as `SOURCE__QUERY` is set")
-            .hint("only a table has tracked changes: read it as `SOURCE__TABLE`"));
+        return Err(Expected::new("a mode with a cursor column, since `SOURCE__QUERY` is set")
+            .hint("change tracking works only for a table: use `SOURCE__TABLE`"));
     }
     Ok(mode)
 }
@@ -162,20 +161,20 @@ fn read_columns_excluded(
     kept: &[&str],
 ) -> Result<Vec<String>, Expected> {
     if is_listed {
-        return Err(Expected::new("nothing, as `SOURCE__COLUMNS` is set")
-            .hint("remove one of them: a list names what is delivered, or what is not"));
+        return Err(Expected::new("nothing, since `SOURCE__COLUMNS` is set")
+            .hint("remove one of the two lists"));
     }
     let columns = parse::columns(text)?;
     let is_kept =
         |name: &&String| kept.iter().any(|kept| kept.to_lowercase() == name.to_lowercase());
     match columns.iter().find(is_kept) {
         Some(name) => Err(Expected::new("columns that are neither key nor cursor")
-            .hint(format!("take `{name}` off the list"))),
+            .hint(format!("remove `{name}` from the list"))),
         None => Ok(columns),
     }
 }
 
-/// Returns the name of the parameter that a poller's setting gives a value to, if it is one.
+/// Returns the filter parameter that a setting defines, if it does.
 pub(super) fn filter_param(tail: &str) -> Option<&str> {
     let name = tail.strip_prefix("SOURCE__FILTER_PARAMS__")?;
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -191,7 +190,7 @@ fn read_filter_params(reader: &mut Reader<'_>, segment: &str) -> BTreeMap<String
         };
         let text = reader.text(&setting).unwrap_or_default();
         if let Some(other) = params.keys().find(|other| other.eq_ignore_ascii_case(name)) {
-            let what = format!("a name of its own: `{prefix}{other}` is the same parameter");
+            let what = format!("a unique name; `{prefix}{other}` is the same parameter");
             reader.wrong(&setting, "", Expected::new(what).shown(Shown::Secret));
             continue;
         }
@@ -214,24 +213,27 @@ fn check_filter(
     for problem in Filter::parse(text, params).err().unwrap_or_default() {
         match problem {
             FilterProblem::Text(reason) => {
-                let expected = Expected::new("a condition that can stand between parentheses");
+                let expected = Expected::new("a condition that is valid between parentheses");
                 reader.wrong(&setting, text, expected.hint(reason));
             }
             FilterProblem::Missing(name) => reader.note(Mistake {
                 setting: param(&name.to_ascii_uppercase()),
                 shown: Shown::Missing,
                 expected: format!("the value of `@{name}`"),
-                hint: Some(format!("`{setting}` names it")),
+                hint: Some(format!("`{setting}` uses it")),
             }),
             FilterProblem::Unused(name) => reader.note(Mistake {
                 setting: param(&name),
                 shown: Shown::Unknown,
-                expected: format!("a parameter that `{setting}` names"),
-                hint: Some(format!("write `@{}` there, or remove this", name.to_ascii_lowercase())),
+                expected: format!("a parameter used in `{setting}`"),
+                hint: Some(format!(
+                    "use `@{}` there, or remove this setting",
+                    name.to_ascii_lowercase()
+                )),
             }),
             FilterProblem::Value(name, reason) => {
-                let expected = Expected::new("a value, with its type in front or without one");
-                // What it filters by can be as private as the rows.
+                let expected = Expected::new("a value, optionally with a type prefix");
+                // Filter values can be as private as the rows.
                 reader.wrong(&param(&name), "", expected.hint(reason).shown(Shown::Secret));
             }
         }
@@ -245,11 +247,11 @@ fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, Sq
     Some((name, connection))
 }
 
-/// What the portal puts before the name of a connection string, by the type that is chosen there.
+/// Prefixes that the Azure portal adds to the name of a connection string, depending on its type.
 pub(super) const PORTAL_PREFIXES: [&str; 3] = ["SQLAZURECONNSTR_", "SQLCONNSTR_", "CUSTOMCONNSTR_"];
 
-/// Reads the connection string in the setting `name`, which another setting, `named_by`, names. The plain name wins
-/// over those that the portal makes of it.
+/// Reads the connection string in the setting `name`, to which the setting `named_by` refers. The plain name takes
+/// precedence over the names with a portal prefix.
 pub(super) fn read_sql_connection(
     reader: &mut Reader<'_>,
     name: &str,
@@ -262,7 +264,7 @@ pub(super) fn read_sql_connection(
             setting: name.to_owned(),
             shown: Shown::Missing,
             expected: "an ADO.NET connection string".to_owned(),
-            hint: Some(format!("`{named_by}` names this setting")),
+            hint: Some(format!("`{named_by}` refers to this setting")),
         });
         return None;
     };
@@ -279,10 +281,10 @@ pub(super) fn read_sql_connection(
 }
 
 pub(super) fn connection_string(problem: &str) -> Expected {
-    Expected::new(format!("a connection string that can be used: {problem}")).shown(Shown::Secret)
+    Expected::new(format!("a valid connection string: {problem}")).shown(Shown::Secret)
 }
 
-/// Modes by the names that settings have for them.
+/// Modes by their names in settings.
 const MODES: [(&str, Option<CursorMode>); 5] = [
     ("auto", None),
     ("rowversion", Some(CursorMode::RowVersion)),
@@ -292,17 +294,17 @@ const MODES: [(&str, Option<CursorMode>); 5] = [
 ];
 
 fn no_cursor() -> Result<String, Expected> {
-    Err(Expected::new("nothing, as mode `change_tracking` has no cursor column")
+    Err(Expected::new("nothing, since mode `change_tracking` has no cursor column")
         .hint("remove it, or set the mode to `auto`"))
 }
 
 fn no_soft_delete() -> Expected {
-    Expected::new("nothing, as mode `integer+pk` sees inserted rows only")
+    Expected::new("nothing, since mode `integer+pk` sees inserted rows only")
         .hint("remove it, or set the mode to one that sees updates")
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
-    Err(Expected::new(format!("nothing, as mode `{mode}` waits for no time to pass"))
+    Err(Expected::new(format!("nothing, since mode `{mode}` has no settle time"))
         .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
 }
 
@@ -335,11 +337,11 @@ fn read_clock(
 }
 
 fn no_clock(mode: CursorMode) -> Result<SourceClock, Expected> {
-    Err(Expected::new(format!("nothing, as mode `{mode}` goes by no time column"))
+    Err(Expected::new(format!("nothing, since mode `{mode}` does not use a time column"))
         .hint("remove it, or set the mode to `timestamp+pk`"))
 }
 
-/// Reads `utc`, `local` or `+hh:mm`, which no zone exceeds by more than SQL Server's own 14 hours.
+/// Parses `utc`, `local` or an offset `+hh:mm` of at most 14 hours, the limit of SQL Server.
 fn clock(text: &str) -> Result<SourceClock, Expected> {
     let offset = || {
         let (sign, rest) = match text.split_at_checked(1)? {
@@ -371,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_utc_local_or_an_offset_that_there_is() {
+    fn a_clock_is_utc_local_or_a_valid_offset() {
         for (text, expected) in [
             ("utc", Some(SourceClock::Utc)),
             ("local", Some(SourceClock::Local)),

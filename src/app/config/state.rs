@@ -11,36 +11,36 @@ use super::source::{connection_string, read_sql_connection};
 use super::storage::read_access;
 use super::{StorageConnection, StorageService};
 
-/// Name that App Service gives its application.
+/// Set by App Service: the name of the application.
 /// <https://learn.microsoft.com/azure/app-service/reference-app-settings>
 const WEBSITE_SITE_NAME: &str = "WEBSITE_SITE_NAME";
 
-/// Where state documents live.
+/// Where state documents are stored.
 #[derive(Clone, Debug)]
 pub enum StateConfig {
     /// A container in Azure Blob Storage.
     Blob {
         /// Name of the connection.
         connection_setting: String,
-        /// How to get in.
+        /// How to access the storage.
         access: StorageConnection,
         /// Name of the container.
         container: String,
     },
-    /// A folder of this machine.
+    /// A local folder.
     File {
         /// The folder.
         folder: PathBuf,
     },
-    /// A table of SQL Server.
+    /// A SQL Server table.
     Sql {
-        /// Name of the setting that holds the connection string.
+        /// Name of the setting with the connection string.
         connection_setting: String,
-        /// What that connection string says.
+        /// The parsed connection string.
         connection: SqlConnection,
         /// The table, as written.
         table: String,
-        /// The table of journals, as written.
+        /// The journal table, as written.
         journal_table: String,
     },
 }
@@ -87,16 +87,16 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<StateConfig> {
     }
 }
 
-/// Reads a connection to a database. The default names the host's storage account, so it must be set.
+/// Reads a database connection. It must be set, since the default is the host's storage account.
 fn read_sql(reader: &mut Reader<'_>) -> Option<(String, SqlConnection)> {
     let setting = settings::STATE_CONNECTION.name;
     let Some(name) = reader.text(setting) else {
         reader.note(Mistake {
             setting: setting.to_owned(),
             shown: Shown::Missing,
-            expected: "the name of the setting that holds an ADO.NET connection string".to_owned(),
+            expected: "the name of a setting with an ADO.NET connection string".to_owned(),
             hint: Some(format!(
-                "`{}` is `sql`, for which there is no default",
+                "`{}` is `sql`, which has no default for this",
                 settings::STATE_STORE.name
             )),
         });

@@ -8,7 +8,7 @@ use super::read::Reader;
 use super::settings::Setting;
 use super::{IdentityParts, StorageConnection, StorageService};
 
-/// Reads the connection that `setting` names, and returns it with its name.
+/// Reads the connection that `setting` refers to, and returns it with its name.
 pub(super) fn read_access(
     reader: &mut Reader<'_>,
     service: StorageService,
@@ -24,7 +24,7 @@ pub(super) fn read_access(
         Ok(access) => Some((name, access)),
         Err(problems) => {
             for problem in problems {
-                let what = format!("a storage connection that can be used: {problem}");
+                let what = format!("a valid storage connection: {problem}");
                 reader.wrong(&name, "", Expected::new(what).shown(Shown::Secret));
             }
             None
@@ -32,7 +32,7 @@ pub(super) fn read_access(
     }
 }
 
-/// Reads an identity-based connection by the names that the Functions host knows.
+/// Reads an identity-based connection, with the names that the Functions host uses.
 /// <https://learn.microsoft.com/azure/azure-functions/functions-reference#configure-an-identity-based-connection>
 fn read_identity(
     reader: &mut Reader<'_>,

@@ -100,7 +100,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__PARTITIONS = 1
 ";
 
-/// Settings of handlers of other kinds than the full example's.
+/// Settings of other handler kinds than that of the full example.
 const OTHER_KINDS: &str = "
     HIGHWATER__POLLERS__ORDERS__HANDLER__COMMAND = another
     HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION = another
@@ -486,7 +486,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
 
 #[test]
 fn every_setting_of_the_table_is_in_the_full_example() {
-    // What no full example can hold beside the rest.
+    // Settings that the full example cannot have together with the others.
     let others = "
         HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLERS = all
         HIGHWATER__STATE__FOLDER = /tmp/state
@@ -508,7 +508,7 @@ fn every_setting_of_the_table_is_in_the_full_example() {
 }
 
 #[test]
-fn the_name_of_a_function_of_our_own_is_no_pollers() {
+fn names_of_our_own_functions_are_reserved() {
     for name in ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"] {
         let mut vars = vars(&[FULL]);
         vars.insert(format!("HIGHWATER__POLLERS__{name}__SOURCE__TABLE"), "t".to_owned());
@@ -556,14 +556,14 @@ fn every_mistake_is_reported_at_once() {
             27 mistakes in the settings
             setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
               hint: `HIGHWATER__STATE__CONNECTION` can name another connection
-            setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
-            setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLER` is `order`, expected the name of a poller that is set up: `orders`
+            setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, starting with a letter or digit and not ending with `.`
+            setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLER` is `order`, expected the name of a configured poller: `orders`
             setting `HIGHWATER__FUNCTION_TIMEOUT` is `00:05:00`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
             setting `HIGHWATER__LOG` is `highwater=loud`, expected a log filter such as `info` or `warn,highwater=debug`
               hint: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
             setting `HIGHWATER__POLLERS__ORDERS__BATCHES_MAX` is `0`, expected a whole number of at least 1
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
-              hint: only `KiB` and `MiB` are known as units
+              hint: supported units are `KiB` and `MiB`
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
             setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `chain`
@@ -578,24 +578,24 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown
-              hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`? Write that, or remove this
+              hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`? Rename or remove this setting
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
             setting `HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL` is `25h`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `240`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
               hint: add the unit, as in `240s`
-            setting `HIGHWATER__POLLERS__stock__…` is unknown, expected the poller's name in upper case: letters, digits and single `_`, a letter first
+            setting `HIGHWATER__POLLERS__stock__…` is unknown, expected the poller's name in upper case: letters, digits and single `_`, starting with a letter
               hint: write `HIGHWATER__POLLERS__STOCK__…`
             setting `HIGHWATER__STATE__CONECTION` is unknown
-              hint: did you mean `HIGHWATER__STATE__CONNECTION`? Write that, or remove this
-            setting `HIGHWATER__STATE__CONTAINER` is `Db_State`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
+              hint: did you mean `HIGHWATER__STATE__CONNECTION`? Rename or remove this setting
+            setting `HIGHWATER__STATE__CONTAINER` is `Db_State`, expected 3 to 63 lowercase letters, digits and single `-`, not starting or ending with `-`
             setting `highwater__log` is unknown
-              hint: did you mean `HIGHWATER__LOG`? Write that, or remove this
+              hint: did you mean `HIGHWATER__LOG`? Rename or remove this setting
         "#]],
     );
 }
 
 #[test]
-fn in_azure_a_lease_lives_at_least_15_seconds() {
+fn in_azure_a_lease_lasts_at_least_15_seconds() {
     const AZURE: &str = "
         AzureWebJobsStorage = DefaultEndpointsProtocol=https;AccountName=prod;AccountKey=aHVudGVyMg==;EndpointSuffix=core.windows.net
     ";
@@ -634,27 +634,27 @@ fn settings_are_checked_against_each_other() {
         &[MINIMAL, bad],
         &expect![[r#"
             10 mistakes in the settings
-            setting `AzureWebJobsStorage` is `(not shown)`, expected a storage connection that can be used: `AccountKey` is not base64; copy all of it
+            setting `AzureWebJobsStorage` is `(not shown)`, expected a valid storage connection: `AccountKey` is not base64; copy it whole
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to; for `durable`, that of the function app
-            setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, as `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX` says
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, as mode `rowversion` waits for no time to pass
+            setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, the value of `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, since mode `rowversion` has no settle time
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, as mode `rowversion` waits for no time to pass
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, since mode `rowversion` has no settle time
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
-            setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
-            setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
-              hint: raise that one, and `functionTimeout`
-            setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, as the host is not this machine
+            setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
+              hint: raise that setting and `functionTimeout`
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, since the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
-            setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, as `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN` says
+            setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, the value of `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN`
             setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
-              hint: put the connection string into a setting of its own, and that setting's name here
+              hint: put the connection string into another setting, and the name of that setting here
         "#]],
     );
 }
 
 #[test]
-fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
+fn settings_of_another_handler_kind_are_mistakes_except_with_stdout() {
     let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
     let errors = Config::from_vars(&vars(&[FULL, OTHER_KINDS])).unwrap_err();
     let named: Vec<&str> = errors.0.iter().map(|mistake| mistake.setting.as_str()).collect();
@@ -662,10 +662,10 @@ fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
     assert_eq!(named, expected.keys().map(String::as_str).collect::<Vec<_>>());
     let text = errors.to_string().replace(orders, "…");
     for expected in [
-        "`…SYSTEM_KEY` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `durable`\n",
-        "`…CONNECTION` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `queue`, \
+        "`…SYSTEM_KEY` is `(not shown)`, expected nothing, since `…KIND` is `http` and this setting is for `durable`\n",
+        "`…CONNECTION` is `(not shown)`, expected nothing, since `…KIND` is `http` and this setting is for `queue`, \
          `blob`, `sql`\n  hint: remove it, or choose that kind",
-        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, as `…KIND` is `http` and this is for `chain`",
+        "`…STEP__NOTIFY__KIND` is `(not shown)`, expected nothing, since `…KIND` is `http` and this setting is for `chain`",
     ] {
         assert!(text.contains(expected), "{text}");
     }
@@ -680,7 +680,7 @@ fn settings_of_another_kind_of_handler_are_mistakes_but_beside_stdout() {
 }
 
 #[test]
-fn a_connection_string_of_the_portal_is_found_under_the_name_without_its_prefix() {
+fn a_connection_string_with_a_portal_prefix_is_found() {
     let host = |text: &str| {
         let config = read(&[MINIMAL, text]);
         config.pollers["orders"].source.connection.host.clone()
@@ -699,7 +699,7 @@ fn a_connection_string_of_the_portal_is_found_under_the_name_without_its_prefix(
 }
 
 #[test]
-fn handlers_say_what_they_need() {
+fn missing_handler_settings_are_reported() {
     let orders = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
     let mut texts = String::new();
     for settings in [
@@ -728,16 +728,16 @@ fn handlers_say_what_they_need() {
         1 mistake in the settings
         setting `…CONTAINER` is not set, expected name of an existing container
         3 mistakes in the settings
-        setting `…CONTAINER` is `Changes`, expected 3 to 63 lower-case letters, digits and single `-`, none of these first or last
+        setting `…CONTAINER` is `Changes`, expected 3 to 63 lowercase letters, digits and single `-`, not starting or ending with `-`
         setting `…TRIES_MAX` is `0`, expected a whole number from 1 to 10
         setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__blobServiceUri`
           hint: `…CONNECTION` can name another connection
         1 mistake in the settings
         setting `…CONNECTION` is `(not shown)`, expected the name of a setting
-          hint: put the connection string into a setting of its own, and that setting's name here
+          hint: put the connection string into another setting, and the name of that setting here
         2 mistakes in the settings
-        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountName` or `BlobEndpoint` is missing
-        setting `SQL` is `(not shown)`, expected a storage connection that can be used: `AccountKey` or `SharedAccessSignature` is missing
+        setting `SQL` is `(not shown)`, expected a valid storage connection: `AccountName` or `BlobEndpoint` is missing
+        setting `SQL` is `(not shown)`, expected a valid storage connection: `AccountKey` or `SharedAccessSignature` is missing
         4 mistakes in the settings
         setting `…MESSAGE_ENCODING` is `utf8`, expected `base64` or `none`
         setting `…MESSAGE_EVENTS_MAX` is `0`, expected a whole number from 1 to 10000
@@ -746,8 +746,8 @@ fn handlers_say_what_they_need() {
           hint: `…CONNECTION` can name another connection
         3 mistakes in the settings
         setting `…ORCHESTRATOR` is not set, expected name of the orchestrator function that receives a batch as its input
-        setting `…SYSTEM_KEY` is `(not shown)`, expected the key `durabletask_extension` alone
-        setting `…URL` is `http://app.example/`, expected an `https` URL, as the host is not this machine
+        setting `…SYSTEM_KEY` is `(not shown)`, expected only the key `durabletask_extension`
+        setting `…URL` is `http://app.example/`, expected an `https` URL, since the host is not this machine
           hint: set `…ALLOW_HTTP` to `true` to send rows without encryption
         1 mistake in the settings
         setting `…ORCHESTRATOR` is `a/b`, expected a function's name: a letter, then letters, digits, `_`, `-`
@@ -761,7 +761,7 @@ fn missing_connections_and_pollers_are_named() {
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE` is not set, expected at least one poller
-              hint: a first one could be `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE=dbo.orders`
+              hint: for example `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE=dbo.orders`
             setting `HIGHWATER__STATE__FOLDER` is not set, expected folder for the state documents
         "#]],
     );
@@ -773,8 +773,8 @@ fn missing_connections_and_pollers_are_named() {
         setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
           hint: `HIGHWATER__STATE__CONNECTION` can name another connection
         setting `SQL` is not set, expected an ADO.NET connection string
-          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION` names this setting
-        setting `WEBSITE_SITE_NAME` is `a b`, expected up to 100 letters, digits, `-`, `_` and `.`, with a letter or digit first and no `.` last
+          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION` refers to this setting
+        setting `WEBSITE_SITE_NAME` is `a b`, expected up to 100 letters, digits, `-`, `_` and `.`, starting with a letter or digit and not ending with `.`
           hint: set `HIGHWATER__APP` instead
     "]],
     );
@@ -793,7 +793,7 @@ fn missing_connections_and_pollers_are_named() {
 }
 
 #[test]
-fn the_shorter_limit_of_settings_and_host_counts() {
+fn the_shorter_limit_of_settings_and_host_applies() {
     let host = |seconds: Option<u64>| FunctionTimeout {
         limit: seconds.map(Duration::from_secs),
         set_by: "host.json: functionTimeout".to_owned(),
@@ -811,7 +811,7 @@ fn the_shorter_limit_of_settings_and_host_counts() {
         assert_eq!(config.function_timeout_set.as_secs(), 300, "{seconds:?}");
         assert_eq!(limits.tick_time_max.as_secs(), tick_time, "{seconds:?}");
     }
-    // What fits the settings alone is shortened, not refused: the host's limit may be another's to set.
+    // A tick time that exceeds only the host's limit is shortened, not rejected: the operator may not control the host.
     let long = "HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 2m";
     let config = under(&host(Some(60)), &[long]).unwrap();
     assert_eq!(config.pollers["orders"].limits.tick_time_max.as_secs(), 44);
@@ -832,7 +832,7 @@ fn the_default_tick_time_follows_a_short_function_timeout() {
 }
 
 #[test]
-fn the_site_is_the_application_unless_one_is_named() {
+fn the_application_defaults_to_the_site() {
     assert_eq!(read(&[MINIMAL]).app, "local");
     assert_eq!(read(&[MINIMAL, "WEBSITE_SITE_NAME = my-site"]).app, "my-site");
     let both = "WEBSITE_SITE_NAME = my-site\nHIGHWATER__APP = shop";
@@ -840,7 +840,7 @@ fn the_site_is_the_application_unless_one_is_named() {
 }
 
 #[test]
-fn a_function_runs_the_poller_of_its_name_or_the_one_it_is_given() {
+fn a_function_runs_the_poller_of_its_name_or_a_configured_one() {
     let config = read(&[MINIMAL, "HIGHWATER__FUNCTIONS__NIGHTLY_RUN__POLLER = orders"]);
     for (folder, runs) in
         [("orders", true), ("Orders", true), ("nightly-run", true), ("NightlyRun", false)]
@@ -872,7 +872,7 @@ fn one_function_can_run_all_pollers_that_no_other_function_runs() {
     let needed: Vec<_> = needed.iter().map(|it| (it.folder.as_str(), it.whole)).collect();
     assert_eq!(needed, [("poll", "POLL")]);
 
-    // A poller with a folder of its own, and one that another function is set to run.
+    // A poller with its own folder, and one that another function is set to run.
     let nightly = "HIGHWATER__FUNCTIONS__NIGHTLY__POLLER = users";
     let config = read(&[MINIMAL, &other, &third, all, nightly]);
     let folders = ["nightly", "poll", "stock"];
@@ -885,7 +885,7 @@ fn one_function_can_run_all_pollers_that_no_other_function_runs() {
         ]
     );
 
-    // A list names pollers, and one that is divided stands for its partitions.
+    // A list contains pollers; the name of a partitioned poller selects its partitions.
     let list = "HIGHWATER__FUNCTIONS__BOTH__POLLERS = stock, orders";
     let two = "HIGHWATER__POLLERS__ORDERS__PARTITIONS = 2";
     let config = read(&[MINIMAL, &other, &third, list, two]);
@@ -896,7 +896,7 @@ fn one_function_can_run_all_pollers_that_no_other_function_runs() {
 }
 
 #[test]
-fn a_list_of_pollers_names_only_pollers_that_there_are_and_stands_alone() {
+fn a_list_of_pollers_must_name_existing_pollers_and_excludes_a_single_poller() {
     let bad = "
         HIGHWATER__FUNCTIONS__NIGHTLY__POLLERS = orders,stok
         HIGHWATER__FUNCTIONS__POLL__POLLER = orders
@@ -907,13 +907,13 @@ fn a_list_of_pollers_names_only_pollers_that_there_are_and_stands_alone() {
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLERS` is `orders,stok`, expected `all`, or names of pollers separated by commas: `orders`
-            setting `HIGHWATER__FUNCTIONS__POLL__POLLERS` is `all`, expected nothing, since `HIGHWATER__FUNCTIONS__POLL__POLLER` is set: remove one
+            setting `HIGHWATER__FUNCTIONS__POLL__POLLERS` is `all`, expected nothing, since `HIGHWATER__FUNCTIONS__POLL__POLLER` is set; remove one of them
         "#]],
     );
 }
 
 #[test]
-fn a_divided_poller_is_its_parts_and_each_has_a_function() {
+fn each_partition_is_a_poller_with_its_own_function() {
     let four = "HIGHWATER__POLLERS__ORDERS__PARTITIONS = 2";
     let config = read(&[MINIMAL, four, "HIGHWATER__FUNCTIONS__NIGHTLY_RUN__POLLER = orders__p1"]);
     let part = |index| Some(Partition { index, count: 2 });
@@ -924,7 +924,7 @@ fn a_divided_poller_is_its_parts_and_each_has_a_function() {
     let runs = |folder| config.poller_of_function(folder).map(|poller| poller.name.as_str());
     assert_eq!(runs("orders__p0"), Some("orders__p0"));
     assert_eq!(runs("nightly-run"), Some("orders__p1"));
-    assert_eq!(runs("orders"), None, "a whole poller would deliver what its parts do");
+    assert_eq!(runs("orders"), None, "it would deliver the rows of its partitions again");
     let needed = config.functions_needed();
     let needed: Vec<_> =
         needed.iter().map(|it| (it.folder.as_str(), it.poller, it.whole)).collect();
@@ -937,7 +937,7 @@ fn a_divided_poller_is_its_parts_and_each_has_a_function() {
 }
 
 #[test]
-fn the_reference_of_settings_lists_each_setting_once_under_its_own_anchor() {
+fn the_settings_reference_lists_each_setting_once_with_an_anchor() {
     let table = settings_table();
     let rows = || table.lines().filter(|line| line.starts_with("| <a id="));
     assert_eq!(rows().count(), SETTINGS.len());
@@ -958,7 +958,7 @@ const SQL_STATE: &str = "
 ";
 
 #[test]
-fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
+fn state_in_a_table_needs_its_own_connection_and_no_storage_account() {
     let config = read(&[MINIMAL, SQL_STATE, "HIGHWATER__POLLERS__ORDERS__LEASE__TTL = 2s"]);
     let StateConfig::Sql { connection_setting, connection, table, journal_table } = config.state
     else {
@@ -975,8 +975,8 @@ fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
         &[MINIMAL, SQL_STATE, "HIGHWATER__STATE__CONNECTION ="],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__STATE__CONNECTION` is not set, expected the name of the setting that holds an ADO.NET connection string
-          hint: `HIGHWATER__STATE__STORE` is `sql`, for which there is no default
+        setting `HIGHWATER__STATE__CONNECTION` is not set, expected the name of a setting with an ADO.NET connection string
+          hint: `HIGHWATER__STATE__STORE` is `sql`, which has no default for this
     "#]],
     );
     check_mistakes(
@@ -984,7 +984,7 @@ fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
         &expect![[r#"
         1 mistake in the settings
         setting `NONE` is not set, expected an ADO.NET connection string
-          hint: `HIGHWATER__STATE__CONNECTION` names this setting
+          hint: `HIGHWATER__STATE__CONNECTION` refers to this setting
     "#]],
     );
     check_mistakes(
@@ -996,19 +996,19 @@ fn state_in_a_table_needs_a_connection_of_its_own_and_no_storage_account() {
         ],
         &expect![[r#"
             1 mistake in the settings
-            setting `REPLICA` is `(not shown)`, expected a connection string that can be used: `ApplicationIntent` must not be `ReadOnly`, since state is written
+            setting `REPLICA` is `(not shown)`, expected a valid connection string: `ApplicationIntent` must not be `ReadOnly`, since state is written
         "#]],
     );
 }
 
 #[test]
-fn quarantine_bisects_unless_told_otherwise_and_limits_without_effect_are_refused() {
+fn quarantine_bisects_by_default_and_limits_without_effect_are_rejected() {
     let policy = |text: &str| read(&[MINIMAL, text]).pollers["orders"].policy;
     assert!(policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine").bisect_on_error);
     assert!(!policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop").bisect_on_error);
-    let told = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+    let disabled = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
                 HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = false";
-    assert!(!policy(told).bisect_on_error);
+    assert!(!policy(disabled).bisect_on_error);
     let retry = "HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
                  HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2";
     assert_eq!(policy(retry).attempts_max, 2);

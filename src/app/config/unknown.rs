@@ -1,4 +1,4 @@
-//! Settings under our prefix that nothing reads: a slip of the pen must not pass for a default.
+//! Reports unknown settings with our prefix: a typo must not silently become the default.
 
 use highwater_mssql::closest;
 
@@ -11,14 +11,14 @@ use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
 
-/// Settings that earlier builds read, without the prefix or that of a poller, and what holds now.
+/// Settings of earlier versions, without the prefix (of a poller), and their replacement.
 const REMOVED: [(&str, &str); 3] = [
-    ("HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
+    ("HANDLER__LANES", "it is now called `HANDLER__CONCURRENCY`"),
     ("METRICS__AZFDB", "docs/reference/telemetry.md lists the names of metrics"),
     ("LEASE__FIRST", "ticks now acquire the lease only after they found rows"),
 ];
 
-/// Notes every setting that carries our prefix, in any case, and is none of ours.
+/// Reports every unknown setting that has our prefix, in any case.
 pub(super) fn report(reader: &mut Reader<'_>) {
     for name in reader.names() {
         let plain = name.to_ascii_uppercase().replace(':', "__");
@@ -28,7 +28,7 @@ pub(super) fn report(reader: &mut Reader<'_>) {
         let (shown, hint) = match (removed(&plain), suggest(&plain)) {
             (Some(now), _) => (Shown::Removed, format!("{now}; remove this setting")),
             (None, Some(known)) => {
-                (Shown::Unknown, format!("did you mean `{known}`? Write that, or remove this"))
+                (Shown::Unknown, format!("did you mean `{known}`? Rename or remove this setting"))
             }
             (None, None) => (Shown::Unknown, "remove it".to_owned()),
         };
@@ -36,7 +36,7 @@ pub(super) fn report(reader: &mut Reader<'_>) {
     }
 }
 
-/// Returns what holds now, if earlier builds read the setting.
+/// Returns the replacement of a removed setting.
 fn removed(name: &str) -> Option<&'static str> {
     let of_poller = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
     let tail = of_poller.map_or_else(|| name.strip_prefix(PREFIX), |(_, tail)| Some(tail))?;
@@ -48,7 +48,7 @@ fn removed(name: &str) -> Option<&'static str> {
 fn is_known(name: &str) -> bool {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
-        // A bad segment is a mistake of its own, noted once for all its settings.
+        // An invalid segment is reported separately, once for all its settings.
         return !is_segment(segment)
             || source::filter_param(rest).is_some()
             || poller_tails().any(|tail| tail == rest)
@@ -64,7 +64,7 @@ fn poller_tails() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().filter_map(|setting| setting.name.strip_prefix("HIGHWATER__POLLERS__<NAME>__"))
 }
 
-/// Returns the setting that was most likely meant.
+/// Returns the most similar setting.
 fn suggest(name: &str) -> Option<String> {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
@@ -81,15 +81,19 @@ fn suggest(name: &str) -> Option<String> {
     global.map(|tail| format!("{PREFIX}{tail}")).or_else(|| suggest_group(name))
 }
 
-/// Returns the setting that was meant where the slip is in `POLLERS` or `FUNCTIONS`.
+/// Returns the most similar setting if the typo is in `POLLERS` or `FUNCTIONS`.
 fn suggest_group(name: &str) -> Option<String> {
     let (group, rest) = name.strip_prefix(PREFIX)?.split_once("__")?;
     let meant = closest(group, ["POLLERS", "FUNCTIONS"].into_iter())?;
-    let whole = format!("{PREFIX}{meant}__{rest}");
-    if is_known(&whole) { Some(whole) } else { suggest(&whole).filter(|_| meant != group) }
+    let corrected = format!("{PREFIX}{meant}__{rest}");
+    if is_known(&corrected) {
+        Some(corrected)
+    } else {
+        suggest(&corrected).filter(|_| meant != group)
+    }
 }
 
-/// Returns the setting of a poller that was most likely meant, for a step the same one of that step.
+/// Returns the most similar setting of a poller, or of the same step for a step.
 fn suggest_tail(tail: &str) -> Option<String> {
     let Some(of_handler) = setting_of_step(tail) else {
         return closest(tail, poller_tails()).map(str::to_owned);
@@ -110,13 +114,13 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn a_setting_that_was_removed_says_what_to_do_instead() {
+    fn a_removed_setting_names_its_replacement() {
         for (name, now) in [
             ("Highwater__Metrics__Azfdb", "docs/reference/telemetry.md lists the names of metrics"),
-            ("HIGHWATER__POLLERS__A__HANDLER__LANES", "`HANDLER__CONCURRENCY` is its name now"),
+            ("HIGHWATER__POLLERS__A__HANDLER__LANES", "it is now called `HANDLER__CONCURRENCY`"),
             (
                 "HIGHWATER__POLLERS__A__HANDLER__STEP__B__LANES",
-                "`HANDLER__CONCURRENCY` is its name now",
+                "it is now called `HANDLER__CONCURRENCY`",
             ),
         ] {
             let vars = BTreeMap::from([(name.to_owned(), "2".to_owned())]);
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_gets_a_suggestion_and_nonsense_gets_none() {
+    fn a_typo_gets_a_suggestion_and_nonsense_does_not() {
         for (name, meant) in [
             ("HIGHWATER__STATE__CONTANER", Some("HIGHWATER__STATE__CONTAINER")),
             ("HIGHWATER__STATE_CONTAINER", Some("HIGHWATER__STATE__CONTAINER")),

@@ -1,4 +1,4 @@
-//! Where settings come from; the one file that reads the environment.
+//! Sources of settings; the only file that reads the environment.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -11,9 +11,9 @@ use thiserror::Error;
 
 use super::settings::STATE_FOLDER;
 
-/// Named texts.
+/// A source of named texts.
 pub trait Vars {
-    /// Returns what is set under `name`.
+    /// Returns the value of `name`.
     fn get(&self, name: &str) -> Option<String>;
 
     /// Returns every name that is set, in any order.
@@ -26,10 +26,10 @@ pub struct ProcessVars;
 
 impl Vars for ProcessVars {
     fn get(&self, name: &str) -> Option<String> {
-        #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+        #[expect(clippy::disallowed_methods, reason = "the only place that reads the environment")]
         match std::env::var(name) {
             Ok(value) => Some(value),
-            // Shown to its reader, who will refuse it; as not set it would be lost in silence.
+            // Return it, so that the parser rejects it; otherwise it would silently count as not set.
             Err(VarError::NotUnicode(value)) => Some(value.to_string_lossy().into_owned()),
             Err(VarError::NotPresent) => None,
         }
@@ -40,17 +40,17 @@ impl Vars for ProcessVars {
     }
 }
 
-/// The values of a `local.settings.json` below those of the environment, as Core Tools has it.
+/// The values of a `local.settings.json`, overridden by the environment, as in Core Tools.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {
     over: ProcessVars,
     under: BTreeMap<String, String>,
 }
 
-/// A file of settings cannot be read.
+/// A settings file cannot be read.
 #[derive(Debug, Error)]
 pub enum LocalSettingsError {
-    /// There is no such file, or it is not ours to read.
+    /// The file is missing or not readable.
     #[error("read settings from `{path}`")]
     File {
         /// The file.
@@ -59,17 +59,17 @@ pub enum LocalSettingsError {
         #[source]
         source: io::Error,
     },
-    /// It is no such file. What stands in it is not told: it may be a secret.
+    /// The content is invalid. It is not shown, since it may contain secrets.
     #[error(
         "`{path}` is not a `local.settings.json`: expected `{{\"Values\":{{\"NAME\":\"text\"}}}}`; see line {line}"
     )]
     Content {
         /// The file.
         path: PathBuf,
-        /// Where it breaks.
+        /// Line of the error.
         line: usize,
     },
-    /// Core Tools has encrypted it, with keys of this machine and user.
+    /// Core Tools has encrypted it with keys of this machine and user.
     #[error(
         "`{path}` is encrypted: decrypt it with `func settings decrypt`, or set the environment instead"
     )]
@@ -92,7 +92,7 @@ impl LocalSettings {
     ///
     /// # Errors
     ///
-    /// [`LocalSettingsError`] if it cannot be read, is of another form, or is encrypted.
+    /// [`LocalSettingsError`] if it cannot be read, is invalid, or is encrypted.
     pub fn read(path: &Path, over: ProcessVars) -> Result<Self, LocalSettingsError> {
         let path = path.to_owned();
         let text = match fs::read(&path) {
@@ -101,7 +101,7 @@ impl LocalSettings {
         };
         match serde_json::from_slice(&text) {
             Ok(LocalSettingsFile { is_encrypted: false, mut values }) => {
-                // The host runs the handler in the folder of this file, whoever else reads it from elsewhere.
+                // The host runs the handler in the folder of this file; resolve relative paths in the same way.
                 if let (Some(folder), Some(root)) =
                     (values.get_mut(STATE_FOLDER.name), path.parent())
                 {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_tells_names_and_values_of_its_environment() {
+    fn names_and_values_of_the_environment_are_read() {
         let names = ProcessVars.names();
         assert!(names.iter().any(|name| name == "PATH"));
         assert!(ProcessVars.get("PATH").is_some());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_counts_where_the_environment_has_nothing() {
+    fn the_environment_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local.settings.json");
         let read = |text: &str| {

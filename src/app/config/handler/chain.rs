@@ -1,4 +1,4 @@
-//! Settings of the handler that is a chain of others.
+//! Settings of a handler chain.
 
 use super::HandlerConfig;
 use crate::config::mistake::{Mistake, Shown};
@@ -6,7 +6,7 @@ use crate::config::parse::{self, Expected};
 use crate::config::read::Reader;
 use crate::config::settings;
 
-/// Fewest and most steps of a chain: a single one is a handler, and each is a write for each batch.
+/// Number of steps in a chain. A single step is just a handler; each step costs one more write per batch.
 const STEPS: std::ops::RangeInclusive<usize> = 2..=10;
 
 /// One step of a chain.
@@ -14,14 +14,14 @@ const STEPS: std::ops::RangeInclusive<usize> = 2..=10;
 pub struct StepConfig {
     /// Its name, `[a-z][a-z0-9_]*`, unique in the chain.
     pub name: String,
-    /// What it does; never a chain.
+    /// Its handler; never a chain.
     pub handler: HandlerConfig,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<StepConfig>> {
     let names = reader.read(&settings::HANDLER_STEPS, Some(segment), names)?;
     report_unlisted(reader, segment, &names);
-    // All are read before one that fails ends it, so that every mistake is told.
+    // Read all of them before failing, so that every mistake is reported.
     let steps: Vec<Option<StepConfig>> = names
         .into_iter()
         .map(|name| {
@@ -32,7 +32,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<StepCon
     steps.into_iter().collect()
 }
 
-/// Returns the segments of a poller's steps, where it has some.
+/// Returns the segments of a poller's steps, if it has any.
 pub(super) fn segments(reader: &Reader<'_>, segment: &str) -> Vec<String> {
     let setting = settings::HANDLER_STEPS.name_for(Some(segment));
     let names = reader.text(&setting).and_then(|text| names(&text).ok()).unwrap_or_default();
@@ -53,14 +53,14 @@ fn names(text: &str) -> Result<Vec<String>, Expected> {
         && unique.len() == names.len()
         && names.iter().all(|name| parse::is_poller_name(name));
     let what = format!(
-        "names of {} to {} steps such as `warehouse, notify`: lower case, digits and single `_`, none twice",
+        "names of {} to {} steps such as `warehouse, notify`: lowercase letters, digits and single `_`, each once",
         STEPS.start(),
         STEPS.end()
     );
     fits.then_some(names).ok_or_else(|| Expected::new(what))
 }
 
-/// Notes the settings of steps that the chain does not have: one that is left out must not be a slip.
+/// Reports settings of steps that are not in the list: a typo must not drop a step silently.
 fn report_unlisted(reader: &mut Reader<'_>, segment: &str, names: &[String]) {
     let listed = settings::HANDLER_STEPS.name_for(Some(segment));
     let prefix = settings::HANDLER_STEP.name_for(Some(segment)).replace("<STEP>__<SETTING>", "");
@@ -78,7 +78,7 @@ fn report_unlisted(reader: &mut Reader<'_>, segment: &str, names: &[String]) {
     }
 }
 
-/// Returns the name that a setting of a step has in a poller without a chain, if it is one.
+/// Returns the corresponding handler setting of a step's setting, if it is one.
 pub(in crate::config) fn setting_of_step(tail: &str) -> Option<String> {
     let (step, setting) = tail.strip_prefix("HANDLER__STEP__")?.split_once("__")?;
     let name = step.to_ascii_lowercase();
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_steps_are_few_plain_and_unique() {
+    fn names_of_steps_are_valid_and_unique() {
         assert_eq!(names("warehouse,notify").unwrap(), ["warehouse", "notify"]);
         assert_eq!(names(" b , a_1 ").unwrap(), ["b", "a_1"], "in the order given");
         let eleven = (b'a'..=b'k').map(|c| char::from(c).to_string()).collect::<Vec<_>>();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_of_a_step_is_one_of_a_handler() {
+    fn a_setting_of_a_step_is_a_handler_setting() {
         for (tail, meant) in [
             ("HANDLER__STEP__NOTIFY__URL", Some("HANDLER__URL")),
             ("HANDLER__STEP__A_1__FENCE_TABLE", Some("HANDLER__FENCE_TABLE")),

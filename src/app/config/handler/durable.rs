@@ -19,7 +19,7 @@ pub struct DurableConfig {
     pub url: Url,
     /// Name of the orchestrator function.
     pub orchestrator: String,
-    /// The system key of the Durable Task extension; `None` where none is asked for.
+    /// The system key of the Durable Task extension, if one is needed.
     pub system_key: Option<SecretString>,
     /// Limit on one request.
     pub timeout: Duration,
@@ -59,7 +59,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<DurableConf
     })
 }
 
-/// Reads the name of a function, by the host's own rule: it becomes part of an address.
+/// Parses the name of a function by the host's rules; it becomes part of a URL.
 fn function_name(text: &str) -> Result<String, Expected> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let fits = text.len() <= 128
@@ -71,7 +71,7 @@ fn function_name(text: &str) -> Result<String, Expected> {
 
 fn system_key(text: &str) -> Result<SecretString, Expected> {
     let fits = text.chars().all(|c| c.is_ascii_graphic()) && !text.contains("://");
-    let expected = || Expected::new("the key `durabletask_extension` alone").shown(Shown::Secret);
+    let expected = || Expected::new("only the key `durabletask_extension`").shown(Shown::Secret);
     fits.then(|| text.into()).ok_or_else(expected)
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_functions_are_safe_in_an_address() {
+    fn names_of_functions_are_safe_in_a_url() {
         for (name, fits) in
             [("Orders", true), ("o-1_b", true), ("1a", false), ("a/b", false), ("a?b", false)]
         {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_shown_neither_right_nor_wrong() {
+    fn a_key_is_never_shown() {
         assert!(!format!("{:?}", system_key("s3cret==").unwrap()).contains("s3cret"));
         for text in ["https://example.org?code=s3cret", "two s3crets"] {
             assert!(!format!("{:?}", system_key(text).unwrap_err()).contains("s3cret"));

@@ -9,21 +9,21 @@ use crate::config::parse::Expected;
 use crate::config::read::Reader;
 use crate::config::settings;
 
-/// Which process batches are fed to.
+/// The command that receives batches.
 #[derive(Clone)]
 pub struct ExecConfig {
-    /// The program: looked for in `PATH`, unless there is a `/` in it.
+    /// The program; searched in `PATH` unless it contains a `/`.
     pub program: String,
-    /// Its arguments, handed on as they are; they may hold secrets.
+    /// Its arguments, passed unchanged; they may contain secrets.
     pub arguments: Vec<String>,
     /// Limit on one process.
     pub timeout: Duration,
-    /// The environment that it gets, beside what it is told of the batch.
+    /// Its environment, without the variables about the batch.
     pub environment: BTreeMap<String, String>,
 }
 
-/// Variables that every process gets, where they are set: what programs need to find others, to write
-/// temporary files, and to choose a language and a time zone. `LC_*` is one of them.
+/// Variables that every process inherits, besides `LC_*`: programs need them to find other programs, write
+/// temporary files, and choose a language and a time zone.
 const INHERITED: [&str; 5] = ["HOME", "LANG", "PATH", "TMPDIR", "TZ"];
 
 impl fmt::Debug for ExecConfig {
@@ -46,7 +46,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<ExecConfig>
     Some(ExecConfig { program, arguments, timeout: timeout?, environment: environment? })
 }
 
-/// Reads the variables that are passed on; `None` after a mistake.
+/// Reads the variables to pass on; `None` after a mistake.
 fn environment(reader: &mut Reader<'_>, segment: &str) -> Option<BTreeMap<String, String>> {
     let setting = &settings::HANDLER_ENV;
     let is_inherited = |name: &String| {
@@ -62,7 +62,7 @@ fn environment(reader: &mut Reader<'_>, segment: &str) -> Option<BTreeMap<String
     Some(set.collect())
 }
 
-/// Reads names of variables, each of which has to be set.
+/// Parses names of variables, each of which must be set.
 fn variables(text: &str, set: &[String]) -> Result<Vec<String>, Expected> {
     let names: Vec<&str> = text.split(',').map(str::trim).collect();
     let is_name = |name: &&str| {
@@ -75,7 +75,7 @@ fn variables(text: &str, set: &[String]) -> Result<Vec<String>, Expected> {
         )
     };
     if !names.iter().all(is_name) {
-        // The likeliest slip is to write `NAME=value`.
+        // The most likely mistake is to write `NAME=value`.
         let hint = "write names only; the values are taken from the environment of Highwater";
         return Err(expected().hint(hint).shown(Shown::Secret));
     }
@@ -88,8 +88,8 @@ fn variables(text: &str, set: &[String]) -> Result<Vec<String>, Expected> {
     }
 }
 
-/// Reads a program and its arguments: a JSON array of texts if the first sign is `[`, else words
-/// between blanks. Quotes are refused there, as only a shell could say what they mean.
+/// Parses a program and its arguments: a JSON array of strings if the text starts with `[`, else words separated by
+/// spaces. Quotes are rejected in words, since only a shell defines their meaning.
 fn command(text: &str) -> Result<(String, Vec<String>), Expected> {
     let expected = || {
         Expected::new(
@@ -99,8 +99,9 @@ fn command(text: &str) -> Result<(String, Vec<String>), Expected> {
     };
     let words: Vec<String> = if text.starts_with('[') {
         serde_json::from_str(text).map_err(|error| {
-            // The error's own text may repeat a part of the setting.
-            expected().hint(format!("no JSON array of texts at column {}", error.column()))
+            // The text of the error may quote the setting.
+            expected()
+                .hint(format!("not a JSON array of strings: error at column {}", error.column()))
         })?
     } else if text.contains(['"', '\'', '\\']) {
         return Err(expected().hint("there is no shell: write quoted words as a JSON array"));
@@ -108,7 +109,7 @@ fn command(text: &str) -> Result<(String, Vec<String>), Expected> {
         text.split_ascii_whitespace().map(str::to_owned).collect()
     };
     if words.iter().any(|word| word.contains('\0')) {
-        return Err(expected().hint("no word may hold a NUL"));
+        return Err(expected().hint("words must not contain NUL"));
     }
     match words.split_first() {
         Some((program, arguments)) if !program.trim().is_empty() => {
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_words_or_a_json_array_and_never_a_shells() {
+    fn a_command_is_words_or_a_json_array_without_shell_syntax() {
         for (text, words) in [
             ("load", &["load"][..]),
             ("/bin/load  --fast\t-", &["/bin/load", "--fast", "-"]),
@@ -138,11 +139,11 @@ mod tests {
             (r#"load "s3cret""#, "there is no shell: write quoted words as a JSON array"),
             ("load 's3cret'", "there is no shell: write quoted words as a JSON array"),
             (r"load s3cret\ x", "there is no shell: write quoted words as a JSON array"),
-            ("[s3cret]", "no JSON array of texts at column 2"),
-            (r#"["load", 7]"#, "no JSON array of texts at column 10"),
+            ("[s3cret]", "not a JSON array of strings: error at column 2"),
+            (r#"["load", 7]"#, "not a JSON array of strings: error at column 10"),
             ("[]", "the program is missing"),
             (r#"[" ", "s3cret"]"#, "the program is missing"),
-            (r#"["load", "s3cret\u0000"]"#, "no word may hold a NUL"),
+            (r#"["load", "s3cret\u0000"]"#, "words must not contain NUL"),
         ] {
             let expected = command(text).unwrap_err();
             assert_eq!(expected.hint.as_deref(), Some(hint), "{text}");
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_names_of_what_is_set() {
+    fn variables_must_be_names_of_set_variables() {
         let set = ["A".to_owned(), "b_2".to_owned()];
         let read = |text: &str| variables(text, &set);
         assert_eq!(read("A, b_2").unwrap(), ["A", "b_2"]);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_gets_little_of_the_environment() {
+    fn a_process_inherits_only_a_few_variables() {
         let set = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
@@ -198,13 +199,13 @@ mod tests {
             ("SqlConnection", "Password=s3cret"),
         ]);
         let config = read(&mut Reader::new(&vars), "A").unwrap();
-        let wanted = set(&[
+        let expected = set(&[
             ("EMPTY", ""),
             ("HOME", "/home/me"),
             ("LC_ALL", "C.UTF-8"),
             ("PATH", "/bin"),
             ("REGION", " west "),
         ]);
-        assert_eq!(config.environment, wanted);
+        assert_eq!(config.environment, expected);
     }
 }

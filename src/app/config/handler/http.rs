@@ -14,51 +14,51 @@ use crate::config::parse::{self, Expected};
 use crate::config::read::Reader;
 use crate::config::settings::{self, Setting};
 
-/// Most requests at once for one batch.
+/// Maximum number of parallel requests for one batch.
 const CONCURRENCY_MAX: u32 = 32;
-/// What a signing secret begins with.
+/// Prefix of a signing secret.
 const SIGNING_PREFIX: &str = "whsec_";
 /// Lengths of a signing secret, in bytes.
 /// <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 const SIGNING_SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// Most signatures of one request: an old secret and a new one, and some to spare.
+/// Maximum signatures of one request: an old and a new secret, with some reserve.
 const SIGNING_SECRETS_MAX: usize = 5;
 
 /// How batches are posted.
 #[derive(Clone)]
 pub struct HttpConfig {
-    /// Where to; its query and user may be secret.
+    /// The target; its query and user may be secret.
     pub url: Url,
     /// Limit on one try, from connecting to the end of the reply.
     pub timeout: Duration,
     /// Tries of one batch within one tick; at least 1.
     pub tries_max: u32,
-    /// Most requests at once for one batch; at least 1.
+    /// Maximum number of parallel requests for one batch; at least 1.
     pub concurrency: usize,
-    /// What bodies look like.
+    /// Format of bodies.
     pub body: BodyForm,
     /// Whether bodies are compressed.
     pub gzip: bool,
-    /// Whether a web page counts as an answer.
+    /// Whether a web page counts as success.
     pub accept_html: bool,
-    /// Keys that requests are signed with, one signature for each; none for no signature.
+    /// Keys for signatures, one signature per key; empty for no signature.
     pub signing_secrets: Vec<SecretSlice<u8>>,
-    /// How requests prove that they may be made.
+    /// How requests authenticate.
     pub auth: HttpAuth,
-    /// Authorities that may sign the target's certificate, beside the system's.
+    /// Certificate authorities to trust, in addition to the system's.
     pub authorities: Option<Authorities>,
 }
 
-/// Certificates of authorities, in PEM.
+/// CA certificates in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authorities {
     /// The text itself.
     Pem(String),
-    /// A file that holds it.
+    /// A file with the text.
     File(PathBuf),
 }
 
-/// What the body of a request looks like.
+/// Format of the body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyForm {
     /// One JSON object around the events.
@@ -69,23 +69,23 @@ pub enum BodyForm {
     Debezium,
 }
 
-/// How requests prove that they may be made, beside their signature.
+/// How requests authenticate, in addition to their signature.
 #[derive(Clone, Debug)]
 pub enum HttpAuth {
     /// Not at all.
     None,
-    /// A key of the function behind the URL.
+    /// The function key for the URL.
     FunctionKey(SecretString),
-    /// A header of the same value each time.
+    /// A header with a fixed value.
     Header {
-        /// Its name; a good one, and none of Highwater's own.
+        /// Its name; valid, and not one that Highwater sets.
         name: String,
         /// Its value: printable ASCII.
         value: SecretString,
     },
     /// A bearer token of this app's identity.
     Identity {
-        /// Application that the token is for.
+        /// Application that the token is issued for.
         audience: String,
         /// Client id of a user-assigned identity.
         client_id: Option<String>,
@@ -93,7 +93,7 @@ pub enum HttpAuth {
 }
 
 impl HttpConfig {
-    /// Returns what holds for `url` where nothing else is set.
+    /// Returns the defaults for `url`.
     pub fn new(url: Url) -> Self {
         Self {
             url,
@@ -140,12 +140,12 @@ impl fmt::Debug for HttpConfig {
     }
 }
 
-/// Returns a URL without user, query and fragment, which may hold keys and signatures.
+/// Returns a URL without user, query and fragment, which may contain keys and signatures.
 pub(crate) fn redacted(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
     shown.set_fragment(None);
-    // Both fail only for URLs that have no host, hence no user either.
+    // Both fail only for URLs without a host, which have no user either.
     let without_user = shown.set_username("").and_then(|()| shown.set_password(None));
     without_user.map_or_else(|()| "(not shown)".to_owned(), |()| shown.into())
 }
@@ -182,7 +182,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     })
 }
 
-/// Reads the secrets that one setting names; `None` after a mistake.
+/// Reads the secrets that one setting refers to; `None` after a mistake.
 fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<SecretSlice<u8>>> {
     let setting = &settings::HANDLER_SIGNING_SECRETS;
     if reader.text(&setting.name_for(Some(segment))).is_none() {
@@ -193,10 +193,10 @@ fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<Se
             text.split(',').map(|name| secret_name(name.trim())).collect();
         names.and_then(|names| match names.len() {
             1..=SIGNING_SECRETS_MAX => Ok(names),
-            _ => Err(Expected::new(format!("names of at most {SIGNING_SECRETS_MAX} settings"))),
+            _ => Err(Expected::new(format!("at most {SIGNING_SECRETS_MAX} names of settings"))),
         })
     })?;
-    // All are read before one that fails ends it, so that every mistake is told.
+    // Read all of them before failing, so that every mistake is reported.
     let secrets: Vec<Option<SecretSlice<u8>>> = names
         .iter()
         .map(|name| read_named(reader, name, setting, segment, signing_secret))
@@ -242,7 +242,7 @@ fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
     }
 }
 
-/// Reads the setting `name`, which another one names.
+/// Reads the setting `name`, to which the setting `named_by` refers.
 fn read_named<T>(
     reader: &mut Reader<'_>,
     name: &str,
@@ -250,7 +250,7 @@ fn read_named<T>(
     segment: &str,
     parse: impl Fn(&str) -> Result<T, Expected>,
 ) -> Option<T> {
-    let hint = format!("`{}` names this setting", named_by.name_for(Some(segment)));
+    let hint = format!("`{}` refers to this setting", named_by.name_for(Some(segment)));
     match reader.text(name).as_deref().map(parse) {
         Some(Ok(value)) => Some(value),
         Some(Err(expected)) => {
@@ -271,22 +271,22 @@ fn read_named<T>(
     }
 }
 
-/// Reads the name of the setting that holds a secret.
+/// Parses the name of a setting with a secret.
 ///
-/// The likeliest slip is to put the secret itself there, so a text that could be one is not shown:
-/// keys of functions and signing secrets are longer than anybody's names, or begin as no name does.
+/// The most likely mistake is to put the secret itself here, so a text that could be one is not shown: function keys
+/// and signing secrets are longer than usual names, or have a prefix that names do not have.
 fn secret_name(text: &str) -> Result<String, Expected> {
     const LENGTH_MAX: usize = 40;
     let name = parse::setting_name(text).ok();
     let name = name.filter(|name| name.len() <= LENGTH_MAX && !name.starts_with(SIGNING_PREFIX));
     name.ok_or_else(|| {
         Expected::new(format!("the name of a setting, of at most {LENGTH_MAX} characters"))
-            .hint("put the secret into a setting of its own, and that setting's name here")
+            .hint("put the secret into another setting, and the name of that setting here")
             .shown(Shown::Secret)
     })
 }
 
-/// Reads a secret in the form of Standard Webhooks.
+/// Parses a secret in the format of Standard Webhooks.
 fn signing_secret(text: &str) -> Result<SecretSlice<u8>, Expected> {
     let key = text.strip_prefix(SIGNING_PREFIX).and_then(|encoded| STANDARD.decode(encoded).ok());
     let fits = key.filter(|key| SIGNING_SECRET_BYTES.contains(&key.len()));
@@ -299,9 +299,9 @@ fn header_value(text: &str) -> Result<SecretString, Expected> {
     fits.then(|| text.into()).ok_or_else(|| Expected::new("printable ASCII characters"))
 }
 
-/// Reads the name of a header that is not set by us or by HTTP itself.
+/// Parses the name of a header that neither Highwater nor HTTP sets.
 fn header_name(text: &str) -> Result<String, Expected> {
-    const TAKEN: [&str; 12] = [
+    const RESERVED: [&str; 12] = [
         "accept",
         "connection",
         "content-encoding",
@@ -317,18 +317,18 @@ fn header_name(text: &str) -> Result<String, Expected> {
     ];
     let name = text.to_ascii_lowercase();
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    let is_taken = TAKEN.contains(&name.as_str())
+    let is_reserved = RESERVED.contains(&name.as_str())
         || name.starts_with("webhook-")
         || name.starts_with("x-highwater-");
-    (is_name && !is_taken).then_some(name).ok_or_else(|| {
+    (is_name && !is_reserved).then_some(name).ok_or_else(|| {
         Expected::new("the name of a header that Highwater and HTTP do not set themselves")
     })
 }
 
-/// Reads certificates, or where they are; a line may also end in `\n`, written out.
+/// Parses certificates or the path of a file with them. Line breaks may be written as a literal `\n`.
 fn authorities(text: &str) -> Result<Authorities, Expected> {
     if text.contains("PRIVATE KEY") {
-        let expected = Expected::new("certificates only, and no key");
+        let expected = Expected::new("certificates without a private key");
         return Err(expected.shown(Shown::Secret));
     }
     if text.contains("-----BEGIN CERTIFICATE-----") {
@@ -340,7 +340,7 @@ fn authorities(text: &str) -> Result<Authorities, Expected> {
     })
 }
 
-/// Reads what a token is for.
+/// Parses the audience of a token.
 fn audience(text: &str) -> Result<String, Expected> {
     let is_plain = text.chars().all(|c| c.is_ascii_graphic());
     (is_plain && !text.ends_with("/.default")).then(|| text.to_owned()).ok_or_else(|| {
@@ -353,9 +353,9 @@ pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Resu
     let url = Url::parse(text).map_err(|error: url::ParseError| {
         let has_other_letters = error == url::ParseError::IdnaError && !text.is_ascii();
         let hint = if has_other_letters {
-            "a host whose name has other letters than ASCII is given as `xn--…`".to_owned()
+            "write a host name with non-ASCII letters as `xn--…`".to_owned()
         } else if is_cut_in_user_info(text) {
-            "in a user name or password, `#` is written `%23`, `/` `%2F`, `?` `%3F` and `@` `%40`"
+            "in a user name or password, write `#` as `%23`, `/` as `%2F`, `?` as `%3F` and `@` as `%40`"
                 .to_owned()
         } else {
             error.to_string()
@@ -364,33 +364,33 @@ pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Resu
     })?;
     let shown = || Shown::Value(redacted(&url));
     if url.fragment().is_some() {
-        // With a `#` in a password, what looks like the host is a part of that password.
+        // If a password contains `#`, the apparent host is part of the password.
         return Err(Expected::new("a URL without a fragment (`#…`), which is never sent")
-            .hint("a `#` that belongs to a password or to a parameter is written `%23`")
+            .hint("write a `#` in a password or parameter as `%23`")
             .shown(Shown::of_address(text)));
     }
     if is_documentation(&url) {
         return Err(Expected::new("the URL of your own endpoint")
-            .hint("this name is reserved for documentation, so rows must not go there")
+            .hint("this name is reserved for documentation; rows must not be sent there")
             .shown(shown()));
     }
     match url.scheme() {
         "https" => Ok(url),
         "http" if allow_http || is_loopback(&url) => Ok(url),
-        "http" => Err(Expected::new("an `https` URL, as the host is not this machine")
+        "http" => Err(Expected::new("an `https` URL, since the host is not this machine")
             .hint(format!("set `{permission}` to `true` to send rows without encryption"))
             .shown(shown())),
         _ => Err(expected().shown(Shown::of_address(text))),
     }
 }
 
-/// Returns whether a character that ends the host stands in front of an `@`: it may belong to a password.
+/// Whether a character that ends the host occurs before an `@`: it may belong to a password.
 fn is_cut_in_user_info(text: &str) -> bool {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     rest.rsplit_once('@').is_some_and(|(before, _)| before.contains(['#', '/', '?', '@']))
 }
 
-/// Returns whether a URL leads to a name that stands for any other in documentation.
+/// Whether the host of a URL is reserved for documentation.
 /// <https://www.rfc-editor.org/rfc/rfc6761>
 fn is_documentation(url: &Url) -> bool {
     let Some(Host::Domain(name)) = url.host() else { return false };
@@ -400,7 +400,7 @@ fn is_documentation(url: &Url) -> bool {
     })
 }
 
-/// Whether a URL leads to this machine.
+/// Whether a URL refers to this machine.
 fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
@@ -415,15 +415,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_with_other_letters_is_given_in_its_ascii_form() {
+    fn a_non_ascii_host_must_be_written_in_its_ascii_form() {
         let read = |text| target_url(text, false, "ALLOW_HTTP");
         assert!(read("https://xn--bcher-kva.example/changes").is_ok());
         let error = format!("{:?}", read("https://bücher.example/changes").unwrap_err());
-        assert!(error.contains("is given as `xn--…`"), "{error}");
+        assert!(error.contains("letters as `xn--…`"), "{error}");
     }
 
     #[test]
-    fn a_fragment_is_refused_and_nothing_of_the_url_but_its_scheme_is_shown() {
+    fn a_fragment_is_rejected_and_only_the_scheme_is_shown() {
         for text in ["https://hunter22#x@contoso.com/a", "https://contoso.com/a#hunter22"] {
             let error = target_url(text, false, "X").unwrap_err();
             assert_eq!(error.shown, Some(Shown::Scheme("https".to_owned())));
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_reserved_for_documentation_are_refused() {
+    fn hosts_reserved_for_documentation_are_rejected() {
         for (host, fits) in [
             ("example.com", false),
             ("www.example.org", false),
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_without_their_secrets() {
+    fn invalid_urls_are_rejected_without_showing_secrets() {
         for text in
             ["/api/x?code=secret", "ftp://contoso.com?secret", "https://?secret", "secret@host:x"]
         {

@@ -6,13 +6,13 @@ use crate::config::settings;
 use crate::config::storage::read_access;
 use crate::config::{MessageEncoding, QueueConfig, StorageService};
 
-/// Most events in one message: more than ever fit.
+/// Largest value of `MESSAGE_EVENTS_MAX`: more than can ever fit.
 const MESSAGE_EVENTS_MAX: u32 = 10_000;
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<QueueConfig> {
     let at = Some(segment);
     let access = read_access(reader, StorageService::Queue, &settings::HANDLER_CONNECTION, at);
-    // The rules for names of queues are those for names of containers.
+    // Queue names follow the same rules as container names.
     let queue = reader.read(&settings::HANDLER_QUEUE, at, parse::container_name);
     let events_max = parse::number(1..=MESSAGE_EVENTS_MAX);
     let events_max = reader.read(&settings::HANDLER_MESSAGE_EVENTS_MAX, at, events_max);

@@ -1,4 +1,4 @@
-//! Settings of the handler that writes to a table of SQL Server.
+//! Settings of the handler that writes to a SQL Server table.
 
 use crate::config::mistake::{Mistake, Shown};
 use crate::config::parse::{self, Expected};
@@ -7,7 +7,7 @@ use crate::config::settings;
 use crate::config::source::{connection_string, read_sql_connection};
 use crate::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 
-/// Most days that a ledger remembers.
+/// Largest value of `LEDGER_DAYS`.
 const LEDGER_DAYS_MAX: u32 = 3_650;
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SqlHandlerConfig> {
@@ -43,7 +43,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<SqlHandlerC
     })
 }
 
-/// Reads the ledger where it is on; the first is whether all that was read is right.
+/// Reads the ledger settings if the ledger is on. The first value is whether they are valid.
 fn read_ledger(reader: &mut Reader<'_>, segment: &str) -> (bool, Option<LedgerConfig>) {
     let at = Some(segment);
     let switch = [("off", false), ("on", true)];
@@ -58,7 +58,7 @@ fn read_ledger(reader: &mut Reader<'_>, segment: &str) -> (bool, Option<LedgerCo
     (ledger.is_some(), ledger)
 }
 
-/// Reads a connection to a database. The default names the host's storage account, so it must be set.
+/// Reads a database connection. It must be set, since the default is the host's storage account.
 fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, SqlConnection)> {
     let (setting, at) = (&settings::HANDLER_CONNECTION, Some(segment));
     let setting_name = setting.name_for(at);
@@ -66,9 +66,9 @@ fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, Sq
         reader.note(Mistake {
             setting: setting_name,
             shown: Shown::Missing,
-            expected: "the name of the setting that holds an ADO.NET connection string".to_owned(),
+            expected: "the name of a setting with an ADO.NET connection string".to_owned(),
             hint: Some(format!(
-                "`{}` is `sql`, for which there is no default",
+                "`{}` is `sql`, which has no default for this",
                 settings::HANDLER_KIND.name_for(at)
             )),
         });
@@ -84,11 +84,9 @@ fn read_connection(reader: &mut Reader<'_>, segment: &str) -> Option<(String, Sq
     Some((name, connection))
 }
 
-/// Reads `id, total:amount`: columns of the source, each with the column it goes to where that has
-/// another name.
+/// Parses `id, total:amount`: columns of the source, each with its target column if the name differs.
 fn column_pairs(text: &str) -> Result<Vec<(String, String)>, Expected> {
-    let expected =
-        || Expected::new("columns such as `id, total:amount`, no column of the target named twice");
+    let expected = || Expected::new("columns such as `id, total:amount`, each target column once");
     let mut pairs = Vec::new();
     for part in text.split(',') {
         let (source, target) = part.split_once(':').unwrap_or((part, part));

@@ -1,4 +1,4 @@
-//! Settings of how large batches get, how they follow each other, and how long a tick goes on.
+//! Settings of batch sizes, prefetch, overlapped commits and the duration of a tick.
 
 use super::Fallback::{Text, Words};
 use super::Setting;
@@ -48,8 +48,8 @@ pub(in crate::config) const OVERLAP_COMMIT: Setting = Setting::new(
 pub(in crate::config) const FOLLOW_FOR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__FOLLOW_FOR",
     Text("0"),
-    "How long a tick keeps polling for new rows, counted from its start, within `TICK_TIME_MAX`; `0` for \
-     not at all.",
+    "How long a tick keeps polling for new rows, counted from its start, within `TICK_TIME_MAX`; `0` disables \
+     follow mode.",
 );
 pub(in crate::config) const FOLLOW_INTERVAL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__FOLLOW_INTERVAL",

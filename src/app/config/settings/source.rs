@@ -57,7 +57,7 @@ pub(in crate::config) const SOURCE_FILTER_PARAMS: Setting = Setting::new(
 pub(in crate::config) const SOURCE_SOFT_DELETE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SOFT_DELETE",
     Words("none"),
-    "Column that marks a row as deleted: a flag other than 0, or any other value than `NULL`.",
+    "Column that marks a row as deleted: a flag if it is not 0, any other type if it is not `NULL`.",
 );
 pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
@@ -68,7 +68,7 @@ pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
 pub(in crate::config) const SOURCE_CLOCK: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__CLOCK",
     Text("utc"),
-    "`timestamp+pk`, columns without an offset: the clock that sets them: `utc`, `local` (the server's \
+    "`timestamp+pk`: the clock that sets a cursor column without an offset, `utc`, `local` (the server's \
      time zone) or a fixed offset such as `+01:00`. Read [local time](sources.md#local-time) first.",
 );
 pub(in crate::config) const SOURCE_ON_SCHEMA_CHANGE: Setting = Setting::new(
@@ -85,7 +85,7 @@ pub(in crate::config) const SOURCE_AUDIT_AFTER: Setting = Setting::new(
 pub(in crate::config) const COUNT_ROWS_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__COUNT_ROWS_MAX",
     Text("10000"),
-    "Maximum rows counted after the checkpoint when a tick leaves some; `0` for none.",
+    "Maximum number of pending rows to count when a tick leaves some; `0` disables the count.",
 );
 pub(in crate::config) const SOURCE_START: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__START",

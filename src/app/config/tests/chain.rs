@@ -15,7 +15,7 @@ const CHAIN: &str = "
 ";
 
 #[test]
-fn steps_stand_in_the_order_of_the_list_each_with_settings_of_its_own() {
+fn steps_keep_the_order_of_the_list_and_have_their_own_settings() {
     let handler = read(&[MINIMAL, CHAIN]).pollers["orders"].handler.clone();
     let HandlerConfig::Chain(steps) = handler else { panic!("{handler:?}") };
     let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -27,7 +27,7 @@ fn steps_stand_in_the_order_of_the_list_each_with_settings_of_its_own() {
 }
 
 #[test]
-fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
+fn mistakes_in_a_chain_name_its_settings() {
     let bad = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__TABLE =
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT = 1h
@@ -42,10 +42,10 @@ fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFI__URL` is unknown, expected a step that `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` names: `warehouse`, `notify`
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__STALL_MAX` is unknown
           hint: remove it
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT` is `1h`, expected a duration below `285s`, which is `HIGHWATER__FUNCTION_TIMEOUT` less 15 seconds
-          hint: raise that one, and `functionTimeout`
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT` is `1h`, expected a duration below `285s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
+          hint: raise that setting and `functionTimeout`
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAXX` is unknown
-          hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`? Write that, or remove this
+          hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`? Rename or remove this setting
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__TABLE` is not set, expected table that rows are written to
     "]],
     );
@@ -76,13 +76,13 @@ fn mistakes_in_a_chain_are_told_by_the_names_of_its_settings() {
         &[MINIMAL, CHAIN, one],
         &expect![[r"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` is `notify`, expected names of 2 to 10 steps such as `warehouse, notify`: lower case, digits and single `_`, none twice
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` is `notify`, expected names of 2 to 10 steps such as `warehouse, notify`: lowercase letters, digits and single `_`, each once
     "]],
     );
 }
 
 #[test]
-fn a_chain_and_each_of_its_steps_have_settings_of_their_own_kind_only() {
+fn a_chain_and_its_steps_accept_only_settings_of_their_kind() {
     let bad = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__URL = https://contoso.com/changes
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__URL = https://contoso.com/changes
@@ -91,14 +91,16 @@ fn a_chain_and_each_of_its_steps_have_settings_of_their_own_kind_only() {
     for (setting, kind) in [("", "chain"), ("STEP__WAREHOUSE__", "sql")] {
         let of = format!("`HIGHWATER__POLLERS__ORDERS__HANDLER__{setting}");
         let expected =
-            format!("{of}URL` is `(not shown)`, expected nothing, as {of}KIND` is `{kind}`");
+            format!("{of}URL` is `(not shown)`, expected nothing, since {of}KIND` is `{kind}`");
         assert!(errors.contains(&expected), "{errors}");
     }
 }
 
 #[test]
-fn the_old_name_of_a_chain_says_the_new_one() {
+fn the_old_name_of_a_chain_suggests_the_new_one() {
     let old = "HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = fanout";
     let errors = Config::from_vars(&vars(&[MINIMAL, old])).unwrap_err().to_string();
-    assert!(errors.contains("is `fanout`, expected") && errors.contains("`chain` is its name now"));
+    assert!(
+        errors.contains("is `fanout`, expected") && errors.contains("it is now called `chain`")
+    );
 }

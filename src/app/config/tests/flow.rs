@@ -1,4 +1,4 @@
-//! How batches follow each other.
+//! Settings of batch flow.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn flow(settings: &str) -> Flow {
 }
 
 #[test]
-fn a_tick_follows_its_source_where_it_is_told_for_how_long() {
+fn follow_mode_needs_a_time() {
     assert_eq!(flow("").follow, None);
     let interval = "HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL = 1s";
     assert_eq!(flow(interval).follow, None);
@@ -23,7 +23,7 @@ fn a_tick_follows_its_source_where_it_is_told_for_how_long() {
 }
 
 #[test]
-fn the_fewest_rows_of_a_batch_follow_the_most_where_those_are_fewer() {
+fn the_minimum_batch_size_follows_a_smaller_maximum() {
     let max = "HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40";
     assert_eq!(flow(max).batch_rows_min, 40);
     let both = format!("{max}\nHIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 40");
@@ -31,16 +31,16 @@ fn the_fewest_rows_of_a_batch_follow_the_most_where_those_are_fewer() {
 }
 
 #[test]
-fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_the_rest() {
+fn overlapped_commits_are_off_by_default_and_checked_against_other_settings() {
     assert!(!flow("").overlap_commit);
-    let asked = "HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = true";
-    assert_eq!(flow(asked), Flow { overlap_commit: true, ..Flow::default() });
-    let deaths = "
+    let overlap = "HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = true";
+    assert_eq!(flow(overlap), Flow { overlap_commit: true, ..Flow::default() });
+    let crashes = "
         HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
         HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 1
     ";
     check_mistakes(
-        &[MINIMAL, asked, deaths],
+        &[MINIMAL, overlap, crashes],
         &expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__CRASHES_MAX` is `1`
@@ -51,7 +51,7 @@ fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_th
         HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 10m
     ";
     check_mistakes(
-        &[MINIMAL, asked, audit],
+        &[MINIMAL, overlap, audit],
         &expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is set
@@ -64,7 +64,7 @@ fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_th
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__SECOND__KIND = stdout
     ";
     check_mistakes(
-        &[MINIMAL, asked, chain],
+        &[MINIMAL, overlap, chain],
         &expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `chain`
@@ -73,7 +73,7 @@ fn a_commit_is_overlapped_only_where_that_is_asked_for_and_goes_together_with_th
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn a_minimum_above_the_maximum_is_rejected() {
     let wrong = "
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX = 40
         HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN = 41
@@ -82,7 +82,7 @@ fn what_does_not_go_together_is_refused() {
         &[MINIMAL, wrong],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, as `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` says
+        setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, the value of `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX`
     "#]],
     );
 }

@@ -8,13 +8,13 @@ const HTTP: &str = "
 ";
 
 #[test]
-fn what_is_not_set_is_as_the_handler_has_it_by_itself() {
+fn unset_settings_have_the_defaults_of_the_handler() {
     let http = read_http(&[]);
     assert_eq!(format!("{http:?}"), format!("{:?}", HttpConfig::new(http.url)));
 }
 
 #[test]
-fn signing_secrets_are_named_and_each_must_be_one() {
+fn signing_secrets_are_references_to_valid_secrets() {
     let bad = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = SHORT, PLAIN, MISSING
         SHORT = whsec_aHVudGVyMg==
@@ -25,34 +25,34 @@ fn signing_secrets_are_named_and_each_must_be_one() {
         &expect![[r#"
         3 mistakes in the settings
         setting `MISSING` is not set, expected a value
-          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` names this setting
+          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` refers to this setting
         setting `PLAIN` is `(not shown)`, expected `whsec_` and the base64 of 24 to 64 random bytes
-          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` names this setting
+          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` refers to this setting
         setting `SHORT` is `(not shown)`, expected `whsec_` and the base64 of 24 to 64 random bytes
-          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` names this setting
+          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` refers to this setting
     "#]],
     );
     let expected = expect![[r#"
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `(not shown)`, expected the name of a setting, of at most 40 characters
-          hint: put the secret into a setting of its own, and that setting's name here
+          hint: put the secret into another setting, and the name of that setting here
     "#]];
-    for itself in ["whsec_aHVudGVyMg", "aHVudGVyMg==", &"hunter2".repeat(6)] {
-        let itself =
-            format!("HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW, {itself}");
-        check_mistakes(&[MINIMAL, HTTP, &itself], &expected);
+    for secret in ["whsec_aHVudGVyMg", "aHVudGVyMg==", &"hunter2".repeat(6)] {
+        let secret =
+            format!("HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = NEW, {secret}");
+        check_mistakes(&[MINIMAL, HTTP, &secret], &expected);
     }
     let many = "HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS = A,B,C,D,E,F";
     check_mistakes(
         &[MINIMAL, HTTP, many],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `A,B,C,D,E,F`, expected names of at most 5 settings
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `A,B,C,D,E,F`, expected at most 5 names of settings
     "#]],
     );
 }
 
-/// Reads settings of the handler, given by the last part of their names, beside `KEY`.
+/// Reads settings of the handler, given by the last part of their names, together with `KEY`.
 fn read_http(lines: &[&str]) -> HttpConfig {
     let lines = lines.iter().map(|line| format!("HIGHWATER__POLLERS__ORDERS__HANDLER__{line}\n"));
     let lines = lines.collect::<String>() + "KEY = hunter2==";
@@ -62,7 +62,7 @@ fn read_http(lines: &[&str]) -> HttpConfig {
 }
 
 #[test]
-fn each_way_to_prove_a_request_reads_what_it_needs() {
+fn each_kind_of_authentication_reads_its_settings() {
     let auth = |lines: &[&str]| format!("{:?}", read_http(lines).auth);
     assert_eq!(auth(&["AUTH = none", "AUTH_SECRET = not there"]), "None");
     assert_eq!(
@@ -80,7 +80,7 @@ fn each_way_to_prove_a_request_reads_what_it_needs() {
 }
 
 #[test]
-fn what_a_way_to_prove_a_request_lacks_is_told() {
+fn missing_settings_of_an_authentication_are_reported() {
     let of = |line: &str| format!("HIGHWATER__POLLERS__ORDERS__HANDLER__{line}");
     check_mistakes(
         &[MINIMAL, HTTP, &of("AUTH = function_key")],
@@ -110,7 +110,7 @@ fn what_a_way_to_prove_a_request_lacks_is_told() {
         2 mistakes in the settings
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER` is `Webhook-Id`, expected the name of a header that Highwater and HTTP do not set themselves
         setting `KEY` is `(not shown)`, expected printable ASCII characters
-          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` names this setting
+          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` refers to this setting
     "#]],
     );
     let scope = [of("AUTH = identity"), of("AUTH_AUDIENCE = api://orders/.default")].join("\n");
@@ -139,7 +139,7 @@ fn authorities_are_a_text_or_a_file_and_never_a_key() {
         &[MINIMAL, HTTP, key],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CA` is `(not shown)`, expected certificates only, and no key
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CA` is `(not shown)`, expected certificates without a private key
     "#]],
     );
 }

@@ -4,7 +4,7 @@ use super::*;
 
 const PREFIX: &str = "HIGHWATER__POLLERS__ORDERS__SOURCE__";
 
-/// The minimal settings with these of the source in their place; blank ones are as not set.
+/// The minimal settings with these settings of the source; blank ones count as not set.
 fn source(settings: &[(&str, &str)]) -> Result<SourceSettings, String> {
     let mut vars = vars(&[MINIMAL]);
     for (name, value) in settings {
@@ -15,7 +15,7 @@ fn source(settings: &[(&str, &str)]) -> Result<SourceSettings, String> {
 }
 
 #[test]
-fn a_query_stands_in_the_place_of_a_table() {
+fn a_query_replaces_a_table() {
     let text = "SELECT id, version FROM dbo.orders";
     let read = source(&[("TABLE", ""), ("QUERY", text)]).unwrap();
     assert_eq!(read.relation, Relation::Query(text.to_owned()));
@@ -24,14 +24,14 @@ fn a_query_stands_in_the_place_of_a_table() {
     for (settings, expected) in [
         (
             &[("QUERY", text)][..],
-            "SOURCE__QUERY` is `SELECT id, version FROM dbo.orders`, expected nothing, as `SOURCE__TABLE` is set",
+            "SOURCE__QUERY` is `SELECT id, version FROM dbo.orders`, expected nothing, since `SOURCE__TABLE` is set",
         ),
         (&[("TABLE", "")], "SOURCE__TABLE` is not set, expected table or view"),
         (&[("TABLE", ""), ("QUERY", "SELECT 1; SELECT 2")], "hint: it is more than one statement"),
         (&[("TABLE", ""), ("QUERY", "SELECT a FROM t ORDER BY a")], "hint: it contains `ORDER BY`"),
         (
             &[("TABLE", ""), ("QUERY", text), ("MODE", "change_tracking")],
-            "hint: only a table has tracked changes",
+            "hint: change tracking works only for a table",
         ),
         (
             &[("TABLE", ""), ("QUERY", text), ("MODE", "auto"), ("CURSOR", "")],
@@ -44,7 +44,7 @@ fn a_query_stands_in_the_place_of_a_table() {
 }
 
 #[test]
-fn a_query_of_another_database_has_a_mode_that_goes_by_time() {
+fn a_query_on_another_database_needs_a_time_based_mode() {
     let text = "SELECT id, version FROM elsewhere.dbo.orders";
     let read = |mode| source(&[("TABLE", ""), ("QUERY", text), ("MODE", mode)]);
     for mode in ["rowversion", "auto"] {
@@ -58,14 +58,14 @@ fn a_query_of_another_database_has_a_mode_that_goes_by_time() {
 }
 
 #[test]
-fn columns_are_listed_or_left_out() {
+fn columns_are_listed_or_excluded() {
     let read = source(&[("COLUMNS_EXCLUDED", "note, [odd, name]")]).unwrap();
     assert_eq!(read.columns_excluded, ["note", "odd, name"]);
     for (settings, expected) in [
-        (&[("COLUMNS", "a"), ("COLUMNS_EXCLUDED", "b")][..], "as `SOURCE__COLUMNS` is set"),
+        (&[("COLUMNS", "a"), ("COLUMNS_EXCLUDED", "b")][..], "since `SOURCE__COLUMNS` is set"),
         (&[("COLUMNS_EXCLUDED", "a,,b")], "each once"),
-        (&[("COLUMNS_EXCLUDED", "a,Version")], "hint: take `Version` off the list"),
-        (&[("COLUMNS_EXCLUDED", "ID")], "hint: take `ID` off the list"),
+        (&[("COLUMNS_EXCLUDED", "a,Version")], "hint: remove `Version` from the list"),
+        (&[("COLUMNS_EXCLUDED", "ID")], "hint: remove `ID` from the list"),
     ] {
         let errors = source(settings).unwrap_err();
         assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
@@ -93,14 +93,14 @@ fn a_column_of_any_name_can_be_named() {
 }
 
 #[test]
-fn a_mode_that_sees_no_updates_has_no_soft_deletes() {
+fn a_mode_without_updates_has_no_soft_deletes() {
     assert_eq!(source(&[("SOFT_DELETE", "gone")]).unwrap().soft_delete.as_deref(), Some("gone"));
     let errors = source(&[("MODE", "integer+pk"), ("SOFT_DELETE", "gone")]).unwrap_err();
-    assert!(errors.contains("as mode `integer+pk` sees inserted rows only"), "{errors}");
+    assert!(errors.contains("since mode `integer+pk` sees inserted rows only"), "{errors}");
 }
 
 #[test]
-fn a_filter_and_its_values_fit_each_other() {
+fn a_filter_and_its_parameters_must_match() {
     let read = source(&[("FILTER", "region = @region"), ("FILTER_PARAMS__REGION", "EU")]).unwrap();
     assert_eq!(read.filter_params["REGION"], "EU");
     let check = |settings: &[(&str, &str)], expected: &Expect| {
@@ -111,30 +111,30 @@ fn a_filter_and_its_values_fit_each_other() {
         &expect![[r#"
         2 mistakes in the settings
         setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is not set, expected the value of `@region`
-          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names it
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGOIN` is unknown, expected a parameter that `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names
-          hint: write `@regoin` there, or remove this"#]],
+          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` uses it
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGOIN` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
+          hint: use `@regoin` there, or remove this setting"#]],
     );
     check(
         &[("FILTER_PARAMS__REGION", "EU")],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is unknown, expected a parameter that `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` names
-          hint: write `@region` there, or remove this"#]],
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
+          hint: use `@region` there, or remove this setting"#]],
     );
     check(
         &[("FILTER", "a = @a"), ("FILTER_PARAMS__A", "int(5):secret"), ("FILTER_PARAMS__a", "1")],
         &expect![[r#"
             2 mistakes in the settings
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, with its type in front or without one
-              hint: `int(5)` is not a valid type; write `int`
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a name of its own: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, optionally with a type prefix
+              hint: `int(5)` is no type, write `int`
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a unique name; `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
     );
     check(
         &[("FILTER", "a = 1) OR (1 = 1")],
         &expect![[r#"
         1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that can stand between parentheses
-          hint: a closing parenthesis has no opening one"#]],
+        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that is valid between parentheses
+          hint: a parenthesis is closed that was not opened"#]],
     );
 }

@@ -17,7 +17,7 @@ fn read_sql(texts: &[&str]) -> SqlHandlerConfig {
 }
 
 #[test]
-fn what_is_not_set_has_a_default_and_everything_can_be_set() {
+fn settings_have_defaults_and_can_be_set() {
     let sql = read_sql(&[]);
     assert_eq!(sql.connection.database.as_deref(), Some("reports"));
     assert_eq!((sql.key, sql.columns, sql.deletes), (None, None, true));
@@ -40,13 +40,13 @@ fn what_is_not_set_has_a_default_and_everything_can_be_set() {
 }
 
 #[test]
-fn a_target_needs_a_table_and_a_connection_that_can_write() {
+fn a_target_needs_a_table_and_a_writable_connection() {
     check_mistakes(
         &[MINIMAL, "HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = sql"],
         &expect![[r#"
             2 mistakes in the settings
-            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION` is not set, expected the name of the setting that holds an ADO.NET connection string
-              hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `sql`, for which there is no default
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION` is not set, expected the name of a setting with an ADO.NET connection string
+              hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `sql`, which has no default for this
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE` is not set, expected table that rows are written to
         "#]],
     );
@@ -61,10 +61,10 @@ fn a_target_needs_a_table_and_a_connection_that_can_write() {
         &[MINIMAL, SQL, bad],
         &expect![[r#"
         4 mistakes in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS` is `id:a, name:A`, expected columns such as `id, total:amount`, no column of the target named twice
+        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS` is `id:a, name:A`, expected columns such as `id, total:amount`, each target column once
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES` is `soft`, expected `delete` or `ignore`
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS` is `0`, expected a whole number from 1 to 3650
-        setting `TARGET` is `(not shown)`, expected a connection string that can be used: `ApplicationIntent` must not be `ReadOnly`, since rows are written
+        setting `TARGET` is `(not shown)`, expected a valid connection string: `ApplicationIntent` must not be `ReadOnly`, since rows are written
     "#]],
     );
 }
