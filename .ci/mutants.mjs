@@ -403,7 +403,7 @@ const BREAKS = [
   ["removed journal taken for one that has not begun", RECORD, "document.journal_told |= self.recorded_before;", "let _ = self.recorded_before;"],
   ["escape in a query let through", TSQL, "if tokens.iter().any(|token| token.text == \"{\") {", "if false {"],
   ["line appended wherever the part ends", JOURNAL_SQL, "WHERE @P4 = 0 OR EXISTS (SELECT 1 FROM {table}", "WHERE @P4 >= 0 OR EXISTS (SELECT 1 FROM {table}"],
-  ["line appended where the file does not end", JOURNAL_FILE, "if whole != position {", "if false {"],
+  ["line appended where the file does not end", JOURNAL_FILE, "if complete != position {", "if false {"],
   ["file dropped with what was appended since", JOURNAL_FILE, "if wanted.is_some() && wanted != Some(self.length_blocking(part)?) {", "if false {"],
   ["own lines of a lost answer appended again", APPENDER, "            if contains(&written_after, &append.bytes) {", "            if false && contains(&written_after, &append.bytes) {"],
   ["history looked for where it was dropped", APPENDER, "if written_after.is_empty() && matches!(error, StoreError::Conflict { .. }) {", "if false {"],

@@ -1,4 +1,4 @@
-//! Stores of journals; [`highwater_engine::journal`] has the entries and the port.
+//! Stores of journals, which implement the port in [`highwater_engine::journal`].
 
 mod file;
 

@@ -1,9 +1,9 @@
-//! The files of a function app, `host.json` and one `function.json` for each function, read as the host reads them.
+//! The files of a function app, `host.json` and one `function.json` per function, read by the rules of the host.
 //!
-//! The host says what it refuses at its start only, one mistake at a time, and says nothing of what it passes over.
-//! Here everything is a [`Problem`], with what fixes it: an error where the host does not start, a function is missing
-//! or dead, or this program is never reached; a warning where something has no effect, or only moves the status page.
-//! `validate`, `run` and `package` all go by it.
+//! The host reports invalid files only at its start and one at a time, and it does not report what it ignores. Here
+//! everything is a [`Problem`] with a fix. It is an error if the host does not start, a function is missing or never
+//! runs, or this program is never reached; a warning if something has no effect or only moves the status page. Used by
+//! `validate`, `run` and `package`.
 
 mod function_file;
 mod host_file;
@@ -26,41 +26,41 @@ use crate::schedule::{SIX_FIELDS, Schedule, ScheduleError};
 pub use self::function_file::timer_definition;
 pub use self::timeout::function_timeout;
 
-/// Name of the file with what counts for the whole app.
+/// Name of the file with the settings of the whole app.
 pub const HOST_FILE: &str = "host.json";
-/// Name of the program in a package; `host.json` must name exactly this, since Core Tools sets the
-/// executable bit of that entry alone.
+/// Name of the program in a package. `host.json` must contain exactly this name, since Core Tools makes only that entry
+/// executable.
 pub const HANDLER: &str = "handler";
 
 /// Folder of the functions in the repository, from which the host cannot start.
 pub const DEFINITIONS: &str = "function-definitions";
 
-/// A file cannot be read or written, or the host would refuse it.
+/// A file cannot be read or written, or the host would reject it.
 #[derive(Debug, Error)]
 pub enum ProjectError {
     /// A file or folder cannot be read or written.
     #[error("{verb} `{path}`")]
     File {
-        /// What was tried.
+        /// The attempted operation.
         verb: &'static str,
-        /// On which file.
+        /// The file or folder.
         path: PathBuf,
         /// Why it failed.
         #[source]
         source: io::Error,
     },
-    /// A file says what the host would refuse.
+    /// The host would reject the content of a file.
     #[error("`{path}`: {reason}")]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong, and what was expected.
         reason: String,
     },
-    /// Several things are wrong, each told with its fix, one a line.
+    /// Several problems with their fixes, one per line.
     #[error("{0}")]
     Several(String),
-    /// A setting of the host has a value with which it would not start.
+    /// The host would not start with the value of a setting.
     #[error("setting `{name}` {reason}")]
     Setting {
         /// Its name.
@@ -70,7 +70,7 @@ pub enum ProjectError {
     },
 }
 
-/// Where a [`Problem`] is, in the order in which they are told.
+/// The location of a [`Problem`], in the order of reporting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// `host.json`, the program, or settings that override that file.
@@ -79,51 +79,51 @@ pub enum Place {
     Functions,
     /// A function, by name.
     Function(String),
-    /// A setting, which another machine may not have.
+    /// A setting, which may differ on another machine.
     Settings,
 }
 
-/// Something of an app that the host would not do as it is written.
+/// Something in an app that does not work as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where it is.
     pub place: Place,
-    /// Whether something does not run for it; else it only differs from what was meant.
+    /// Whether something does not run because of it; otherwise it is a warning.
     pub is_error: bool,
     /// The file, or the name of the setting.
     pub at: PathBuf,
-    /// What is wrong, and what the host does.
+    /// What is wrong, and its consequence.
     pub found: String,
-    /// What fixes it.
+    /// How to fix it.
     pub fix: String,
-    /// Whether it is a setting that turns the function off, which someone wanted: the rest of the app runs.
+    /// Whether it is a setting that disables the function, which is intended: the rest of the app runs.
     pub turns_off: bool,
 }
 
-/// What is wrong, and what fixes it.
+/// What is wrong, and how to fix it.
 type Wrong = (String, String);
 
-/// What `host.json` says, as far as functions depend on it.
+/// The parts of `host.json` that affect functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Host {
-    /// The functions that are loaded, where not all are.
+    /// The functions that are loaded; `None` for all.
     allowed: Option<Vec<String>>,
-    /// The settings that name some of them; empty where the file alone does.
+    /// The settings that override this list; empty if only the file has it.
     allowed_by: Vec<String>,
-    /// What keeps a request of an HTTP trigger from being sent on as it came, where it is.
+    /// How to stop the host from forwarding HTTP requests unchanged, if it does.
     stops_forwarding: Option<&'static str>,
 }
 
-/// One function, which a timer or a request starts.
+/// A function with a timer or HTTP trigger.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Function {
     /// Name of its folder.
     pub name: String,
     /// Its `function.json`.
     pub definition: PathBuf,
-    /// Its schedule as written: an expression, or `%SETTING%`; `None` where requests start it.
+    /// Its schedule as written: an expression, or `%SETTING%`; `None` for an HTTP trigger.
     pub schedule: Option<String>,
-    /// The route of the requests that start it, as written; `None` where a timer does.
+    /// Its route as written; `None` for a timer.
     pub route: Option<String>,
 }
 
@@ -132,27 +132,27 @@ pub struct Function {
 pub struct Project {
     /// The functions that can be called, by name.
     pub functions: Vec<Function>,
-    /// What is wrong, in the order of [`Place`].
+    /// The problems, in the order of [`Place`].
     pub problems: Vec<Problem>,
 }
 
-/// A schedule cannot be told.
+/// The schedule of a function cannot be determined.
 #[derive(Debug, Error)]
 pub enum FunctionScheduleError {
-    /// The setting that holds it is not set.
-    #[error("function `{function}`: setting `{setting}`, which holds its schedule, is not set")]
+    /// The setting with the schedule is not set.
+    #[error("function `{function}`: setting `{setting}` with its schedule is not set")]
     NotSet {
         /// The function.
         function: String,
         /// The setting.
         setting: String,
     },
-    /// The expression is wrong.
+    /// The expression is invalid.
     #[error("function `{function}`")]
     Wrong {
         /// The function.
         function: String,
-        /// The setting that holds it, if one does.
+        /// The setting with the expression, if there is one.
         setting: Option<String>,
         /// Why.
         #[source]
@@ -161,7 +161,7 @@ pub enum FunctionScheduleError {
 }
 
 impl FunctionScheduleError {
-    /// Returns what fixes it.
+    /// Returns how to fix it.
     pub fn fix(&self) -> String {
         match self {
             Self::NotSet { setting, .. } => format!("set `{setting}` to {SIX_FIELDS}"),
@@ -202,9 +202,9 @@ impl Problem {
 }
 
 impl Project {
-    /// Reads `host.json` in `root`, and the functions that lie directly in `folder`.
+    /// Reads `host.json` in `root`, and the functions directly in `folder`.
     ///
-    /// `vars` are the settings that the host would have: some override its file, some disable a function.
+    /// `vars` are the settings of the host: some override its file, some disable a function.
     pub fn read(root: &Path, folder: &Path, vars: &dyn Vars) -> Self {
         let (host, mut problems) = host_file::read(root, folder == root, vars);
         let (functions, wrong) = function_file::read(folder, &host);
@@ -214,19 +214,19 @@ impl Project {
         Self { functions, problems }
     }
 
-    /// Returns the errors that count, each with its fix. That someone has turned a function off never does.
+    /// Returns the errors in the places selected by `counts`, each with its fix, without disabled functions.
     pub fn errors(&self, counts: impl Fn(&Place) -> bool) -> Vec<String> {
         let counts =
             |problem: &&Problem| problem.is_error && !problem.turns_off && counts(&problem.place);
         self.problems.iter().filter(counts).map(ToString::to_string).collect()
     }
 
-    /// Whether an error keeps a function from running, a setting that turns it off included.
+    /// Whether a function never runs because of an error or a setting that disables it.
     pub fn never_runs(&self, function: &str) -> bool {
         self.why_it_never_runs(function).is_some()
     }
 
-    /// Returns the names of all folders of functions, those that cannot be called included.
+    /// Returns the names of all function folders, including functions that cannot be called.
     pub fn folders(&self) -> BTreeSet<&str> {
         let wrong = self.problems.iter().filter_map(|problem| match &problem.place {
             Place::Function(name) => Some(name.as_str()),
@@ -235,7 +235,7 @@ impl Project {
         self.functions.iter().map(|function| function.name.as_str()).chain(wrong).collect()
     }
 
-    /// Returns why a function never runs, and what fixes it; `None` if it runs.
+    /// Returns why a function never runs, and how to fix it; `None` if it runs.
     pub fn why_it_never_runs(&self, function: &str) -> Option<String> {
         let of = |problem: &&Problem| match &problem.place {
             Place::Function(name) => problem.is_error && name == function,
@@ -245,7 +245,7 @@ impl Project {
         Some(format!("function `{function}` does not run: {problem}"))
     }
 
-    /// Returns the setting that turns a function off, if one does.
+    /// Returns the setting that disables a function, if there is one.
     pub fn turned_off_by(&self, function: &str) -> Option<&Path> {
         let of = |problem: &&Problem| match &problem.place {
             Place::Function(name) => problem.turns_off && name == function,
@@ -256,11 +256,11 @@ impl Project {
 }
 
 impl Function {
-    /// Returns when it is to run, as the settings say, in the host's time zone; `None` where requests start it.
+    /// Returns its schedule by the settings, in the host's time zone; `None` for an HTTP trigger.
     ///
     /// # Errors
     ///
-    /// [`FunctionScheduleError`] if a setting is missing, or the expression is wrong.
+    /// [`FunctionScheduleError`] if a setting is missing or the expression is invalid.
     pub fn schedule(&self, vars: &dyn Vars) -> Result<Option<Schedule>, FunctionScheduleError> {
         let function = || self.name.clone();
         let Some(schedule) = &self.schedule else { return Ok(None) };
@@ -285,18 +285,18 @@ impl Function {
     }
 }
 
-/// Returns the setting that a schedule is to be taken from.
+/// Returns the setting that a schedule refers to.
 fn setting_of(schedule: &str) -> Option<&str> {
     schedule.strip_prefix('%').and_then(|rest| rest.strip_suffix('%'))
 }
 
-/// Returns the folder of the functions of `root`: itself where they lie at the root, as they are deployed.
+/// Returns the folder of the functions: `function-definitions` in `root`, else `root` itself, as in a deployment.
 pub fn functions_folder(root: &Path) -> PathBuf {
     let definitions = root.join(DEFINITIONS);
     if definitions.is_dir() { definitions } else { root.to_owned() }
 }
 
-/// Returns what is wrong with the settings about the host's time zone.
+/// Returns a problem with the settings of the host's time zone.
 pub fn time_zone_problem(vars: &dyn Vars) -> Option<Problem> {
     time_zone::problem(vars)
 }
@@ -305,7 +305,7 @@ pub fn time_zone_problem(vars: &dyn Vars) -> Option<Problem> {
 ///
 /// # Errors
 ///
-/// [`ProjectError::Content`] if the route of its function leaves the page without an address.
+/// [`ProjectError::Content`] if the route of its function gives the page no address.
 pub fn page_path(vars: &dyn Vars, root: &Path) -> Result<String, ProjectError> {
     let functions = Project::read(root, &functions_folder(root), vars).functions;
     let page = functions.iter().find_map(|it| Some((it.route.as_deref()?, &it.definition)));
@@ -323,22 +323,22 @@ pub fn page_path(vars: &dyn Vars, root: &Path) -> Result<String, ProjectError> {
     Ok(if prefix.is_empty() { path } else { format!("{prefix}/{path}") })
 }
 
-/// Whether the host exports by OpenTelemetry, log lines of this program included: `telemetryMode` in `host.json` of
-/// `root`, or the setting that overrides it.
+/// Whether the host exports telemetry by OpenTelemetry, including log lines of this program: `telemetryMode` in
+/// `host.json` of `root`, or the setting that overrides it.
 pub fn is_open_telemetry(vars: &dyn Vars, root: &Path) -> bool {
     host_file::is_open_telemetry(root, vars)
 }
 
-/// Returns the port at which `func start` serves, by `Host.LocalHttpPort` of its `local.settings.json`.
+/// Returns the port of `func start`, from `Host.LocalHttpPort` in its `local.settings.json`.
 pub fn local_port(settings: Option<&Path>) -> u16 {
-    /// What `func` takes where nothing is set.
+    /// Default port of `func`.
     const DEFAULT: u16 = 7071;
     let json = settings.and_then(|path| read_json(path).ok());
     let port = json.as_ref().and_then(|json| json.pointer("/Host/LocalHttpPort")?.as_u64());
     port.and_then(|port| port.try_into().ok()).unwrap_or(DEFAULT)
 }
 
-/// Looks for settings that the host goes by, or passes over.
+/// Returns problems with settings that the host obeys or ignores.
 fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
     let mut problems: Vec<Problem> = time_zone::problem(vars).into_iter().collect();
     for name in vars.names() {
@@ -357,7 +357,7 @@ fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
                 let place = Place::Function(function.name.clone());
                 let found = "turns this function off";
                 let fix = format!("remove the setting `{name}`");
-                // Rows wait for a timer; nobody needs a page that was turned off.
+                // Only a disabled timer is an error, since its rows are not delivered.
                 let is_error = function.schedule.is_some();
                 let error = Problem::error(place, &name, found, fix);
                 problems.push(Problem { is_error, turns_off: true, ..error });
@@ -369,7 +369,7 @@ fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
             }
         }
         if let Some(meant) = with_two_underscores(&name) {
-            let found = "has no effect: parts of a name are divided by two underscores";
+            let found = "has no effect: the parts of a name are separated by two underscores";
             problems.push(Problem::warning(
                 Place::Settings,
                 &name,
@@ -381,7 +381,7 @@ fn settings(functions: &[Function], vars: &dyn Vars) -> Vec<Problem> {
     problems
 }
 
-/// Returns the name that was likely meant by one with a single underscore between its first two parts.
+/// Returns the likely intended name if there is a single underscore between the first two parts.
 fn with_two_underscores(name: &str) -> Option<String> {
     if let Some(ours) = meant_by_single_underscores(name) {
         return Some(ours);
@@ -402,25 +402,25 @@ fn with_two_underscores(name: &str) -> Option<String> {
     None
 }
 
-/// Reads a file as the host does: comments and a byte order mark are fine.
+/// Reads a file like the host: comments and a byte order mark are allowed.
 fn read_json(path: &Path) -> Result<Json, Wrong> {
     let text = fs::read_to_string(path).map_err(|error| {
         (format!("cannot be read: {error}"), "let this user read it, as UTF-8".to_owned())
     })?;
-    // `JsonTextReader` of Json.NET is content with all that this parser takes, but for a comma that is missing.
+    // `JsonTextReader` of Json.NET accepts everything that this parser accepts, except missing commas.
     let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     jsonc_parser::parse_to_serde_value(text, &options)
         .map_err(|error| (format!("not JSON: {error}"), "correct the JSON there".to_owned()))
 }
 
-/// Returns how an error of a file becomes one of ours.
+/// Returns a function that converts an I/O error of a file.
 pub fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ProjectError {
     let path = path.to_owned();
     move |source| ProjectError::File { verb, path, source }
 }
 
-/// Says what is wrong with a `retry` of a function or of the whole app; `ValidateRetryOptions` of the host.
+/// Checks the `retry` of a function or of the whole app, like `ValidateRetryOptions` of the host.
 fn wrong_retry(retry: &Json) -> Option<Wrong> {
     let text = |field: &str| retry.get(field).and_then(Json::as_str);
     let span = |field: &str| text(field).and_then(timeout::time_span);
@@ -429,7 +429,7 @@ fn wrong_retry(retry: &Json) -> Option<Wrong> {
     if count.is_none_or(|count| count < -1) {
         return wrong(
             "`retry.maxRetryCount` is missing, or is not a number from -1",
-            "set `retry.maxRetryCount` to a number from 0, or to -1 for no end",
+            "set `retry.maxRetryCount` to a number from 0, or to -1 for no limit",
         );
     }
     let strategy = text("strategy").unwrap_or_default();
@@ -442,8 +442,8 @@ fn wrong_retry(retry: &Json) -> Option<Wrong> {
         "exponentialbackoff" => match (span("minimumInterval"), span("maximumInterval")) {
             (Some(one), Some(other)) if one <= other => None,
             _ => wrong(
-                "`retry.minimumInterval` and `retry.maximumInterval` are not two times, the longer one last",
-                "set both to times such as `00:00:05` and `00:05:00`, the longer one last",
+                "`retry.minimumInterval` and `retry.maximumInterval` are not two times in ascending order",
+                "set both to times in ascending order, such as `00:00:05` and `00:05:00`",
             ),
         },
         _ => wrong(
@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schedule_comes_from_the_file_or_from_the_setting_that_it_names() {
+    fn a_schedule_comes_from_the_file_or_from_a_setting() {
         let of = |schedule: &str, vars: &[(&str, &str)]| {
             let function = Function {
                 name: "orders".to_owned(),
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn one_underscore_where_two_are_meant_is_seen() {
+    fn single_underscores_are_detected() {
         for (name, meant) in [
             (
                 "HIGHWATER_POLLERS__ORDERS__SOURCE__TABLE",
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_is_what_the_host_takes() {
+    fn a_retry_is_checked_by_the_rules_of_the_host() {
         for (retry, expected) in [
             (r#"{"strategy":"fixedDelay","maxRetryCount":-1,"delayInterval":"00:00:05"}"#, None),
             (
@@ -523,7 +523,7 @@ mod tests {
             (r#"{"strategy":"often","maxRetryCount":3}"#, Some("`often`")),
             (
                 r#"{"strategy":"exponentialBackoff","maxRetryCount":5,"minimumInterval":"00:01:00","maximumInterval":"00:00:05"}"#,
-                Some("the longer one last"),
+                Some("in ascending order"),
             ),
         ] {
             let wrong = wrong_retry(&serde_json::from_str(retry).unwrap());

@@ -1,4 +1,4 @@
-//! Stores of state documents: [`highwater_engine::document`] has the documents, [`highwater_engine::store`] the port.
+//! Stores of state documents, which implement the port [`highwater_engine::store`] for [`highwater_engine::document`].
 
 mod file;
 pub(crate) mod local;

@@ -163,7 +163,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         r#"{"strategy":"fixedDelay"}"#,
         "error",
         "`retry.maxRetryCount`",
-        "set `retry.maxRetryCount` to a number from 0, or to -1 for no end",
+        "set `retry.maxRetryCount` to a number from 0, or to -1 for no limit",
     ),
     (
         "host",
@@ -195,7 +195,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         r#""ops/{view?}""#,
         "warning",
         "the status page is at `ops/page` below the app's prefix",
-        "set `route` to `status/{view?}`, or open the page at its new place",
+        "set `route` to `status/{view?}`, or open the page at its new address",
     ),
     (
         "highwater_status",
@@ -210,7 +210,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         "/bindings/0/route",
         r#""admin/{view?}""#,
         "error",
-        "the host keeps `admin` for itself",
+        "`admin` is reserved by the host",
         "set `route` to `status/{view?}`",
     ),
     (
@@ -267,7 +267,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         r#"{"strategy":"exponentialBackoff","maxRetryCount":3}"#,
         "error",
         "`retry.minimumInterval` and `retry.maximumInterval`",
-        "set both to times such as `00:00:05` and `00:05:00`, the longer one last",
+        "set both to times in ascending order, such as `00:00:05` and `00:05:00`",
     ),
     (
         "orders",
@@ -290,7 +290,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         "ORDERS_SCHEDULE",
         "",
         "error",
-        "`ORDERS_SCHEDULE`, which holds its schedule, is not set",
+        "`ORDERS_SCHEDULE` with its schedule is not set",
         "set `ORDERS_SCHEDULE` to six fields, seconds first, such as `*/15 * * * * *`",
     ),
     (

@@ -376,7 +376,7 @@ async fn a_time_zone_that_the_host_would_not_follow_is_warned_of() {
     for (tz, website, expected) in [
         (Some("Far"), Some("Far"), None),
         (Some(""), None, None),
-        (Some("CET-1CEST"), None, Some("`TZ`: `CET-1CEST` is no time zone of this machine")),
+        (Some("CET-1CEST"), None, Some("`TZ`: `CET-1CEST` is not a time zone on this machine")),
         (None, Some("Far"), Some("`WEBSITE_TIME_ZONE`: has no effect on the host itself")),
     ] {
         for (name, value) in [("TZ", tz), ("WEBSITE_TIME_ZONE", website)] {

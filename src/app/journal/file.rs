@@ -1,9 +1,9 @@
 //! Journals in local files: for one machine, such as a laptop or a container with a volume.
 //!
-//! A part is one file, flushed to disk by each append. A lock file keeps two processes from appending at
-//! once; the operating system frees it when its holder dies. What a crash or a full disk cut in the
-//! middle of a line was never answered: it is not read, and the next append takes its place. New files and folders
-//! are for the user of the process alone (0600 and 0700); those that exist keep their rights.
+//! A part is one file, flushed to disk by each append. A lock file serializes appends; the operating system releases the
+//! lock when its holder exits. An incomplete line after a crash or a full disk was never confirmed: it is not read, and the
+//! next append overwrites it. New files and folders are accessible only to the user of the process (0600 and 0700);
+//! existing ones keep their mode.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -19,16 +19,16 @@ use crate::state::local::{
     FILE_MODE, lock, make_folder, names_in, on_blocking_thread, path_in, refused,
 };
 
-/// Keeps journals in files of one folder, safely between the processes of one machine.
+/// Stores journals in files of one folder; safe for several processes on one machine.
 #[derive(Clone, Debug)]
 pub struct FileJournal {
     folder: PathBuf,
 }
 
 impl FileJournal {
-    /// Keeps journals of the application `app` below `root`, in `root/journal/app`.
+    /// Stores the journals of the application `app` in `root/journal/app`.
     ///
-    /// The folder is made by the first append.
+    /// The first append creates the folder.
     pub fn new(root: &Path, app: &str) -> Self {
         Self { folder: root.join("journal").join(app) }
     }
@@ -54,27 +54,29 @@ impl FileJournal {
         let mut options = OpenOptions::new();
         let options = options.read(true).append(true).create(true).mode(FILE_MODE);
         let mut file = options.open(&path).map_err(failed)?;
-        let whole = whole_length(&mut file).map_err(failed)?;
-        if whole != position {
+        let complete = complete_length(&mut file).map_err(failed)?;
+        if complete != position {
             return Err(StoreError::Conflict { key: part.to_string() });
         }
-        let appended =
-            file.set_len(whole).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_all());
+        let appended = file
+            .set_len(complete)
+            .and_then(|()| file.write_all(bytes))
+            .and_then(|()| file.sync_all());
         if let Err(error) = appended {
-            // As if it had not been tried; where that fails too, it is not known how much there is.
-            return Err(match file.set_len(whole) {
+            // Undo the append. If that fails too, it is unknown how much was written.
+            return Err(match file.set_len(complete) {
                 Ok(()) => failed(error),
                 Err(_) => StoreError::Unknown { key: part.to_string(), reason: error.to_string() },
             });
         }
-        Ok(Appended::UpTo(whole + length(bytes)))
+        Ok(Appended::UpTo(complete + length(bytes)))
     }
 
     fn length_blocking(&self, part: &Part) -> Result<u64, StoreError> {
-        match File::open(self.path(part)?).and_then(|mut file| whole_length(&mut file)) {
+        match File::open(self.path(part)?).and_then(|mut file| complete_length(&mut file)) {
             Ok(length) => Ok(length),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(refused(part, "look at", &error)),
+            Err(error) => Err(refused(part, "inspect", &error)),
         }
     }
 
@@ -82,10 +84,10 @@ impl FileJournal {
         let path = self.path(part)?;
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(path)?;
-            let whole = whole_length(&mut file)?;
+            let complete = complete_length(&mut file)?;
             let mut bytes = Vec::new();
             file.seek(SeekFrom::Start(position))?;
-            file.take(whole.saturating_sub(position)).read_to_end(&mut bytes)?;
+            file.take(complete.saturating_sub(position)).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read() {
@@ -122,8 +124,8 @@ impl FileJournal {
     }
 }
 
-/// Returns how many bytes of `file` are whole lines.
-fn whole_length(file: &mut File) -> io::Result<u64> {
+/// Returns the length of the complete lines in `file`.
+fn complete_length(file: &mut File) -> io::Result<u64> {
     let mut end = file.metadata()?.len();
     let mut chunk = [0; 4096];
     while end > 0 {
@@ -194,26 +196,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_line_that_a_crash_left_is_not_there() {
+    async fn an_incomplete_line_after_a_crash_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let store = FileJournal::new(folder.path(), "app");
         let part = Part::of_day("orders", date!(2026 - 04 - 07));
         for cut in [1, 4095, 4096, 4097, 9000] {
-            store.append(&part, 0, b"whole\n".to_vec()).await.unwrap();
+            store.append(&part, 0, b"first\n".to_vec()).await.unwrap();
             let path = store.path(&part).unwrap();
-            let torn = [b"whole\n".to_vec(), vec![b'x'; cut]].concat();
+            let torn = [b"first\n".to_vec(), vec![b'x'; cut]].concat();
             fs::write(&path, torn).unwrap();
             assert_eq!(store.length(&part).await.unwrap(), 6);
-            assert_eq!(store.read(&part, 0).await.unwrap(), b"whole\n");
+            assert_eq!(store.read(&part, 0).await.unwrap(), b"first\n");
             assert_eq!(store.read(&part, 7).await.unwrap(), b"");
             let length = store.append(&part, 6, b"next\n".to_vec()).await.unwrap();
             assert_eq!(length, Appended::UpTo(11));
-            assert_eq!(fs::read(&path).unwrap(), b"whole\nnext\n");
+            assert_eq!(fs::read(&path).unwrap(), b"first\nnext\n");
             store.remove(&part, None).await.unwrap();
         }
     }
 
-    /// What the child process of the test below does; alone it has nothing to do.
+    /// Runs in the child process of the next test; does nothing by itself.
     #[tokio::test]
     async fn an_append_of_a_child_process() {
         let vars = crate::config::ProcessVars;
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_folder_is_said_by_name() {
+    async fn an_append_error_names_the_part() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("journal"), "").unwrap();
         let store = FileJournal::new(folder.path(), "app");

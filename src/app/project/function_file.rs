@@ -1,4 +1,4 @@
-//! `function.json`, one in each function's folder.
+//! `function.json` in each function's folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::schedule::{SIX_FIELDS, Schedule};
 /// Route of the status page in the repository.
 pub(super) const PAGE_ROUTE: &str = "status/{view?}";
 
-/// Reads the functions that lie directly in `folder`, by name.
+/// Reads the functions directly in `folder`, by name.
 pub(super) fn read(folder: &Path, host: &Host) -> (Vec<Function>, Vec<Problem>) {
     let (mut functions, mut problems) = (Vec::new(), Vec::new());
     let mut wrong = |found: String, fix: &str| {
@@ -80,7 +80,7 @@ fn definitions(folder: &Path) -> std::io::Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// Says why the host does not call a function whose own file is right.
+/// Returns why the host does not call a function although its own file is valid.
 fn refused_by(function: &Function, host: &Host) -> Option<Wrong> {
     let name = &function.name;
     if host.allowed.as_ref().is_some_and(|allowed| !allowed.contains(name)) {
@@ -97,8 +97,7 @@ fn refused_by(function: &Function, host: &Host) -> Option<Wrong> {
         return Some((format!("{by} not name `{name}`, so the host does not load it"), fix));
     }
     let fix = host.stops_forwarding.filter(|_| function.schedule.is_none())?;
-    let found =
-        "the host forwards requests as they come, so the status page does not get its calls";
+    let found = "the host forwards HTTP requests unchanged, so the status page does not receive its invocations";
     Some((found.to_owned(), fix.to_owned()))
 }
 
@@ -136,13 +135,13 @@ fn function(name: &str, path: &Path, json: &Json) -> Result<Function, Wrong> {
     let is_request = |binding: &Json| is(binding, "type", "httpTrigger");
     let is_response = |binding: &Json| is(binding, "type", "http");
     match bindings {
-        // The host takes them in any order.
+        // The host accepts them in any order.
         [request, response] | [response, request] if is_request(request) => {
             check_http(request, response)?;
             Ok(made(None, Some(route(name, request)?)))
         }
         [only] if is_request(only) => fail(
-            "the `httpTrigger` has no `http` output, so its answers reach nobody",
+            "the `httpTrigger` has no `http` output, so its responses are lost",
             "add `{ \"name\": \"res\", \"type\": \"http\", \"direction\": \"out\" }` to `bindings`",
         ),
         [only] if is_response(only) => fail(
@@ -166,7 +165,7 @@ fn fail<T>(found: &str, fix: &str) -> Result<T, Wrong> {
     Err((found.to_owned(), fix.to_owned()))
 }
 
-/// Whether a field is `wanted` in any case, as the host compares.
+/// Whether a field equals `wanted`, ignoring case like the host.
 fn is(binding: &Json, field: &str, wanted: &str) -> bool {
     binding.get(field).and_then(Json::as_str).is_some_and(|text| text.eq_ignore_ascii_case(wanted))
 }
@@ -210,7 +209,7 @@ fn check_timer(binding: &Json) -> Result<String, Wrong> {
     Ok(schedule.to_owned())
 }
 
-/// Checks the direction of a trigger; without one the host takes `in`.
+/// Checks the direction of a trigger; the host's default is `in`.
 fn check_input(binding: &Json) -> Result<(), Wrong> {
     match binding.get("direction") {
         Some(direction) if !is(binding, "direction", "in") => {
@@ -222,8 +221,7 @@ fn check_input(binding: &Json) -> Result<(), Wrong> {
     }
 }
 
-/// Returns the `function.json` of a timer; `schedule` is a cron expression, or the name of a setting between
-/// two `%`.
+/// Returns the `function.json` of a timer. `schedule` is a cron expression, or the name of a setting between two `%`.
 pub fn timer_definition(schedule: &str) -> String {
     let binding = serde_json::json!({
         "name": "timer",
@@ -236,7 +234,7 @@ pub fn timer_definition(schedule: &str) -> String {
     format!("{:#}\n", serde_json::json!({ "bindings": [binding] }))
 }
 
-/// Checks the bindings of a function that shows something: nobody sees it without a key.
+/// Checks the bindings of an HTTP function: it must require a key and be read-only.
 fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
     check_input(request)?;
     if !is(response, "type", "http") {
@@ -251,13 +249,13 @@ fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
             "set `direction` of that binding to `out`, and `name` to `res`",
         );
     }
-    // Without one the host takes `function`.
+    // The host's default is `function`.
     let level = request.get("authLevel").map_or(Some("function"), Json::as_str);
     if !level.is_some_and(|level| {
         ["function", "admin"].iter().any(|known| level.eq_ignore_ascii_case(known))
     }) {
         return fail(
-            "`authLevel` must be `function` or `admin`: what it shows is not for everybody",
+            "`authLevel` must be `function` or `admin`: the page must not be public",
             "set `authLevel` to `function`",
         );
     }
@@ -268,26 +266,26 @@ fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
     let reads = methods.iter().all(|method| is_method(method, "get") || is_method(method, "head"));
     if !reads || !methods.iter().any(|method| is_method(method, "get")) {
         return fail(
-            "`methods` has more than `get` and `head`, or no `get`: the function only shows",
+            "`methods` contains more than `get` and `head`, or no `get`: the function is read-only",
             "set `methods` to `[\"get\", \"head\"]`",
         );
     }
     Ok(())
 }
 
-/// Returns the route of an HTTP function, which is its name where none is set.
+/// Returns the route of an HTTP function; its name by default.
 fn route(name: &str, request: &Json) -> Result<String, Wrong> {
     let route = request.get("route").and_then(Json::as_str).unwrap_or_default();
     let route = if route.trim().is_empty() { name } else { route };
     // `ValidateHttpFunction` of the host's `ScriptHost.cs`.
     if route.trim_matches('/').to_ascii_lowercase().starts_with("admin") {
-        let found = format!("`route` is `{route}`, and the host keeps `admin` for itself");
+        let found = format!("`route` is `{route}`, but `admin` is reserved by the host");
         return Err((found, format!("set `route` to `{PAGE_ROUTE}`")));
     }
     Ok(route.to_owned())
 }
 
-/// Warns of a status page whose address has changed, or that has none any more.
+/// Warns if the address of the status page has changed or is gone.
 fn moved(function: &Function) -> Option<Wrong> {
     let route = function.route.as_ref().filter(|route| *route != PAGE_ROUTE)?;
     let fix = format!("set `route` to `{PAGE_ROUTE}`");
@@ -296,7 +294,7 @@ fn moved(function: &Function) -> Option<Wrong> {
             format!(
                 "`route` is `{route}`, so the status page is at `{path}` below the app's prefix"
             ),
-            format!("{fix}, or open the page at its new place"),
+            format!("{fix}, or open the page at its new address"),
         ),
         None => (
             format!(
@@ -307,7 +305,7 @@ fn moved(function: &Function) -> Option<Wrong> {
     })
 }
 
-/// Returns the path of the status page by the route of its function; `None` if the route cannot name the page.
+/// Returns the path of the status page for the route of its function; `None` if the route cannot address the page.
 pub(super) fn page_path(route: &str) -> Option<String> {
     let route = route.trim_matches('/');
     let (before, view) = route.rsplit_once('/').unwrap_or(("", route));
@@ -317,7 +315,7 @@ pub(super) fn page_path(route: &str) -> Option<String> {
     Some(if before.is_empty() { "page".to_owned() } else { format!("{before}/page") })
 }
 
-/// Name that the host keeps for itself.
+/// Name reserved by the host.
 const RESERVED: &str = "host";
 
 /// `Utility.cs` of the Functions host: `^[a-z][a-z0-9_\-]{0,127}$` in any case, and not `host`.
@@ -339,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_where_the_last_part_of_its_route_is_the_view() {
+    fn the_last_part_of_the_route_must_be_the_view() {
         for (route, expected) in [
             ("status/{view?}", Some("status/page")),
             ("/ops/Orders/{VIEW?}", Some("ops/Orders/page")),
@@ -354,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_something_wants_a_key_and_only_reads() {
+    fn an_http_function_requires_a_key_and_is_read_only() {
         let request = serde_json::json!({ "name": "request", "type": "httpTrigger", "direction": "in",
             "authLevel": "function", "methods": ["get"], "route": "status/{view?}" });
         let response = serde_json::json!({ "name": "res", "type": "http", "direction": "out" });
@@ -362,7 +360,7 @@ mod tests {
         for (is_request, field, value, expected) in [
             (true, "authLevel", "anonymous", "`function` or `admin`"),
             (true, "direction", "out", "expected `in`"),
-            (true, "methods", "get", "only shows"),
+            (true, "methods", "get", "is read-only"),
             (false, "type", "queue", "then an `http` output"),
             (false, "name", "$return", "the name `res`"),
         ] {

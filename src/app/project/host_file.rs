@@ -11,28 +11,28 @@ use super::{HANDLER, HOST_FILE, Host, Place, Problem, Wrong, read_json, wrong_re
 use crate::config::Vars;
 use crate::suggestion::quoted;
 
-/// What settings that override this file begin with; `__` and what lies between name a value in it.
+/// Prefix of settings that override this file; the parts between `__` are the path of a value.
 pub(super) const OVERRIDES: &str = "AzureFunctionsJobHost";
 
 /// `SingletonOptions.cs` of the host's SDK: `MinimumLeasePeriod`, `MaximumLeasePeriod`.
 const LOCK_PERIOD: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
-/// Levels at which lines that tell of no trouble are left out.
+/// Levels that hide informational lines.
 const HIDES_INFORMATION: [&str; 4] = ["Warning", "Error", "Critical", "None"];
 
-/// Where `host.json` says what the paths of HTTP functions begin with.
+/// The prefix of HTTP routes in `host.json`.
 const ROUTE_PREFIX: &str = "/extensions/http/routePrefix";
 const DEFAULT_PREFIX: &str = "api";
 
 const HOST_ENDS: &str = "the host does not start";
 
-/// Reads the file in `root`; `is_laid_out` says that the host could start from there, so that the program must be there.
+/// Reads the file in `root`. With `is_laid_out`, the host can start from there, so the program must be there too.
 pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Vec<Problem>) {
     let path = root.join(HOST_FILE);
     let error = |found: String, fix: &str| Problem::error(Place::Host, &path, found, fix);
     let mut json = match read_json(&path) {
         Ok(json @ Json::Object(_)) => json,
-        Ok(_) => return (Host::default(), vec![error("is no object".to_owned(), REPLACE)]),
+        Ok(_) => return (Host::default(), vec![error("is not an object".to_owned(), REPLACE)]),
         Err((found, fix)) => {
             let fix = if path.is_file() { &fix } else { MISSING };
             return (Host::default(), vec![error(found, fix)]);
@@ -41,7 +41,7 @@ pub(super) fn read(root: &Path, is_laid_out: bool, vars: &dyn Vars) -> (Host, Ve
     override_by(&mut json, vars);
     let mut problems = Vec::new();
     if json.get("version") != Some(&Json::from("2.0")) {
-        let found = format!("`version` must be \"2.0\"; without, {HOST_ENDS}");
+        let found = format!("`version` must be \"2.0\", otherwise {HOST_ENDS}");
         problems.push(error(found, "write `\"version\": \"2.0\"`"));
     }
     if let Err(wrong) = timeout::of_file(&json) {
@@ -95,9 +95,9 @@ fn lock_periods(json: &Json) -> impl Iterator<Item = Wrong> {
     })
 }
 
-/// Says why the host would not start or reach this program, and what stops it from forwarding requests if it does.
+/// Returns why the host would not start or reach this program, and how to stop it from forwarding requests if it does.
 fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, Option<&'static str>) {
-    // `HttpWorkerOptionsSetup.cs`: the old section counts where the new one is missing, and always forwards.
+    // `HttpWorkerOptionsSetup.cs`: the old section applies if the new one is missing, and always forwards.
     let is_old = json.get("customHandler").is_none() && json.get("httpWorker").is_some();
     let section = if is_old { "httpWorker" } else { "customHandler" };
     let value = |name: &str| json.pointer(&format!("/{section}/{name}"));
@@ -131,7 +131,7 @@ fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, Option<&
     let arguments: Vec<&str> = arguments.flatten().filter_map(Json::as_str).collect();
     if !matches!(arguments[..], [] | ["serve"]) {
         let found = format!(
-            "the host starts the program with `{}`, which does not answer it",
+            "the host starts the program with `{}`, which does not serve the host",
             arguments.join(" ")
         );
         let fix = "leave `arguments` and `workerArguments` empty";
@@ -150,12 +150,12 @@ fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, Option<&
     (wrong, stops_forwarding)
 }
 
-/// Says why the host could not start the program.
+/// Returns why the host could not start the program.
 fn unfit(program: &Path) -> Option<Wrong> {
     let path = quoted(&program.to_string_lossy());
     let Ok(file) = fs::metadata(program) else {
         let found = format!("`{}` is missing, so the host calls no function", program.display());
-        // Only the program: whatever else is in the folder may have been edited.
+        // Replace only the program: other files in the folder may have been edited.
         let fix = match std::env::current_exe() {
             Ok(ours) => format!("run `install -m 755 {} {path}`", quoted(&ours.to_string_lossy())),
             Err(_) => format!("copy this program to {path}"),
@@ -174,27 +174,27 @@ fn unfit(program: &Path) -> Option<Wrong> {
     None
 }
 
-/// Returns what works otherwise than it reads.
+/// Returns fields that do not work as expected.
 fn without_effect(json: &Json) -> Vec<Wrong> {
     let mut found = Vec::new();
-    let mut add = |told: &str, fix: &str| found.push((told.to_owned(), fix.to_owned()));
+    let mut add = |text: &str, fix: &str| found.push((text.to_owned(), fix.to_owned()));
     match (json.get("httpWorker"), json.get("customHandler")) {
         (Some(_), Some(_)) => {
-            add("`httpWorker` has no effect beside `customHandler`", "remove `httpWorker`");
+            add("`httpWorker` has no effect, since `customHandler` is set", "remove `httpWorker`");
         }
         (Some(_), None) => add("`httpWorker` is the old name of `customHandler`", "rename it"),
         (None, _) => {}
     }
     if json.get("extensionBundle").is_some() {
-        let told = "`extensionBundle` is not needed, and slows the start: the host fetches it, and does not start \
-                    where it cannot";
-        add(told, "remove it");
+        let text = "`extensionBundle` is not needed and slows the start: the host downloads it, and does not start \
+                    if that fails";
+        add(text, "remove it");
     }
     if let Some(prefix) = json.pointer(ROUTE_PREFIX).filter(|prefix| **prefix != DEFAULT_PREFIX) {
-        let told = format!(
+        let text = format!(
             "`extensions.http.routePrefix` is `{prefix}`, so the status page is not below `/api`"
         );
-        add(&told, "remove it, or open the page at its new place");
+        add(&text, "remove it, or open the page at its new address");
     }
     let levels = json.pointer("/logging/logLevel").and_then(Json::as_object);
     let hides = |category: &str| {
@@ -202,48 +202,48 @@ fn without_effect(json: &Json) -> Vec<Wrong> {
         level
             .filter(|level| HIDES_INFORMATION.iter().any(|other| other.eq_ignore_ascii_case(level)))
     };
-    // The category of what the process writes; ticks that did well are in its answers.
+    // The category of the output of the process; successful ticks are in the replies.
     if let Some(level) = hides("Host.Function.Console") {
-        let told = format!(
+        let text = format!(
             "`Host.Function.Console` is `{level}`: the lines of the process (start, stop, retries, late ticks) are \
              not shown"
         );
-        add(&told, "write `Information`");
+        add(&text, "write `Information`");
     }
     let is_of_answers =
         |category: &String| category.starts_with("Function.") && category.ends_with(".User");
     let has_answers = levels.is_some_and(|levels| levels.keys().any(is_of_answers));
     if let Some(level) = hides("Function").filter(|_| !has_answers) {
-        let told = format!(
-            "`Function` is `{level}`: the answers of ticks are not kept, and alerts read them"
+        let text = format!(
+            "`Function` is `{level}`: the results of ticks are not stored, but alerts need them"
         );
-        add(&told, "add `\"Function.*.User\": \"Information\"` beside it");
+        add(&text, "add `\"Function.*.User\": \"Information\"`");
     }
     found
 }
 
-/// Returns what the paths of HTTP functions begin with, where `host.json` is in `root`; the host's default without one.
+/// Returns the prefix of HTTP routes for `host.json` in `root`, or the host's default.
 pub(super) fn route_prefix(root: &Path, vars: &dyn Vars) -> String {
     let json = effective(root, vars);
     let prefix = json.pointer(ROUTE_PREFIX).and_then(Json::as_str);
     prefix.unwrap_or(DEFAULT_PREFIX).trim_matches('/').to_owned()
 }
 
-/// Whether the host exports log lines by OpenTelemetry, where `host.json` is in `root`.
+/// Whether the host exports log lines by OpenTelemetry, for `host.json` in `root`.
 pub(super) fn is_open_telemetry(root: &Path, vars: &dyn Vars) -> bool {
     let json = effective(root, vars);
     let mode = json.get("telemetryMode").and_then(Json::as_str).unwrap_or_default();
     mode.eq_ignore_ascii_case("OpenTelemetry")
 }
 
-/// Returns what the file in `root` and the settings over it say; the settings alone where it cannot be read.
+/// Returns the file in `root` with overrides from the settings; only the overrides if it cannot be read.
 fn effective(root: &Path, vars: &dyn Vars) -> Json {
     let mut json = read_json(&root.join(HOST_FILE)).unwrap_or(Json::Null);
     override_by(&mut json, vars);
     json
 }
 
-/// Puts the settings `AzureFunctionsJobHost__…` over what the file says, as the host does.
+/// Applies the settings `AzureFunctionsJobHost__…` to the file, like the host.
 pub(super) fn override_by(json: &mut Json, vars: &dyn Vars) {
     let mut names = vars.names();
     names.sort();
@@ -258,7 +258,7 @@ pub(super) fn override_by(json: &mut Json, vars: &dyn Vars) {
     }
 }
 
-/// Returns the name of the setting that overrides a field at the top of the file, if one is set.
+/// Returns the name of the setting that overrides a top-level field, if one is set.
 pub(super) fn overriding(vars: &dyn Vars, field: &str) -> Option<String> {
     let names_field = |name: &String| match &overridden(name)[..] {
         [only] => only.eq_ignore_ascii_case(field),
@@ -267,7 +267,7 @@ pub(super) fn overriding(vars: &dyn Vars, field: &str) -> Option<String> {
     vars.names().into_iter().filter(names_field).max()
 }
 
-/// Returns the path in the file of what the setting `name` overrides; empty if it overrides nothing.
+/// Returns the path in the file that the setting `name` overrides; empty if it overrides nothing.
 fn overridden(name: &str) -> Vec<String> {
     let path = name.replace(':', "__");
     let mut parts = path.split("__");
@@ -275,7 +275,7 @@ fn overridden(name: &str) -> Vec<String> {
     parts.filter(|_| is_override).map(str::to_owned).collect()
 }
 
-/// Sets the value at `path`, whatever stands in its way.
+/// Sets the value at `path`, and replaces values that are in the way.
 fn put(json: &mut Json, path: &[String], value: String) {
     let Some((first, rest)) = path.split_first() else {
         *json = Json::String(value);
@@ -287,7 +287,7 @@ fn put(json: &mut Json, path: &[String], value: String) {
                 items.push(Json::Null);
             }
             let last = items.len() - 1;
-            items.get_mut(index.min(last)).expect("there is one at least")
+            items.get_mut(index.min(last)).expect("the array is not empty")
         }
         (_, Json::Object(fields)) => {
             let known = fields.keys().find(|key| key.eq_ignore_ascii_case(first)).cloned();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_s_lock_has_its_limits() {
+    fn lock_periods_of_the_host_have_limits() {
         for (singleton, expected) in [
             (
                 serde_json::json!({ "listenerLockPeriod": "00:01:00", "listenerLockRecoveryPollingInterval": "00:00:15" }),

@@ -1,7 +1,7 @@
-//! The time zone of the host, found as .NET finds it on Linux (`TimeZoneInfo.Unix.NonAndroid.cs`).
+//! The time zone of the host, by the rules of .NET on Linux (`TimeZoneInfo.Unix.NonAndroid.cs`).
 //!
-//! `TZ` names a file below `TZDIR`, or one of its own with a leading `/`; without it `/etc/localtime` counts. What is not
-//! there, or is no such file, counts as UTC. Rules in `TZ` itself (`CET-1CEST`) are names of files too.
+//! `TZ` is a file below `TZDIR`, or an absolute path; without it, `/etc/localtime` applies. A missing or invalid file means
+//! UTC. Rules in `TZ` itself (`CET-1CEST`) are treated as file names too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::config::Vars;
 use crate::schedule::Zone;
 
 const TZ: &str = "TZ";
-/// Makes the platform set `TZ` on the plans that know it; the host does not read it.
+/// On plans that support it, the platform sets `TZ` from it; the host does not read it.
 const WEBSITE_TIME_ZONE: &str = "WEBSITE_TIME_ZONE";
 const DATABASE: &str = "/usr/share/zoneinfo";
 const LOCAL: &str = "/etc/localtime";
 
-/// A zone, and whether it is what `TZ` asks for.
+/// The zone of the host.
 pub(super) struct HostZone {
     pub(super) zone: Zone,
     is_unknown: bool,
@@ -27,11 +27,11 @@ pub(super) fn of_host(vars: &dyn Vars) -> HostZone {
     if plan_without_zones(vars).is_some() {
         return HostZone { zone: Zone::utc(), is_unknown: false };
     }
-    let Some(asked) = vars.get(TZ) else {
+    let Some(requested) = vars.get(TZ) else {
         let zone = local().unwrap_or_else(Zone::utc);
         return HostZone { zone, is_unknown: false };
     };
-    let name = asked.strip_prefix(':').unwrap_or(&asked);
+    let name = requested.strip_prefix(':').unwrap_or(&requested);
     let database = vars.get("TZDIR").filter(|folder| !folder.is_empty());
     let database = PathBuf::from(database.as_deref().unwrap_or(DATABASE));
     // An absolute path replaces the folder.
@@ -42,7 +42,7 @@ pub(super) fn of_host(vars: &dyn Vars) -> HostZone {
     }
 }
 
-/// Returns what is wrong with the settings about it.
+/// Returns a problem with the settings of the time zone.
 pub(super) fn problem(vars: &dyn Vars) -> Option<Problem> {
     let HostZone { zone, is_unknown } = of_host(vars);
     let warning = |at: &str, found: String, fix: &str| {
@@ -59,7 +59,7 @@ pub(super) fn problem(vars: &dyn Vars) -> Option<Problem> {
     }
     if is_unknown {
         let name = vars.get(TZ).unwrap_or_default();
-        let found = format!("`{name}` is no time zone of this machine, so schedules are in UTC");
+        let found = format!("`{name}` is not a time zone on this machine, so schedules are in UTC");
         return warning(
             TZ,
             found,
@@ -68,13 +68,14 @@ pub(super) fn problem(vars: &dyn Vars) -> Option<Problem> {
     }
     if is_set(WEBSITE_TIME_ZONE) && !is_set(TZ) {
         let found = format!("has no effect on the host itself: schedules are in {}", zone.name());
-        let fix = "set `TZ`; a Flex Consumption plan has neither, write its schedules in UTC";
+        let fix =
+            "set `TZ`; a Flex Consumption plan supports neither, so write its schedules in UTC";
         return warning(WEBSITE_TIME_ZONE, found, fix);
     }
     None
 }
 
-/// Returns the name of the plan if its hosts know no time zone: on Linux, those of both Consumption plans.
+/// Returns the name of the plan if it does not support time zones: on Linux, both Consumption plans.
 fn plan_without_zones(vars: &dyn Vars) -> Option<&'static str> {
     let sku = vars.get("WEBSITE_SKU")?;
     let plans = [("FlexConsumption", "Flex Consumption"), ("Dynamic", "Consumption")];
@@ -85,7 +86,7 @@ fn read(name: &str, path: &Path) -> Option<Zone> {
     Zone::parse(name, &fs::read(path).ok()?).ok()
 }
 
-/// Returns the machine's own zone, by the name that its link has.
+/// Returns the machine's own zone, named after the target of its link.
 fn local() -> Option<Zone> {
     let path = Path::new(LOCAL);
     let target = fs::read_link(path).unwrap_or_default();

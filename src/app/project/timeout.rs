@@ -1,4 +1,4 @@
-//! How long the host lets one function call run: `functionTimeout`.
+//! The host's limit on one function call: `functionTimeout`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use super::host_file::{override_by, overriding};
 use super::{HOST_FILE, ProjectError, read_json};
 use crate::config::{FunctionTimeout, Vars};
 
-/// Name of the field in `host.json`, read in any case.
+/// Name of the field in `host.json`; its case is ignored.
 pub(super) const FIELD: &str = "functionTimeout";
 
-/// The host's default on a Consumption plan, where nothing says otherwise.
+/// The host's default on a Consumption plan.
 const DEFAULT_CONSUMPTION: Duration = Duration::from_secs(5 * 60);
 /// The host's default on every other plan.
 const DEFAULT: Duration = Duration::from_secs(30 * 60);
 
-/// Returns the host's limit on one function call, where `host.json` is in `folder`.
+/// Returns the host's limit on one function call, for `host.json` in `folder`.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub fn function_timeout(vars: &dyn Vars, folder: &Path) -> Result<FunctionTimeou
     }
 }
 
-/// Returns what `host.json` says; `None` where it leaves the limit to the plan, as a blank value does.
+/// Returns the value in `host.json`; `None` if it is missing or blank, so that the default of the plan applies.
 pub(super) fn of_file(json: &Json) -> Result<Option<FunctionTimeout>, String> {
     let mut fields = json.as_object().into_iter().flatten();
     let text = match fields.find(|(name, _)| name.eq_ignore_ascii_case(FIELD)) {
@@ -58,7 +58,7 @@ fn plan_default(vars: &dyn Vars) -> FunctionTimeout {
     FunctionTimeout { limit, set_by: "the plan's default".to_owned(), text: None }
 }
 
-/// Reads a limit; `None` is no limit. The host does not start with one below a second.
+/// Parses a limit; `None` is no limit. The host does not start with a limit below a second.
 fn limit(text: &str) -> Result<Option<Duration>, String> {
     if matches!(text.trim(), "-1" | "-1.00:00:00") {
         return Ok(None);
@@ -71,7 +71,7 @@ fn limit(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
-/// Reads `hours:minutes:seconds` as .NET does: with days in front, without seconds, or days alone.
+/// Parses a time span like .NET: `hours:minutes:seconds`, optionally with days in front or without seconds, or only days.
 pub(super) fn time_span(text: &str) -> Option<Duration> {
     let (days, clock) = match text.split_once('.') {
         Some((days, clock)) if !days.contains(':') => (days, clock),
@@ -87,7 +87,7 @@ pub(super) fn time_span(text: &str) -> Option<Duration> {
     parts.next().is_none().then(|| Duration::new(seconds, nanos))
 }
 
-/// Reads whole seconds, and up to seven digits behind a point.
+/// Parses seconds with up to seven decimals.
 fn seconds(text: &str) -> Option<(u64, u32)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = u32::try_from(fraction.len()).ok().filter(|digits| (1..=7).contains(digits))?;
@@ -109,7 +109,7 @@ mod tests {
     const SETTING: &str = "AzureFunctionsJobHost__functionTimeout";
 
     #[test]
-    fn times_are_read_as_the_host_reads_them() {
+    fn times_are_parsed_like_in_the_host() {
         for (text, expected) in [
             ("00:05:00", Some(300_000)),
             (" 00:00:10 ", Some(10_000)),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_wins_over_the_file_and_the_file_over_the_plan() {
+    fn the_setting_overrides_the_file_and_the_file_overrides_the_plan() {
         let folder = tempfile::tempdir().unwrap();
         let read = |vars: &[(&str, &str)]| {
             let vars: BTreeMap<String, String> =
@@ -154,7 +154,11 @@ mod tests {
         write("{ \"functionTimeout\": -1 }");
         assert_eq!(read(&[]), Ok((None, "host.json: functionTimeout".to_owned())));
         let blank = (SETTING, " ");
-        assert_eq!(read(&[blank]).unwrap().1, "the plan's default", "a blank hides the file's");
+        assert_eq!(
+            read(&[blank]).unwrap().1,
+            "the plan's default",
+            "a blank setting hides the value of the file"
+        );
         let upper = "AZUREFUNCTIONSJOBHOST__FUNCTIONTIMEOUT";
         assert_eq!(read(&[(upper, "00:01:00")]), Ok((Some(60), upper.to_owned())));
         let error = read(&[(SETTING, "1m")]).unwrap_err();

@@ -1,12 +1,14 @@
 //! State in local files: for one machine, such as a laptop or a container with a volume.
 //!
-//! A file's first line is a small JSON header with the tag and the time of the write; the rest is the
-//! content. The tag is a counter, since a hash of the content would let two writers of equal bytes
-//! both believe that they won. Only the user of the process may read what it writes: folders are made with the
-//! rights 0700 and files with 0600; each write replaces the file, so one of an older version gets them too. A write goes to a temporary file, is flushed to disk, and is renamed
-//! over the old one, so a crash leaves either the old or the new content. A lock file keeps two
-//! processes from swapping at once; the operating system frees it when its holder dies. It stays, empty, also
-//! where its document is removed: to remove one that another process waits for would let two of them in.
+//! The first line of a file is a small JSON header with the tag and the time of the write; the rest is the content. The tag
+//! is a counter, because with a hash two writers of equal bytes would both believe that they won.
+//!
+//! Files are accessible to the user of the process only: folders are created with mode 0700 and files with 0600. Each write
+//! replaces the file, so files from older versions get this mode too.
+//!
+//! A write goes to a temporary file, is flushed to disk, and renamed over the old file, so a crash leaves either the old or
+//! the new content. A lock file serializes writers; the operating system releases the lock when its holder exits. The empty
+//! lock file stays when its document is removed: removing it while another process waits for it would let two in.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -25,12 +27,12 @@ use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored
 use crate::clock::Clock;
 use crate::cursor::hex;
 
-/// Keeps state in files of one folder, safely between the processes of one machine.
+/// Stores state in files of one folder; safe for several processes on one machine.
 #[derive(Clone, Debug)]
 pub struct FileStore {
     folder: PathBuf,
     clock: Arc<dyn Clock>,
-    /// Whether a folder that is missing holds nothing, and is made by the first write.
+    /// Whether a missing folder counts as empty and is created by the first write.
     makes_folder: bool,
 }
 
@@ -43,11 +45,11 @@ struct Header {
 }
 
 impl FileStore {
-    /// Keeps state of the application `app` below `root`, in `root/state/app`.
+    /// Stores the state of the application `app` in `root/state/app`.
     ///
-    /// `root/state` is created by [`StateStore::prepare`], and by a write of [`StateStore::making_place`], alone: where
-    /// it is missing, a volume may not be mounted, and an empty folder in its place would look like a first start. The
-    /// folder of the application is created by its first write.
+    /// Only [`StateStore::prepare`] and a write after [`StateStore::making_place`] create `root/state`: if it is missing,
+    /// a volume may not be mounted, and an empty folder would look like a first start. The folder of the application is
+    /// created by its first write.
     pub fn new(root: &Path, app: &str, clock: Arc<dyn Clock>) -> Self {
         Self { folder: root.join("state").join(app), clock, makes_folder: false }
     }
@@ -61,7 +63,7 @@ impl FileStore {
         path_in(&self.folder, &key.path())
     }
 
-    /// Returns why nothing may be read or written, where the folder of all applications is missing.
+    /// Returns an error text if the folder of all applications is missing.
     fn missing_folder(&self) -> Option<String> {
         let state = self.folder.parent().filter(|state| !self.makes_folder && !state.is_dir())?;
         Some(format!("folder `{}` does not exist: mount its volume", state.display()))
@@ -69,14 +71,14 @@ impl FileStore {
 
     fn check_folder(&self, key: &StateKey) -> Result<(), StoreError> {
         let Some(missing) = self.missing_folder() else { return Ok(()) };
-        // The document of a range is of a poller, too.
+        // The document of a range belongs to a poller, too.
         let poller = key.poller().split('.').next().unwrap_or_default();
-        // The recovery controller has a document of its own here, and is no poller to start.
+        // The recovery controller has its own document here, but is not a poller.
         let reason = if poller.starts_with("highwater__") {
-            format!("{missing}, or for a first start create it by `init` of a poller")
+            format!("{missing}, or for a first start create it with `highwater init` of a poller")
         } else {
             format!(
-                "{missing}; or put a copy of the state there as `highwater state import --help` says; or, for a \
+                "{missing}; or restore a copy of the state, see `highwater state import --help`; or, for a \
                  first start, create it with `highwater init {poller}`"
             )
         };
@@ -111,13 +113,12 @@ impl FileStore {
             return Err(StoreError::Conflict { key: key.path() });
         }
         let before = current.and_then(|stored| stored.etag.0.parse::<u64>().ok()).unwrap_or(0);
-        // Never one that a removed or foreign file may have had.
+        // Never reuse a tag that a removed or foreign file may have had.
         let date = self.clock.now();
         let floor = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
         let header = Header { tag: before.max(floor) + 1, last_modified: date };
         Self::replace(&path, &header, bytes).map_err(failed)?;
-        // Without this the rename itself may be lost by a power cut; that it happened is sure, that
-        // it stays is not.
+        // Flush the folder too, otherwise a power failure could undo the rename. If this fails, the outcome is unknown.
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(|error| {
             StoreError::Unknown { key: key.path(), reason: format!("flush folder: {error}") }
         })?;
@@ -126,7 +127,9 @@ impl FileStore {
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
         if let Some(reason) = self.missing_folder() {
-            let reason = format!("{reason}, or for a first start create it by `init` of a poller");
+            let reason = format!(
+                "{reason}, or for a first start create it with `highwater init` of a poller"
+            );
             return Err(StoreError::Refused { key: "state folder".to_owned(), reason });
         }
         let names = names_in(&self.folder, &self.folder.display().to_string())?;
@@ -166,7 +169,7 @@ impl FileStore {
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(FILE_MODE).open(&temporary)?;
-        // One that a crash left behind may be of an older version, which let others read.
+        // A file left by a crash of an older version may be readable for others.
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         serde_json::to_writer(&mut file, header)?;
         file.write_all(b"\n")?;
@@ -186,7 +189,7 @@ fn read(path: &Path) -> io::Result<Option<Stored>> {
     Ok(Some(split(content, modified.into())))
 }
 
-/// Takes the header off; a file without one was put there by hand, or is damaged.
+/// Splits off the header. A file without one was created manually or is damaged.
 fn split(content: Vec<u8>, modified: OffsetDateTime) -> Stored {
     let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
     let (line, rest) = content.split_at(end);
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_missing_is_an_error_until_it_is_prepared() {
+    async fn a_missing_folder_is_an_error_until_it_is_prepared() {
         let root = tempfile::tempdir().unwrap();
         let store = FileStore::new(root.path(), "app", Arc::new(SystemClock));
         let loaded = store.load(&key()).await.map(drop);
@@ -290,13 +293,13 @@ mod tests {
         store.prepare().await.unwrap();
         assert_eq!(store.load(&key()).await.unwrap().stored, None);
         store.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
-        // For a command that restores a document it is empty, and made by the write alone.
+        // For a command that restores a document, the folder counts as empty and is created by the write.
         let elsewhere = tempfile::tempdir().unwrap();
         let gone = FileStore::new(elsewhere.path(), "app", Arc::new(SystemClock));
         let restoring = gone.making_place().unwrap();
         assert_eq!(restoring.load(&key()).await.unwrap().stored, None);
         assert_eq!(restoring.list().await.unwrap(), []);
-        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "a read makes nothing");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "a read creates nothing");
         restoring.store(&key(), b"1".to_vec(), Precondition::Absent).await.unwrap();
         assert_eq!(gone.load(&key()).await.unwrap().stored.unwrap().bytes, b"1");
         // As if the volume were gone.
@@ -332,7 +335,7 @@ mod tests {
         again.store(&key(), b"2".to_vec(), Precondition::Matches(written.etag)).await.unwrap();
     }
 
-    /// Shows the milliseconds that it is set to.
+    /// A clock that shows a set number of milliseconds.
     #[derive(Debug, Default)]
     struct SetClock(std::sync::atomic::AtomicI64);
 
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tag_does_not_come_back_after_the_file_was_lost() {
+    async fn a_tag_is_not_reused_after_the_file_was_lost() {
         let root = tempfile::tempdir().unwrap();
         let clock = Arc::new(SetClock::default());
         let store = FileStore::new(root.path(), "app", clock.clone());
@@ -364,7 +367,7 @@ mod tests {
         }
     }
 
-    /// What the child processes of the test below do; alone it has nothing to do.
+    /// Runs in the child processes of the next test; does nothing by itself.
     #[tokio::test]
     async fn increments_of_a_child_process() {
         let vars = crate::config::ProcessVars;
@@ -396,7 +399,7 @@ mod tests {
         assert_eq!(stored.bytes, b"100");
     }
 
-    /// What the child process of the test below does; alone it has nothing to do.
+    /// Runs in the child process of the next test; does nothing by itself.
     #[tokio::test]
     async fn a_write_of_a_child_process() {
         let vars = crate::config::ProcessVars;
@@ -410,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn only_the_user_may_read_what_is_written_under_any_umask() {
+    fn files_are_private_under_any_umask() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("made/by/the/store");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let path = FileStore::new(&folder, "app", Arc::new(SystemClock)).path(&key()).unwrap();
-        // The umask is one of the process, so it is another one that writes.
+        // The umask belongs to the process, so write from another process.
         let write = || {
             let test = "state::file::tests::a_write_of_a_child_process";
             let ended = std::process::Command::new("sh")
@@ -440,7 +443,7 @@ mod tests {
             assert_eq!(mode(&file), 0o600, "{}", file.display());
         }
 
-        // What an older version left open is closed by the next write; the folder is the operator's.
+        // The next write fixes the mode of files from an older version; the mode of folders is up to the operator.
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         fs::write(path.with_extension("tmp"), "").unwrap();
         fs::set_permissions(path.with_extension("tmp"), Permissions::from_mode(0o644)).unwrap();
@@ -474,6 +477,6 @@ mod tests {
             assert_eq!(stored.bytes, content.as_bytes());
         }
         let stored = store.load(&key()).await.unwrap().stored.unwrap();
-        store.store(&key(), b"mended".to_vec(), Precondition::Matches(stored.etag)).await.unwrap();
+        store.store(&key(), b"fixed".to_vec(), Precondition::Matches(stored.etag)).await.unwrap();
     }
 }

@@ -1,5 +1,4 @@
-//! Files of this machine, and what their errors mean for a store: the shared half of all that is kept
-//! in some.
+//! Local files and the mapping of their errors, shared by the file stores.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -8,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::StoreError;
 
-/// Longest name; file systems allow 255 bytes, and temporary files and locks need some of them.
+/// Longest name. File systems allow 255 bytes; temporary files and locks need some of them.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Rights of new files: keys of rows, and whole rows in quarantine, are for the user of this process alone.
+/// Mode of new files: they contain keys of rows and quarantined rows, so only the user of this process may read them.
 pub(crate) const FILE_MODE: u32 = 0o600;
-/// Rights of new folders.
+/// Mode of new folders.
 const FOLDER_MODE: u32 = 0o700;
 
-/// Makes a folder, and those above it, for the user of this process alone, whatever the umask; one that exists
-/// keeps its rights, which somebody may have chosen.
+/// Creates a folder and its parents, accessible only to the user of this process regardless of the umask. Existing
+/// folders keep their mode, which may be intended.
 ///
 /// # Errors
 ///
@@ -43,8 +42,8 @@ pub(crate) fn path_in(folder: &Path, name: &str) -> Result<PathBuf, StoreError> 
     Err(StoreError::Refused { key: name.to_owned(), reason })
 }
 
-/// Waits until no other writer has the file `path`, and keeps others from it until the lock is dropped;
-/// the operating system frees it where the process dies.
+/// Locks the file `path` against other writers until the returned lock is dropped. The operating system releases it when
+/// the process exits.
 ///
 /// # Errors
 ///
@@ -57,8 +56,7 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Returns the names of the files in `folder`, in no order; none where it does not exist. Those that
-/// are no text are nobody's here.
+/// Returns the names of the files in `folder`, unordered; none if it does not exist. Names that are not UTF-8 are ignored.
 ///
 /// # Errors
 ///
@@ -77,17 +75,17 @@ pub(crate) fn names_in(folder: &Path, key: &str) -> Result<Vec<String>, StoreErr
     }
 }
 
-/// Judges a failure of the file system: nothing was written, and trying again will not mend it.
+/// Converts a failure of the file system: nothing was written, and a retry will not help.
 pub(crate) fn refused(key: &impl ToString, verb: &str, error: &io::Error) -> StoreError {
     let reason = format!("{verb} file: {error}; check the folder's rights and free space");
     StoreError::Refused { key: key.to_string(), reason }
 }
 
-/// Does `work` where it may block.
+/// Runs `work` on a thread that may block.
 ///
 /// # Errors
 ///
-/// Those of `work`; [`StoreError::Unknown`] where it ended by a panic.
+/// Those of `work`; [`StoreError::Unknown`] if it panicked.
 pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -101,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_name_is_a_file_of_the_folder() {
+    fn only_plain_names_are_accepted() {
         let folder = Path::new("folder");
         assert_eq!(path_in(folder, "a b.json").unwrap(), folder.join("a b.json"));
         let long = "x".repeat(NAME_BYTES_MAX + 1);
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_empty_and_one_that_is_none_is_refused() {
+    fn a_missing_folder_is_empty_and_a_file_is_refused() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(names_in(&root.path().join("none"), "k").unwrap(), Vec::<String>::new());
         fs::write(root.path().join("file"), "").unwrap();
