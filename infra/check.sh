@@ -60,7 +60,7 @@ if [ -n "${AZURE_LOCATION:-}" ]; then
   regions=$(sed -n "/^@allowed(\[\$/,/^\])/s/^  '\([a-z0-9]*\)'\$/\1/p" "$here/main.bicep")
   case " $(echo $regions) " in
     *" $AZURE_LOCATION "*) ;;
-    *) fail "AZURE_LOCATION is $AZURE_LOCATION, where Flex Consumption is not known to run; choose one of: $(echo $regions)" ;;
+    *) fail "AZURE_LOCATION is $AZURE_LOCATION, where Flex Consumption may not be available; choose one of: $(echo $regions)" ;;
   esac
 fi
 

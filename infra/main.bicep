@@ -74,7 +74,7 @@ param pollSchedule string = '*/30 * * * * *'
 @secure()
 param settings object = {}
 
-@description('Timer functions of the package. Each one scales, and is paid for, by itself.')
+@description('Timer functions of the package. Each one scales and is billed separately.')
 param functionNames array = ['poll']
 
 @description('Host name of the source, such as shop.database.windows.net. Not needed with sqlDemo.')
@@ -85,13 +85,13 @@ param sqlDatabase string = ''
 @description('Resource id of the source server. With vnetEnabled it gets a private endpoint.')
 param sqlServerId string = ''
 
-@description('Creates a small Azure SQL database to try things with.')
+@description('Creates a small Azure SQL demo database.')
 param sqlDemo bool = false
 
 @description('Display name of the administrator of the demo server.')
 param sqlAdminName string = 'deployer'
 
-@description('Microsoft Entra id of that administrator: the object id of a user or group, the client id of an application. The deployer if empty.')
+@description('Microsoft Entra id of that administrator: the object id of a user or group, or the client id of an application. The deployer if empty.')
 param sqlAdminSid string = ''
 
 @description('Kind of that administrator. That of the deployer if empty.')
@@ -117,13 +117,13 @@ param stateLock bool = true
 @description('Folder of the state. Two deployments of one app, such as blue and green, use the same. The environment name if empty.')
 param appName string = ''
 
-@description('Object id of who deploys; gets access to the state container. Nobody if empty.')
+@description('Object id of the deployer, who gets access to the state container. No access if empty.')
 param principalId string = ''
 
 @allowed(['User', 'Group', 'ServicePrincipal'])
 param principalType string = 'User'
 
-@description('Puts the app into a network of its own, and storage behind private endpoints.')
+@description('Puts the app into its own network, and storage behind private endpoints.')
 param vnetEnabled bool = false
 
 @description('Lets the app answer requests from the Internet: the status page and deployments.')
@@ -135,7 +135,7 @@ param zoneRedundant bool = false
 @allowed([512, 2048, 4096])
 param instanceMemoryMB int = 512
 
-@description('Most instances of each function. A timer runs on one.')
+@description('Maximum instances of each function. A timer runs on one.')
 @minValue(1)
 @maxValue(1000)
 param maximumInstanceCount int = 1
@@ -148,7 +148,7 @@ param alwaysReadyInstances int = 1
 @allowed(['Recreate', 'RollingUpdate'])
 param siteUpdateStrategy string = 'Recreate'
 
-@description('Who receives alerts. Nobody if empty.')
+@description('Email address for alerts. No emails if empty.')
 param alertEmail string = ''
 
 @description('Minutes without a successful tick after which a poller counts as stale; at least three intervals.')
@@ -303,7 +303,7 @@ module alerts 'app/alerts.bicep' = {
   }
 }
 
-// What infra/sql/grant.sh needs next; azd hands outputs to its hooks as environment variables.
+// Inputs of infra/sql/grant.sh; azd passes outputs to its hooks as environment variables.
 output AZURE_RESOURCE_GROUP string = group.name
 output AZURE_FUNCTION_APP_NAME string = functions.outputs.name
 output IDENTITY_NAME string = base.outputs.identityName

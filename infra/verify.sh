@@ -1,5 +1,5 @@
 #!/bin/sh
-# Shows in a subscription of yours what only a deployment can show: docs/reference/deployment.md. It creates an azd
+# Checks in your subscription what only a deployment can show: docs/reference/deployment.md. It creates an azd
 # environment with a demo database, which costs about a dollar a day until `azd down`. Needs azd, az, go-sqlcmd, curl.
 #   infra/verify.sh https://YOUR-ENDPOINT highwater-0.1.0-app.zip [REGION]
 set -eu
@@ -10,16 +10,16 @@ fail() {
 [ $# -ge 2 ] || fail "usage: infra/verify.sh HANDLER_URL ZIP [REGION]"
 handler=$1 zip=$2 region=${3:-westeurope}
 for tool in azd az sqlcmd curl; do
-  command -v "$tool" >/dev/null || fail "$tool is missing; docs/how-to/deploy.md says where to get it"
+  command -v "$tool" >/dev/null || fail "$tool is missing; see docs/how-to/deploy.md"
 done
-[ -f "$zip" ] || fail "$zip is no file; download highwater-VERSION-app.zip of a release"
+[ -f "$zip" ] || fail "$zip does not exist; download highwater-VERSION-app.zip of a release"
 zip=$(cd "$(dirname "$zip")" && pwd)/$(basename "$zip")
 cd "$(dirname "$0")/.."
 name=highwater-verify
 seen=$(mktemp)
 failed=0
 
-# say WHAT COMMAND…: runs the command and prints whether it held.
+# say WHAT COMMAND…: runs the command and prints whether it succeeded.
 say() {
   what=$1
   shift
@@ -31,7 +31,7 @@ say() {
     failed=1
   fi
 }
-# within MINUTES COMMAND…: repeats the command every 30 s until it holds.
+# within MINUTES COMMAND…: repeats the command every 30 s until it succeeds.
 within() {
   left=$(($1 * 2))
   shift
@@ -51,22 +51,22 @@ sql() {
   sqlcmd -S "tcp:$(value SQL_SERVER_FQDN),1433" -d "$(value SQL_DATABASE)" --authentication-method ActiveDirectoryDefault -b "$@"
 }
 
-# Without these, az asks whether to install them, and nobody would see the question.
+# Without these, az asks whether to install them, and the prompt would be hidden.
 az extension add --upgrade --only-show-errors --name application-insights
 az extension add --upgrade --only-show-errors --name scheduled-query
 say 'bicep build' az bicep build --file infra/main.bicep --stdout
 say 'bicep lint' az bicep lint --file infra/main.bicep
-# A second run goes on with the environment of the first.
+# A second run reuses the environment of the first.
 azd env select "$name" 2>"$seen" ||
   azd env new "$name" --subscription "$(az account show --query id --output tsv)" --location "$region" --no-prompt
-# However this script ends, the environment stays and costs money.
+# The environment stays and costs money, however this script ends.
 trap 'rm -f "$seen"; echo "Remove it: azd down --environment $name --force --purge"' EXIT
 trap 'exit 130' HUP INT TERM
 azd env set SQL_DEMO true
 azd env set HANDLER_URL "$handler"
 azd env set HIGHWATER_PACKAGE "$zip"
 say 'azd provision --preview' azd provision --preview --no-prompt
-say 'azd up, the grants among it' azd up --no-prompt
+say 'azd up, including the grants' azd up --no-prompt
 group=$(value AZURE_RESOURCE_GROUP) app=$(value AZURE_FUNCTION_APP_NAME)
 insights=$(az resource list --resource-group "$group" --resource-type Microsoft.Insights/components --query '[0].name' --output tsv)
 listed() { [ "$(az functionapp function list --resource-group "$group" --name "$app" --query 'length(@)' --output tsv)" = 2 ]; }
@@ -87,5 +87,5 @@ done
 azd env set SITE_UPDATE_STRATEGY RollingUpdate
 say 'the update strategy is accepted' azd provision --no-prompt
 say 'a second deployment' azd deploy poller --from-package "$zip" --no-prompt
-say 'ticks go on after it' within 10 counts 'traces | where timestamp > ago(5m) and message contains "nothing new"'
+say 'ticks continue afterwards' within 10 counts 'traces | where timestamp > ago(5m) and message contains "nothing new"'
 exit "$failed"

@@ -1,6 +1,6 @@
 // Alerts come from logs, since Flex Consumption has no metric of failed executions. A rule covers several conditions,
-// because rules are what costs; the dimension alert of what it finds is the name of a page in docs/runbooks.
-// List price a month of a rule: $1.50 evaluated every 5 minutes, $0.50 every 15 minutes; $4.50 in all.
+// because each rule costs money; the dimension alert of a result is the name of a page in docs/runbooks.
+// List price per month and rule: $1.50 evaluated every 5 minutes, $0.50 every 15 minutes; $4.50 in all.
 param suffix string
 param location string
 param tags object
@@ -9,11 +9,11 @@ param staleMinutes int
 param lagMaxSeconds int
 param email string
 
-// A line of Highwater is JSON with its event. What an invocation answered is a line of the category
-// Function.<name>.User, which names its poller: JSON where a tick did something, else text.
+// A line of Highwater is JSON with its event. The result of an invocation is a line of the category
+// Function.<name>.User, which names its poller: JSON if a tick did something, else text.
 var lines = 'traces | where message startswith "{" | extend line = parse_json(message) | extend event = tostring(line.event), poller = tostring(line["poller.name"])'
 var answers = 'traces | extend category = tostring(customDimensions.Category) | where category startswith "Function." and category endswith ".User" | extend functionName = extract("^Function[.](.*)[.]User$", 1, category), poller = extract("poller `([^`]+)`", 1, message)'
-// Idle ticks answer with a line every five minutes only, so ticks are counted by what the host called.
+// Idle ticks return a line only every five minutes, so ticks are counted by the host's requests.
 var ticks = 'requests | summarize ticks = count() by functionName = name'
 
 // A poller that logged anything within a day has to succeed again within staleMinutes.

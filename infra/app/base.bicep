@@ -1,4 +1,4 @@
-// What the app needs before it exists: its identity, the host's storage, its telemetry, and the rights on both.
+// Resources that the app needs before it exists: its identity, the host's storage, its telemetry, and the rights on both.
 param suffix string
 param hostAccountName string
 param location string
@@ -9,14 +9,14 @@ param publicAccess bool
 var storageBlobDataOwner = 'b7e6dc6d-f1e8-4753-8033-0f276bb0955b'
 var monitoringMetricsPublisher = '3913510d-42f4-4e42-8a64-420c390055eb'
 
-// Known before the app is, so that rights outlive the app.
+// Created before the app, so that role assignments outlive the app.
 resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2024-11-30' = {
   name: 'id-${suffix}'
   location: location
   tags: tags
 }
 
-// The Functions host's own account: timer locks, keys, and the deployed package.
+// The account of the Functions host: timer locks, keys, and the deployed package.
 resource hostAccount 'Microsoft.Storage/storageAccounts@2025-01-01' = {
   name: hostAccountName
   location: location
@@ -48,7 +48,7 @@ resource packages 'Microsoft.Storage/storageAccounts/blobServices/containers@202
   properties: { publicAccess: 'None' }
 }
 
-// The host creates containers of its own, so no smaller role and no smaller scope is enough.
+// The host creates its own containers, so no smaller role or scope is sufficient.
 resource hostOwner 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   name: guid(hostAccount.id, identity.id, storageBlobDataOwner)
   scope: hostAccount

@@ -32,7 +32,7 @@ param maximumInstanceCount int
 param alwaysReadyInstances int
 param siteUpdateStrategy string
 
-// What the host reads. The blob endpoint alone: with an account name the host also tries tables, for which the
+// Settings of the host. Only the blob endpoint: with an account name, the host also tries tables, for which the
 // identity has no role (AZFD0003).
 var hostSettings = {
   AzureWebJobsStorage__blobServiceUri: hostBlobUri
@@ -42,7 +42,7 @@ var hostSettings = {
   APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'ClientId=${identityClientId};Authorization=AAD'
 }
 
-// What Highwater reads. The name of the app is a folder of the state: a re-created app finds its state again.
+// Settings of Highwater. The name of the app is a folder of the state: a re-created app finds its state again.
 var commonSettings = {
   HIGHWATER__APP: appName
   HIGHWATER__STATE__STORE: stateStore
@@ -92,7 +92,7 @@ resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
   }
 }
 
-// Each property is one of the vendor's quickstarts or documentation pages: sources in docs/reference/deployment.md.
+// Each property is from the vendor's quickstarts or documentation: sources in docs/reference/deployment.md.
 resource app 'Microsoft.Web/sites@2024-11-01' = {
   name: 'func-${suffix}'
   location: location
@@ -133,7 +133,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
         maximumInstanceCount: max(maximumInstanceCount, alwaysReadyInstances)
         alwaysReady: alwaysReadyInstances == 0 ? [] : alwaysReady
       }
-      #disable-next-line BCP037 // the service knows it; the types of this API version do not
+      #disable-next-line BCP037 // the service supports it; the types of this API version lack it
       siteUpdateStrategy: {
         type: siteUpdateStrategy
       }
@@ -144,7 +144,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
 resource appSettings 'Microsoft.Web/sites/config@2024-11-01' = {
   parent: app
   name: 'appsettings'
-  // Of a name that occurs twice the last one counts: what the parameters say.
+  // If a name occurs twice, the last value applies: the one from the parameters.
   properties: union(hostSettings, commonSettings, stateSettings, pollerSettings, settings)
 }
 

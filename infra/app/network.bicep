@@ -1,4 +1,4 @@
-// A network for the app, and private endpoints for what it reads and writes.
+// A network for the app, and private endpoints for the services that it uses.
 param suffix string
 param location string
 param tags object

@@ -1,4 +1,4 @@
-// A database to try things with. It has no passwords; Microsoft Entra logs everybody in.
+// A demo database. It has no passwords, only Microsoft Entra logins.
 param serverName string
 param databaseName string
 param location string
@@ -37,7 +37,7 @@ resource database 'Microsoft.Sql/servers/databases@2023-08-01' = {
   }
 }
 
-// The addresses of Flex Consumption are not known, so everything in Azure may try to log in.
+// The addresses of Flex Consumption are unknown, so the firewall admits all of Azure.
 resource azureServices 'Microsoft.Sql/servers/firewallRules@2023-08-01' = {
   parent: server
   name: 'AllowAllWindowsAzureIps'

@@ -1,5 +1,5 @@
-// State documents have an account of their own: in the host's account the app owns every blob, so a role on one
-// container would restrict nothing. An existing account is only given the container and the roles on it.
+// State documents have a separate account: in the host's account the app owns every blob, so a role on one
+// container would restrict nothing. In an existing account, only the container and its role assignments are created.
 param accountName string
 param creates bool
 param containerName string
@@ -34,8 +34,8 @@ resource account 'Microsoft.Storage/storageAccounts@2025-01-01' = if (creates) {
   }
 }
 
-// A poller writes its document up to several times a minute. With versioning each write would leave a version, and
-// soft delete keeps a hidden copy of each one for its days.
+// A poller writes its document up to several times a minute. With versioning, each write would leave a version;
+// soft delete would keep a hidden copy of each one for its retention time.
 resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-01-01' = if (creates) {
   parent: account
   name: 'default'

@@ -1,4 +1,4 @@
--- A table to poll, for a database made with SQL_DEMO=true. Does nothing where it is there already.
+-- A table to poll, for a database created with SQL_DEMO=true. Does nothing if the table exists.
 IF OBJECT_ID(N'dbo.orders') IS NULL
 BEGIN
   CREATE TABLE dbo.orders (

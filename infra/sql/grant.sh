@@ -1,5 +1,5 @@
 #!/bin/sh
-# Grants the app's identity its rights in the database: grant.sql, run as who is logged in (`az login`, `azd auth login`).
+# Grants the app's identity its rights in the database: runs grant.sql as the logged-in user (`az login`, `azd auth login`).
 # azd runs it after `azd provision`, with the outputs of the templates and the variables of `azd env set`. Without azd:
 #   SQL_SERVER_FQDN=… SQL_DATABASE=… IDENTITY_NAME=… IDENTITY_CLIENT_ID=… SOURCE_TABLES=dbo.orders infra/sql/grant.sh
 # With GRANT_SQL=false it prints the script instead, for an administrator of the database.
@@ -20,7 +20,7 @@ check_tool() {
     *[Uu]nknown*) ;;
     *[Vv]ersion*[0-9]*) return ;;
   esac
-  fail "$(command -v sqlcmd) is not go-sqlcmd but that of the ODBC driver; install go-sqlcmd and put it first in PATH: https://aka.ms/go-sqlcmd (or print the script instead: azd env set GRANT_SQL false)"
+  fail "$(command -v sqlcmd) is the sqlcmd of the ODBC driver, not go-sqlcmd; install go-sqlcmd and put it first in PATH: https://aka.ms/go-sqlcmd (or print the script instead: azd env set GRANT_SQL false)"
 }
 if [ "${1:-}" = --check-tool ]; then
   check_tool
@@ -33,12 +33,12 @@ for name in SQL_SERVER_FQDN SQL_DATABASE IDENTITY_NAME IDENTITY_CLIENT_ID; do
   [ -n "$value" ] || fail "$name is not set"
 done
 [ -n "$SOURCE_TABLES${TARGET_TABLES:-}${STATE_TABLE:-}" ] ||
-  fail "no tables are named; set SOURCE_TABLES, such as: azd env set SOURCE_TABLES dbo.orders"
+  fail "no tables are set; set SOURCE_TABLES, such as: azd env set SOURCE_TABLES dbo.orders"
 # Values become part of the statements as text. sqlcmd itself reads commas.
 for name in IDENTITY_NAME IDENTITY_CLIENT_ID $lists; do
   eval "value=\${$name:-}"
   case $value in
-    *[\'\",\ \|\&\\]* | *'$('*) fail "$name must have no quotation mark, comma, blank, |, &, backslash or \$(: $value" ;;
+    *[\'\",\ \|\&\\]* | *'$('*) fail "$name must not contain a quotation mark, comma, blank, |, &, backslash or \$(: $value" ;;
   esac
   eval "$name=\${value:-none}"
 done

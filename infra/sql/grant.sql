@@ -1,4 +1,4 @@
--- The rights that the app needs in one database, and no others. Run by a Microsoft Entra administrator of the server, as
+-- Grants the app exactly the rights that it needs in one database. Run by a Microsoft Entra administrator of the server, as
 -- often as you like: by grant.sh, or by sqlcmd with these variables. Lists are separated by `;`, and `none` is an empty one.
 --
 --   IDENTITY_NAME, IDENTITY_CLIENT_ID   the app's identity: its name, and its client id
@@ -8,18 +8,18 @@
 --   FENCE_TABLE, LEDGER_TABLE   for the handler sql; created with what `highwater ddl fence` and `ddl ledger` print
 --   STATE_TABLE, JOURNAL_TABLE   for the state store sql; created with what `highwater ddl state` and `ddl journal` print
 --
--- It revokes nothing: revoke by hand what a poller no longer needs.
+-- It revokes nothing: revoke manually what a poller no longer needs.
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 
 DECLARE @user sysname = N'$(IDENTITY_NAME)';
--- SQL knows a managed identity by its client id. Named by it, the user is created without a look-up in Microsoft Graph,
--- so a service principal can run this, and two identities of one name are not confused.
+-- SQL identifies a managed identity by its client id. With it, the user is created without a look-up in Microsoft Graph,
+-- so a service principal can run this, and two identities with the same name are not confused.
 DECLARE @sid varbinary(16) = CAST(CAST('$(IDENTITY_CLIENT_ID)' AS uniqueidentifier) AS varbinary(16));
 DECLARE @statements nvarchar(max);
 IF EXISTS (SELECT 1 FROM sys.database_principals WHERE name = @user AND sid <> @sid)
 BEGIN
-  DECLARE @other nvarchar(2048) = N'User ' + @user + N' belongs to another identity, such as a deleted one of that name. '
+  DECLARE @other nvarchar(2048) = N'User ' + @user + N' belongs to another identity, such as a deleted one with that name. '
     + N'Remove it and run this again: DROP USER ' + QUOTENAME(@user) + N';';
   THROW 50000, @other, 1;
 END;
@@ -71,7 +71,7 @@ BEGIN
   THROW 50000, @message, 1;
 END;
 
--- From the catalogue, so that no text of a variable becomes part of a statement.
+-- Use names from the catalog, so that no text of a variable becomes part of a statement.
 SET @statements = (
   SELECT STRING_AGG(CAST(N'GRANT ' + permission + N' ON ' + QUOTENAME(OBJECT_SCHEMA_NAME(OBJECT_ID(name))) + N'.'
     + QUOTENAME(OBJECT_NAME(OBJECT_ID(name))) + N' TO ' + QUOTENAME(@user) + N';' AS nvarchar(max)), NCHAR(10))

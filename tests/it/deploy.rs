@@ -555,13 +555,13 @@ fn each_check_of_the_script_can_fail_and_the_rest_goes_on() {
         ("az bicep build", "bicep build"),
         ("az bicep lint", "bicep lint"),
         ("azd provision --preview", "azd provision --preview"),
-        ("azd up", "azd up, the grants among it"),
+        ("azd up", "azd up, including the grants"),
         ("az functionapp function list", "the host lists both functions"),
         ("azd hooks run", "grants can run again"),
         ("--analytics-query traces | where 1 == 1", "Kusto reads the query of shop-stale"),
         ("azd provision --no-prompt", "the update strategy is accepted"),
         ("azd deploy", "a second deployment"),
-        ("nothing new", "ticks go on after it"),
+        ("nothing new", "ticks continue afterwards"),
     ] {
         let verify = Verify::new();
         let (code, failed, said) = verify.refuse(refused).checks();
@@ -603,7 +603,7 @@ fn a_script_that_cannot_go_on_says_why_and_what_is_left_to_remove() {
     let verify = Verify::new();
     let output = verify.run(&["https://h.contoso.com", "other.zip"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("other.zip is no file"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("other.zip does not exist"));
     assert!(!verify.path("calls").exists(), "nothing was created");
     assert_eq!(verify.run(&["https://h.contoso.com"]).status.code(), Some(2));
     fs::remove_file(verify.path("tools/az")).unwrap();

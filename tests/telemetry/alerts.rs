@@ -142,12 +142,12 @@ async fn a_healthy_idle_hour_fires_no_alert_and_fills_the_workbook() {
     for (title, query) in tiles {
         let found = kql::run(&query, &tables, NOW);
         match title.as_str() {
-            "How ticks ended" => {
+            "Tick outcomes" => {
                 let idle: f64 = found.iter().map(|row| row["ticks"].as_f64().unwrap()).sum();
                 assert_eq!(json!(idle), json!(f64::from(TICKS)), "{found:#?}");
                 assert!(found.iter().all(|row| row["end"] == "nothing new"), "{found:#?}");
             }
-            "Invocations that failed" => {
+            "Failed invocations" => {
                 assert!(
                     found.len() == 12 && found.iter().all(|row| row["failed"] == 0),
                     "{found:#?}"
@@ -504,8 +504,8 @@ async fn the_workbook_shows_what_happened() {
         assert!(!kql::run(&query, &of_all, all.now()).is_empty(), "{title}");
         let found = kql::run(&query, &tables, story.now());
         match title.as_str() {
-            "Rows that were set aside" => assert_eq!(found[0]["poller"], "nightly"),
-            "How ticks ended" => {
+            "Quarantined rows" => assert_eq!(found[0]["poller"], "nightly"),
+            "Tick outcomes" => {
                 let of = |end: &str| {
                     let rows = found.iter().filter(|row| row["end"] == end);
                     rows.map(|row| row["ticks"].as_f64().unwrap()).sum::<f64>()
