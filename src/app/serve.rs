@@ -57,8 +57,8 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
     };
     // Catch signals before serving: until then, a signal ends the process without a log line.
     let forced = is_hosted.then_some(Exit::Restart);
-    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced };
+    let (stop, exit) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    let end = End { grace: stop_grace(vars), exit: Arc::clone(&exit), forced };
     let stopping = watch_signals(Signals::catch(), stop.clone(), end);
     let stopping = tokio::spawn(stopping);
     let telemetry = if is_hosted && exports_lines(vars) {
@@ -67,16 +67,16 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         start(vars, TickLines::Answered)
     };
     let (setting, port) = named?;
-    let (left_alone, unasked) = (stop.clone(), Arc::clone(&asked));
+    let (host_stop, host_exit) = (stop.clone(), Arc::clone(&exit));
     let mut stopping = Box::pin(async move {
         tokio::select! {
             // If the task panics, stop too.
             _ = stopping => {}
             gone = orphan::host_gone(), if is_hosted => {
                 // The reply is no longer awaited, so the current batch may use the full time of its tick.
-                left_alone.set();
+                host_stop.set();
                 // The host may in fact be alive with a closed output, so ask for a restart.
-                unasked.get_or_init(|| Exit::Restart);
+                host_exit.get_or_init(|| Exit::Restart);
                 let how = gone.as_str();
                 warn!(
                     event = "host_gone",
@@ -102,7 +102,7 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
     }
     // After Ctrl-C the host stops too. Any other signal may be meant only for the handler, so the host must restart it;
     // also after aborted work.
-    let is_interrupted = matches!(asked.get(), None | Some(Exit::Interrupted));
+    let is_interrupted = matches!(exit.get(), None | Some(Exit::Interrupted));
     let ends_with_host = is_interrupted && !stop.is_aborted();
     Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
 }
@@ -259,10 +259,10 @@ fn ignores_hang_up() -> bool {
 
 /// Returns a stop that the first signal sets, and a cell with the exit code for that signal.
 pub fn stop_by_signal(vars: &dyn Vars) -> (StopSignal, Arc<OnceLock<Exit>>) {
-    let (stop, asked) = (StopSignal::new(), Arc::new(OnceLock::new()));
-    let end = End { grace: stop_grace(vars), asked: Arc::clone(&asked), forced: None };
+    let (stop, exit) = (StopSignal::new(), Arc::new(OnceLock::new()));
+    let end = End { grace: stop_grace(vars), exit: Arc::clone(&exit), forced: None };
     tokio::spawn(watch_signals(Signals::catch(), stop.clone(), end));
-    (stop, asked)
+    (stop, exit)
 }
 
 /// How a process stops after a signal.
@@ -270,7 +270,7 @@ struct End {
     /// How long stopping may take.
     grace: Duration,
     /// Exit code for the first signal.
-    asked: Arc<OnceLock<Exit>>,
+    exit: Arc<OnceLock<Exit>>,
     /// Exit code after a forced stop; if `None`, the one for the first signal.
     forced: Option<Exit>,
 }
@@ -278,12 +278,12 @@ struct End {
 /// Completes at the first signal. At a second signal, or just before the grace period is over, running handler calls are
 /// aborted and their leases released. At the end of the grace period the process exits.
 pub async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal, grace: Duration) {
-    watch_signals(signals, stop, End { grace, asked: Arc::default(), forced: None }).await;
+    watch_signals(signals, stop, End { grace, exit: Arc::default(), forced: None }).await;
 }
 
 /// Like [`asked_to_stop`]; the exit code is stored before `stop` is set.
 async fn watch_signals(signals: Option<Signals>, stop: StopSignal, end: End) {
-    let End { grace, asked, forced } = end;
+    let End { grace, exit, forced } = end;
     let Some(mut signals) = signals else {
         warn!(
             event = "signals_unavailable",
@@ -293,7 +293,7 @@ async fn watch_signals(signals: Option<Signals>, stop: StopSignal, end: End) {
     };
     let first = signals.next().await;
     info!(event = "stopping", "Stopping after the batches in flight");
-    let first = *asked.get_or_init(|| first);
+    let first = *exit.get_or_init(|| first);
     stop.set();
     tokio::spawn(async move {
         tokio::select! {

@@ -54,15 +54,15 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
         let mut plain = PORTAL_PREFIXES.iter().filter_map(|prefix| setting.strip_prefix(prefix));
         let is_of_portal = plain.any(|plain| named.connections.contains(plain));
         let is_named =
-            named.whole.contains(setting) || named.connections.contains(setting) || is_of_portal;
+            named.secrets.contains(setting) || named.connections.contains(setting) || is_of_portal;
         let mut values = Vec::new();
         let is_passed_on = named.passed_on.contains(setting) && is_like_a_token(text);
-        if named.whole.contains(setting) || is_passed_on {
-            whole(text, &mut values);
+        if named.secrets.contains(setting) || is_passed_on {
+            add_secret(text, &mut values);
         } else if is_highwater {
             of_setting(setting, text, &all, &mut values);
         } else if is_secret_variable(setting, text) {
-            whole(text, &mut values);
+            add_secret(text, &mut values);
         }
         parts(text, is_highwater || is_named, &mut values);
         values.retain(|value: &String| !value.trim().is_empty());
@@ -82,7 +82,7 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
 #[derive(Default)]
 struct Named {
     /// Variables that are secret as a whole.
-    whole: BTreeSet<String>,
+    secrets: BTreeSet<String>,
     /// Variables that contain a connection string.
     connections: BTreeSet<String>,
     /// Variables that are passed to `exec` processes: a value that looks like a key is secret.
@@ -99,7 +99,7 @@ impl Named {
             if is_for(setting, &settings::HANDLER_AUTH_SECRET)
                 || is_for(setting, &settings::HANDLER_SIGNING_SECRETS)
             {
-                named.whole.extend(others);
+                named.secrets.extend(others);
             } else if setting.ends_with("__CONNECTION") {
                 named.connections.extend(others);
             } else if is_for(setting, &settings::HANDLER_ENV) {
@@ -128,7 +128,7 @@ fn is_like_a_token(text: &str) -> bool {
 }
 
 /// Adds a secret, and the parts of it that are just as secret.
-fn whole(text: &str, values: &mut Vec<String>) {
+fn add_secret(text: &str, values: &mut Vec<String>) {
     values.push(text.to_owned());
     values.extend(text.strip_prefix("whsec_").map(str::to_owned));
     // In a header value, the text after the scheme is the secret.
@@ -153,7 +153,7 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
     // A key in the wrong setting.
     for piece in text.split([',', ' ', ';']).map(str::trim) {
         if piece.contains("whsec_") || is_random(piece) {
-            whole(piece, values);
+            add_secret(piece, values);
         }
     }
     // A value that should be one of a few words or the name of another variable, and is neither. A misspelt name
@@ -231,7 +231,7 @@ fn of_pairs(text: &str, values: &mut Vec<String>) {
             let value = value.trim();
             values.push(value.to_owned());
             values.push(value.trim_matches(['\'', '"']).to_owned());
-            whole(value, values);
+            add_secret(value, values);
         }
     }
     // A signature inside another value.

@@ -932,8 +932,8 @@ fn each_partition_is_a_poller_with_its_own_function() {
         needed,
         [("orders__p0", "orders__p0", "orders"), ("nightly_run", "orders__p1", "orders")]
     );
-    let whole = read(&[MINIMAL]);
-    assert_eq!(whole.functions_needed()[0].folder, "orders");
+    let unpartitioned = read(&[MINIMAL]);
+    assert_eq!(unpartitioned.functions_needed()[0].folder, "orders");
 }
 
 #[test]

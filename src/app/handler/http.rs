@@ -338,7 +338,7 @@ impl Http {
         if matches!(error, HandlerError::Retryable(_)) {
             return Some(backoff.delay(tries, seed));
         }
-        error.retry_after().filter(|asked| *asked <= retry_after_max)
+        error.retry_after().filter(|delay| *delay <= retry_after_max)
     }
 }
 

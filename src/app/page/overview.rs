@@ -7,8 +7,16 @@ use super::words;
 use crate::status::health::PollerState;
 use crate::status::{Report, Status, Tone};
 
-const COLUMNS: [&str; 8] =
-    ["Poller", "State", "Lag", "Checkpoint", "Lease", "Rows a minute", "Recent ticks", "Next tick"];
+const COLUMNS: [&str; 8] = [
+    "Poller",
+    "State",
+    "Lag",
+    "Checkpoint",
+    "Lease",
+    "Rows per minute",
+    "Recent ticks",
+    "Next tick",
+];
 
 /// Errors and reasons are cut to this length; the poller's own view shows them in full.
 const TEXT_CHARS_MAX: usize = 160;
@@ -42,7 +50,7 @@ fn tiles(html: &mut Html, report: &Report) {
         ("Pollers", number(pollers.len()), ""),
         ("Ticks in progress", number(of(&|status| status.health.running)), ""),
         ("Need attention", number(attention), calm(attention == 0, "bad")),
-        ("Rows a minute", words::rate(rate), ""),
+        ("Rows per minute", words::rate(rate), ""),
         ("Quarantined rows", words::count(quarantined), calm(quarantined == 0, "warning")),
     ];
     html.within("dl", &[("class", "tiles")], |html| {
@@ -71,7 +79,7 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
         });
         cell(html, "Checkpoint", |html| checkpoint(html, status));
         cell(html, "Lease", |html| lease(html, status));
-        cell(html, "Rows a minute", |html| {
+        cell(html, "Rows per minute", |html| {
             html.text(&words::rate(status.rows_per_minute));
             if status.quarantined > 0 {
                 let text = format!("{} quarantined", words::count(status.quarantined));

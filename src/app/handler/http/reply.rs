@@ -89,7 +89,7 @@ pub(super) fn judge(
         300..=399 => {
             let to = received.location.as_deref().map(host_of).unwrap_or_default();
             let reason =
-                format!("{}, a redirect{to}, which is not followed", target.said(received));
+                format!("{}, a redirect{to}; redirects are not followed", target.said(received));
             Err(HandlerError::Misconfigured(reason))
         }
         401 | 403 | 404 => Err(HandlerError::Misconfigured(reason())),
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn retry_after_is_honored() {
-        for (asked, date, meaning) in [
+        for (requested, date, meaning) in [
             ("0", None, "throttled Some(0ns)"),
             (" 120 ", None, "throttled Some(120s)"),
             ("99999999999", None, "throttled Some(99999999999s)"),
@@ -372,12 +372,12 @@ mod tests {
             ("-1", None, "retryable"),
             ("soon", None, "retryable"),
         ] {
-            let (retry_after, date) = (Some(asked.to_owned()), date.map(str::to_owned));
+            let (retry_after, date) = (Some(requested.to_owned()), date.map(str::to_owned));
             let received = Received { status: 503, retry_after, date, ..Received::default() };
-            assert_eq!(name_of(&judge_reply(&received)), meaning, "503 {asked}");
+            assert_eq!(name_of(&judge_reply(&received)), meaning, "503 {requested}");
             let received = Received { status: 429, ..received };
             let meaning = meaning.replace("retryable", "throttled None");
-            assert_eq!(name_of(&judge_reply(&received)), meaning, "429 {asked}");
+            assert_eq!(name_of(&judge_reply(&received)), meaning, "429 {requested}");
         }
     }
 
@@ -475,8 +475,8 @@ mod tests {
             https://example.org/hook answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
             https://example.org/hook answered 400: bad  line [31m at /hook?code=[redacted]&v=1, [redacted]
             https://example.org/hook answered 401: code=[redacted] and [redacted]
-            https://example.org/hook answered 302, a redirect to host `login.example.org`, which is not followed
-            https://example.org/hook answered 301, a redirect within the same host, which is not followed
+            https://example.org/hook answered 302, a redirect to host `login.example.org`; redirects are not followed
+            https://example.org/hook answered 301, a redirect within the same host; redirects are not followed
             https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch
             https://example.org/hook answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
             https://example.org/hook answered 200 with a web page, so this may not be the receiver; the page starts with `<!DOCTYPE html><title>[redacted]</title>`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver replies with HTML

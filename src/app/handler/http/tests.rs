@@ -233,8 +233,8 @@ fn retries_use_the_common_backoff() {
 fn a_target_that_asks_for_more_than_two_seconds_is_left_to_a_later_tick() {
     let config = HttpConfig::new("https://example.org".parse().unwrap());
     let handler = Http::new(Client::new().unwrap(), &config, Arc::new(StoppedClock));
-    for (asked, pause) in [(Some(2), Some(2)), (Some(3), None), (None, None)] {
-        let retry_after = asked.map(Duration::from_secs);
+    for (requested, pause) in [(Some(2), Some(2)), (Some(3), None), (None, None)] {
+        let retry_after = requested.map(Duration::from_secs);
         let error = HandlerError::Throttled { reason: "429".to_owned(), retry_after };
         assert_eq!(handler.pause(1, 7, &error), pause.map(Duration::from_secs));
     }

@@ -176,10 +176,10 @@ async fn retry_after_is_huge_or_invalid() {
     let years = Some(Duration::from_secs(99_999_999_999_999));
     // 400 years have 146,097 days.
     let centuries = Some(Duration::from_secs(146_097 * 24 * 60 * 60));
-    for (reply, asked) in [(YEARS, years), (CENTURIES, centuries), (UNKNOWN, None)] {
+    for (reply, expected) in [(YEARS, years), (CENTURIES, centuries), (UNKNOWN, None)] {
         let (_, url) = Receiver::start(std::slice::from_ref(&reply)).await;
         let error = deliver(&url, 3).await.unwrap_err();
         let HandlerError::Throttled { retry_after, .. } = error else { panic!("{error:?}") };
-        assert_eq!(retry_after, asked, "{:?}", reply.1);
+        assert_eq!(retry_after, expected, "{:?}", reply.1);
     }
 }
