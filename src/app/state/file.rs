@@ -75,7 +75,7 @@ impl FileStore {
         let poller = key.poller().split('.').next().unwrap_or_default();
         // The recovery controller has its own document here, but is not a poller.
         let reason = if poller.starts_with("highwater__") {
-            format!("{missing}, or for a first start create it with `highwater init` of a poller")
+            format!("{missing}, or for a first start create it by running `init` for a poller")
         } else {
             format!(
                 "{missing}; or restore a copy of the state, see `highwater state import --help`; or, for a \
@@ -127,9 +127,8 @@ impl FileStore {
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
         if let Some(reason) = self.missing_folder() {
-            let reason = format!(
-                "{reason}, or for a first start create it with `highwater init` of a poller"
-            );
+            let reason =
+                format!("{reason}, or for a first start create it by running `init` for a poller");
             return Err(StoreError::Refused { key: "state folder".to_owned(), reason });
         }
         let names = names_in(&self.folder, &self.folder.display().to_string())?;
