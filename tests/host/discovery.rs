@@ -154,7 +154,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         "/customHandler/enableForwardingHttpRequest",
         "true",
         "error",
-        "does not get its calls",
+        "does not receive its invocations",
         "set `customHandler.enableForwardingHttpRequest` in `host.json` to `false`",
     ),
     (
@@ -242,7 +242,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         "/logging/logLevel/Function",
         r#""Warning""#,
         "warning",
-        "alerts read them",
+        "alerts need them",
         "add `\"Function.*.User\": \"Information\"`",
     ),
     (

@@ -387,7 +387,7 @@ async fn a_time_zone_that_the_host_would_not_follow_is_warned_of() {
         }
         let said = bench.command(&["validate", "--from", &from]).await;
         let is_warned =
-            said.done().contains("time zone of this") || said.data.contains("WEBSITE_TIME_ZONE");
+            said.done().contains("time zone on this") || said.data.contains("WEBSITE_TIME_ZONE");
         assert_eq!(is_warned, expected.is_some(), "{tz:?}: {said:?}");
         assert!(said.data.contains(expected.unwrap_or("` in Far")) || tz == Some(""), "{said:?}");
     }

@@ -188,7 +188,7 @@ async fn a_forced_stop_claims_no_lease() {
     assert_eq!(exit, Some(Exit { code: 200, counted: false }));
     let (_, line) = host.event("forced_stop").await;
     let message = line["message"].as_str().unwrap();
-    assert!(message.ends_with("; a lease that is still held expires by itself"), "{line}");
+    assert!(message.ends_with("; leases that are still held will expire"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
