@@ -1,18 +1,18 @@
 //! Highwater: a polling trigger for Microsoft SQL Server on Azure Functions.
 //!
-//! This library is shared by the two programs of Highwater: `handler`, the deployed program that the Functions host
-//! starts, and `highwater`, the command line. Depend on it to run pollers inside your own program. Each timer trigger runs
-//! one *tick* of a *poller*: read the rows that changed since the last committed position, pass them to a handler, and
-//! move the position only after the handler has succeeded.
+//! This library is shared by the two programs of Highwater: `handler`, the deployed program that the Functions
+//! host starts, and `highwater`, the command line. Depend on it to run pollers inside your own program. Each
+//! timer trigger runs one *tick* of a *poller*: read the rows that changed since the last committed position,
+//! pass them to a handler, and move the position only after the handler has succeeded.
 //!
-//! Every committed row is delivered **at least once**, in its current state, in order within a poller. Each mode has one
-//! precondition. An instance that lost its lease cannot move the checkpoint, and cannot write to a fenced target once its
-//! successor has. Handlers must be idempotent.
+//! Every committed row is delivered **at least once**, in its current state, in order within a poller. Each mode
+//! has one precondition. An instance that lost its lease cannot move the checkpoint, and cannot write to a fenced
+//! target once its successor has. Handlers must be idempotent.
 //!
 //! # Example
 //!
-//! Settings are documented in `docs/reference/settings.md`, and come from the environment or any other [`config::Vars`].
-//! One tick, without the Functions host:
+//! Settings are documented in `docs/reference/settings.md`, and come from the environment or any other
+//! [`config::Vars`]. One tick, without the Functions host:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
@@ -72,8 +72,9 @@
 //! # Invariants
 //!
 //! - The engine does not depend on a driver, a web framework or a cloud: its manifest has none.
-//! - No adapter depends on another adapter. Adapters of the same service share code in [`mssql`] (`handler::sql`,
-//!   `source::mssql`, `state::sql`, `journal::sql`) and [`azure`] (the blob stores, `handler::{blob, http, queue}`).
+//! - No adapter depends on another adapter. Adapters of the same service share code in [`mssql`]
+//!   (`handler::sql`, `source::mssql`, `state::sql`, `journal::sql`) and [`azure`] (the blob stores,
+//!   `handler::{blob, http, queue}`).
 //! - Only [`config`] reads the environment, and only [`clock`] reads the wall clock.
 //! - Only [`mssql::ident`] turns a name into SQL; values are parameters.
 //! - Nothing below the edges prints. No engine module spawns a task.

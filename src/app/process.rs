@@ -18,8 +18,8 @@ const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a program on its own runtime, or the guard of `exec` processes if it was started as that.
 ///
-/// The future is boxed and driven here: otherwise the program's crate would contain another copy of all awaited code for
-/// each kind of runtime, some megabytes.
+/// The future is boxed and driven here: otherwise the program's crate would contain another copy of all awaited
+/// code for each kind of runtime, some megabytes.
 pub fn run(program: Pin<Box<dyn Future<Output = ExitCode>>>) -> ExitCode {
     // The guard only waits for the end of a pipe, so it needs no runtime.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == guard::COMMAND) {

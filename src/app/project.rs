@@ -1,9 +1,9 @@
 //! The files of a function app, `host.json` and one `function.json` per function, read by the rules of the host.
 //!
-//! The host reports invalid files only at its start and one at a time, and it does not report what it ignores. Here
-//! everything is a [`Problem`] with a fix. It is an error if the host does not start, a function is missing or never
-//! runs, or this program is never reached; a warning if something has no effect or only moves the status page. Used by
-//! `validate`, `run` and `package`.
+//! The host reports invalid files only at its start and one at a time, and it does not report what it ignores.
+//! Here everything is a [`Problem`] with a fix. It is an error if the host does not start, a function is missing
+//! or never runs, or this program is never reached; a warning if something has no effect or only moves the status
+//! page. Used by `validate`, `run` and `package`.
 
 mod function_file;
 mod host_file;
@@ -28,8 +28,8 @@ pub use self::timeout::function_timeout;
 
 /// Name of the file with the settings of the whole app.
 pub const HOST_FILE: &str = "host.json";
-/// Name of the program in a package. `host.json` must contain exactly this name, since Core Tools makes only that entry
-/// executable.
+/// Name of the program in a package. `host.json` must contain exactly this name, since Core Tools makes only that
+/// entry executable.
 pub const HANDLER: &str = "handler";
 
 /// Folder of the functions in the repository, from which the host cannot start.

@@ -100,8 +100,8 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         telemetry.flush().await;
         served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     }
-    // After Ctrl-C the host stops too. Any other signal may be meant only for the handler, so the host must restart it;
-    // also after aborted work.
+    // After Ctrl-C the host stops too. Any other signal may be meant only for the handler, so the host must
+    // restart it; also after aborted work.
     let is_interrupted = matches!(exit.get(), None | Some(Exit::Interrupted));
     let ends_with_host = is_interrupted && !stop.is_aborted();
     Ok(if is_hosted && !ends_with_host { Exit::Restart } else { Exit::Done })
@@ -131,8 +131,8 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Returns the time limit of the host that started this process, if there is one. A host with an invalid limit does not
-/// start a process.
+/// Returns the time limit of the host that started this process, if there is one. A host with an invalid limit
+/// does not start a process.
 fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
     vars.get(APP_ROOT)?;
     project::function_timeout(vars, &board::root(vars)).ok()
@@ -275,8 +275,8 @@ struct End {
     forced: Option<Exit>,
 }
 
-/// Completes at the first signal. At a second signal, or just before the grace period is over, running handler calls are
-/// aborted and their leases released. At the end of the grace period the process exits.
+/// Completes at the first signal. At a second signal, or just before the grace period is over, running handler
+/// calls are aborted and their leases released. At the end of the grace period the process exits.
 pub async fn asked_to_stop(signals: Option<Signals>, stop: StopSignal, grace: Duration) {
     watch_signals(signals, stop, End { grace, exit: Arc::default(), forced: None }).await;
 }

@@ -1,4 +1,5 @@
-//! Stores of state documents, which implement the port [`highwater_engine::store`] for [`highwater_engine::document`].
+//! Stores of state documents, which implement the port [`highwater_engine::store`] for
+//! [`highwater_engine::document`].
 
 mod file;
 pub(crate) mod local;

@@ -1,7 +1,7 @@
 //! Suggested commands in texts, such as `` `highwater status` ``, run exactly as printed.
 //!
-//! A process that was started with `--settings FILE` suggests commands for that file. Without the option, the commands
-//! would read the environment, which has other settings or none.
+//! A process that was started with `--settings FILE` suggests commands for that file. Without the option, the
+//! commands would read the environment, which has other settings or none.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -36,8 +36,8 @@ impl Setting {
         Self { name, fallback, about }
     }
 
-    /// Returns the setting's name with `segment` instead of its placeholder: `POLLER`, or `POLLER/STEP` for a step of a
-    /// handler chain.
+    /// Returns the setting's name with `segment` instead of its placeholder: `POLLER`, or `POLLER/STEP` for a
+    /// step of a handler chain.
     pub fn name_for(&self, segment: Option<&str>) -> String {
         let segment = segment.unwrap_or_default();
         if let Some((poller, step)) = segment.split_once('/') {

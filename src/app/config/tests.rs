@@ -811,7 +811,8 @@ fn the_shorter_limit_of_settings_and_host_applies() {
         assert_eq!(config.function_timeout_set.as_secs(), 300, "{seconds:?}");
         assert_eq!(limits.tick_time_max.as_secs(), tick_time, "{seconds:?}");
     }
-    // A tick time that exceeds only the host's limit is shortened, not rejected: the operator may not control the host.
+    // A tick time that exceeds only the host's limit is shortened, not rejected: the operator may not control the
+    // host.
     let long = "HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX = 2m";
     let config = under(&host(Some(60)), &[long]).unwrap();
     assert_eq!(config.pollers["orders"].limits.tick_time_max.as_secs(), 44);

@@ -20,8 +20,8 @@
 //!
 //! # Input
 //!
-//! One object: `batch_id`, `poller`, `generation`, `fencing_token`, `attempt`, `started_at`, `replay_id`, `source`, `rows`
-//! and `events`, the same object that the `http` handler posts.
+//! One object: `batch_id`, `poller`, `generation`, `fencing_token`, `attempt`, `started_at`, `replay_id`,
+//! `source`, `rows` and `events`, the same object that the `http` handler posts.
 
 use std::fmt;
 use std::time::Duration;

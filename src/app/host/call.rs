@@ -91,7 +91,8 @@ fn query(value: Option<&Json>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns the outputs of an invocation for the status page. `board` is `Err` with the reason if settings are invalid.
+/// Returns the outputs of an invocation for the status page. `board` is `Err` with the reason if settings are
+/// invalid.
 pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> Map<String, Json> {
     let call = Call::read(body);
     let question = call.question();

@@ -16,11 +16,11 @@ use crate::recovery::Controller;
 
 /// Ticks that run at the same time: each may hold three batches in memory.
 const AT_ONCE: usize = 8;
-/// No tick starts later than this in an invocation. The time limits of a tick count from its start, so the delay must fit
-/// into the reserve at the end of the function timeout.
+/// No tick starts later than this in an invocation. The time limits of a tick count from its start, so the delay
+/// must fit into the reserve at the end of the function timeout.
 const START_WITHIN: Duration = Duration::from_secs(5);
-/// After this time, running ticks are asked to stop after their current batch, so that the other pollers do not wait for
-/// one with a backlog.
+/// After this time, running ticks are asked to stop after their current batch, so that the other pollers do not
+/// wait for one with a backlog.
 const TURN_MAX: Duration = Duration::from_secs(60);
 /// How often the recovery controller runs, if it has no function of its own.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(5 * 60);

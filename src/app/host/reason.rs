@@ -31,8 +31,8 @@ pub(super) fn reason_phrase(text: &str) -> Vec<u8> {
     cut(phrase)
 }
 
-/// Shortens a phrase at the end of a statement, so that its last command is complete. If no statement ends in the second
-/// half, the phrase is cut after a word.
+/// Shortens a phrase at the end of a statement, so that its last command is complete. If no statement ends in the
+/// second half, the phrase is cut after a word.
 fn cut(mut phrase: Vec<u8>) -> Vec<u8> {
     if phrase.len() <= BYTES_MAX {
         return phrase;

@@ -1,9 +1,9 @@
 //! Journals in local files: for one machine, such as a laptop or a container with a volume.
 //!
-//! A part is one file, flushed to disk by each append. A lock file serializes appends; the operating system releases the
-//! lock when its holder exits. An incomplete line after a crash or a full disk was never confirmed: it is not read, and the
-//! next append overwrites it. New files and folders are accessible only to the user of the process (0600 and 0700);
-//! existing ones keep their mode.
+//! A part is one file, flushed to disk by each append. A lock file serializes appends; the operating system
+//! releases the lock when its holder exits. An incomplete line after a crash or a full disk was never confirmed:
+//! it is not read, and the next append overwrites it. New files and folders are accessible only to the user of
+//! the process (0600 and 0700); existing ones keep their mode.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

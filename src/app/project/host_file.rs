@@ -95,7 +95,8 @@ fn lock_periods(json: &Json) -> impl Iterator<Item = Wrong> {
     })
 }
 
-/// Returns why the host would not start or reach this program, and how to stop it from forwarding requests if it does.
+/// Returns why the host would not start or reach this program, and how to stop it from forwarding requests if it
+/// does.
 fn program(json: &Json, root: &Path, is_laid_out: bool) -> (Vec<Wrong>, Option<&'static str>) {
     // `HttpWorkerOptionsSetup.cs`: the old section applies if the new one is missing, and always forwards.
     let is_old = json.get("customHandler").is_none() && json.get("httpWorker").is_some();

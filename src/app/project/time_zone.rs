@@ -1,7 +1,7 @@
 //! The time zone of the host, by the rules of .NET on Linux (`TimeZoneInfo.Unix.NonAndroid.cs`).
 //!
-//! `TZ` is a file below `TZDIR`, or an absolute path; without it, `/etc/localtime` applies. A missing or invalid file means
-//! UTC. Rules in `TZ` itself (`CET-1CEST`) are treated as file names too.
+//! `TZ` is a file below `TZDIR`, or an absolute path; without it, `/etc/localtime` applies. A missing or invalid
+//! file means UTC. Rules in `TZ` itself (`CET-1CEST`) are treated as file names too.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -71,7 +71,8 @@ fn limit(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
-/// Parses a time span like .NET: `hours:minutes:seconds`, optionally with days in front or without seconds, or only days.
+/// Parses a time span like .NET: `hours:minutes:seconds`, optionally with days in front or without seconds, or
+/// only days.
 pub(super) fn time_span(text: &str) -> Option<Duration> {
     let (days, clock) = match text.split_once('.') {
         Some((days, clock)) if !days.contains(':') => (days, clock),

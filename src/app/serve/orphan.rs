@@ -1,9 +1,9 @@
 //! Detects that the host that started this process is gone.
 //!
-//! A host that is killed, or that stops while a tick takes longer than 10 s, leaves its handler running. The orphan gets
-//! no more calls, but it keeps its port and maybe a lease. There is no signal for this, so two conditions are polled: a
-//! new parent process, and an output without a reader. The second one also works with a wrapper script in between, and
-//! for a host that was gone before the first check.
+//! A host that is killed, or that stops while a tick takes longer than 10 s, leaves its handler running. The
+//! orphan gets no more calls, but it keeps its port and maybe a lease. There is no signal for this, so two
+//! conditions are polled: a new parent process, and an output without a reader. The second one also works with a
+//! wrapper script in between, and for a host that was gone before the first check.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};

@@ -1,14 +1,16 @@
 //! State in local files: for one machine, such as a laptop or a container with a volume.
 //!
-//! The first line of a file is a small JSON header with the tag and the time of the write; the rest is the content. The tag
-//! is a counter, because with a hash two writers of equal bytes would both believe that they won.
+//! The first line of a file is a small JSON header with the tag and the time of the write; the rest is the
+//! content. The tag is a counter, because with a hash two writers of equal bytes would both believe that they
+//! won.
 //!
-//! Files are accessible to the user of the process only: folders are created with mode 0700 and files with 0600. Each write
-//! replaces the file, so files from older versions get this mode too.
+//! Files are accessible to the user of the process only: folders are created with mode 0700 and files with 0600.
+//! Each write replaces the file, so files from older versions get this mode too.
 //!
-//! A write goes to a temporary file, is flushed to disk, and renamed over the old file, so a crash leaves either the old or
-//! the new content. A lock file serializes writers; the operating system releases the lock when its holder exits. The empty
-//! lock file stays when its document is removed: removing it while another process waits for it would let two in.
+//! A write goes to a temporary file, is flushed to disk, and renamed over the old file, so a crash leaves either
+//! the old or the new content. A lock file serializes writers; the operating system releases the lock when its
+//! holder exits. The empty lock file stays when its document is removed: removing it while another process waits
+//! for it would let two in.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -47,9 +49,9 @@ struct Header {
 impl FileStore {
     /// Stores the state of the application `app` in `root/state/app`.
     ///
-    /// Only [`StateStore::prepare`] and a write after [`StateStore::making_place`] create `root/state`: if it is missing,
-    /// a volume may not be mounted, and an empty folder would look like a first start. The folder of the application is
-    /// created by its first write.
+    /// Only [`StateStore::prepare`] and a write after [`StateStore::making_place`] create `root/state`: if it is
+    /// missing, a volume may not be mounted, and an empty folder would look like a first start. The folder of the
+    /// application is created by its first write.
     pub fn new(root: &Path, app: &str, clock: Arc<dyn Clock>) -> Self {
         Self { folder: root.join("state").join(app), clock, makes_folder: false }
     }
@@ -118,7 +120,8 @@ impl FileStore {
         let floor = u64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(0);
         let header = Header { tag: before.max(floor) + 1, last_modified: date };
         Self::replace(&path, &header, bytes).map_err(failed)?;
-        // Flush the folder too, otherwise a power failure could undo the rename. If this fails, the outcome is unknown.
+        // Flush the folder too, otherwise a power failure could undo the rename. If this fails, the outcome is
+        // unknown.
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(|error| {
             StoreError::Unknown { key: key.path(), reason: format!("flush folder: {error}") }
         })?;

@@ -42,8 +42,8 @@ pub(crate) fn path_in(folder: &Path, name: &str) -> Result<PathBuf, StoreError> 
     Err(StoreError::Refused { key: name.to_owned(), reason })
 }
 
-/// Locks the file `path` against other writers until the returned lock is dropped. The operating system releases it when
-/// the process exits.
+/// Locks the file `path` against other writers until the returned lock is dropped. The operating system releases
+/// it when the process exits.
 ///
 /// # Errors
 ///
@@ -56,7 +56,8 @@ pub(crate) fn lock(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Returns the names of the files in `folder`, unordered; none if it does not exist. Names that are not UTF-8 are ignored.
+/// Returns the names of the files in `folder`, unordered; none if it does not exist. Names that are not UTF-8 are
+/// ignored.
 ///
 /// # Errors
 ///

@@ -13,8 +13,8 @@ use super::LineForm;
 /// Text that makes a line on stderr a warning.
 const WARN: &[u8] = b"warn";
 
-/// Returns an ERROR line that the host does not mistake for a warning. Plain text cannot be escaped, so it becomes JSON
-/// if it contains the letters.
+/// Returns an ERROR line that the host does not mistake for a warning. Plain text cannot be escaped, so it
+/// becomes JSON if it contains the letters.
 pub(super) fn kept_an_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
     match form {
         LineForm::Json => without_letters(line),
@@ -35,9 +35,9 @@ fn places(line: &[u8]) -> Vec<usize> {
 
 /// Returns an equivalent line of JSON that the host does not mistake for a warning.
 ///
-/// The first letter of each "warn" becomes an escape. These letters occur in strings only, since the only other words of
-/// JSON are `true`, `false` and `null`. No escape of JSON contains `w`, so a backslash before it belongs to an escaped
-/// backslash, and the new escape begins after that.
+/// The first letter of each "warn" becomes an escape. These letters occur in strings only, since the only other
+/// words of JSON are `true`, `false` and `null`. No escape of JSON contains `w`, so a backslash before it belongs
+/// to an escaped backslash, and the new escape begins after that.
 fn without_letters(line: &[u8]) -> Cow<'_, [u8]> {
     let places = places(line);
     if places.is_empty() {
