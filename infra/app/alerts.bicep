@@ -27,6 +27,7 @@ var failures = 'requests | where success == false | project poller = name, kind 
 var handler = '${lines} | where event == "handler_failed" | summarize found = count() by poller | where found >= 5 | project alert = "handler", poller'
 var recovery = '${lines} | where event == "recovery_finding" and tostring(line.level) == "ERROR" | project alert = "recovery", poller'
 var quarantine = '${lines} | where event == "row_quarantined" | project alert = "quarantine", poller'
+var breaker = '${lines} | where event == "breaker_opened" | project alert = "breaker", poller'
 var fenced = '${lines} | where event in ("stale_write_blocked", "fence_ahead") | project alert = "fenced", poller'
 
 var behind = '${answers} | where message contains ", more to do" | summarize found = count() by functionName, poller | join kind=inner (${ticks}) on functionName | where found * 10 > ticks * 9 | project alert = "behind", poller'
@@ -59,11 +60,11 @@ var rules = [
   {
     name: 'failing'
     title: 'Ticks or batches fail'
-    about: 'Invocations fail (failures), the handler fails (handler), rows were quarantined (quarantine), the recovery controller needs an operator (recovery), or a stale owner was refused (fenced).'
+    about: 'Invocations fail (failures), the handler fails (handler), rows were quarantined (quarantine), so many in a row that the target may reject everything (breaker), the recovery controller needs an operator (recovery), or a stale owner was refused (fenced).'
     severity: 2
     frequency: 'PT15M'
     window: 'PT30M'
-    queries: [failures, handler, recovery, quarantine, fenced]
+    queries: [failures, handler, recovery, quarantine, breaker, fenced]
   }
   {
     name: 'slow'
