@@ -1,7 +1,7 @@
-//! Rows that a handler will not take: the form in which they are set aside.
+//! Quarantined rows: rows that the handler rejects, and the format in which they are stored.
 //!
-//! One JSON object per row, beside the state document, under the id of the row's event: so a row that
-//! is set aside twice, since its checkpoint was not committed, is one entry.
+//! One JSON object per row, stored alongside the state document and named by the id of the row's event.
+//! A row that is quarantined twice because its checkpoint was not committed therefore has one entry.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,22 +13,22 @@ use crate::document::Holder;
 use crate::event::{BatchId, ChangeEvent, EventId, Operation};
 use crate::store::StateKey;
 
-/// Version of the form.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// Largest event that is kept whole; a larger one is kept without its columns. Stores take documents
-/// of 4 MiB.
+/// Largest event that is stored in full; a larger one is stored without its columns. Stores accept
+/// documents of up to 4 MiB.
 const EVENT_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Why a row was set aside.
+/// Why a row was quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The target refused it alone, for good.
+    /// The target permanently rejected the row on its own.
     Refused,
-    /// It failed too often or for too long, and the target took another row since.
+    /// The row failed too often or for too long, and the target has accepted another row since.
     Attempts,
-    /// Processes died with it alone in hand.
+    /// Processes crashed while handling only this row.
     Crashes,
 }
 
@@ -43,93 +43,95 @@ impl Reason {
     }
 }
 
-/// What is known of a row that is set aside.
+/// What is known about a row that is being quarantined.
 #[derive(Clone, Debug)]
 pub struct QuarantinedRow<'a> {
     /// The poller.
     pub poller: &'a str,
-    /// The batch it was tried in last.
+    /// The last batch in which it was tried.
     pub batch_id: &'a BatchId,
-    /// Who sets it aside.
+    /// The lease holder that quarantines it.
     pub holder: &'a Holder,
-    /// Why.
+    /// Why it is quarantined.
     pub reason: Reason,
     /// Counted attempts.
     pub attempts: u32,
-    /// Processes that died with it.
+    /// Crashes while handling it.
     pub crashes: u32,
-    /// When it failed first; storage time.
+    /// When it first failed; storage time.
     pub first_failed_at: OffsetDateTime,
-    /// When it was set aside; storage time.
+    /// When it was quarantined; storage time.
     pub quarantined_at: OffsetDateTime,
-    /// What it failed with first.
+    /// The first error.
     pub first_error: &'a str,
-    /// What it failed with last.
+    /// The last error.
     pub last_error: &'a str,
 }
 
-/// An entry of the quarantine, as it is stored.
+/// A quarantine entry, as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Version of the form; see [`VERSION`].
+    /// Version of the format; see [`VERSION`].
     pub version: u32,
     /// The poller.
     pub poller_name: String,
     /// Id of the row's event.
     pub event_id: EventId,
-    /// The batch it was tried in last.
+    /// The last batch in which it was tried.
     pub batch_id: BatchId,
-    /// Why it was set aside.
+    /// Why it was quarantined.
     pub reason: Reason,
-    /// What it failed with last.
+    /// The last error.
     pub error: String,
-    /// What it failed with first.
+    /// The first error.
     pub first_error: String,
     /// Counted attempts.
     pub attempts: u32,
-    /// Processes that died with it.
+    /// Crashes while handling it.
     pub crashes: u32,
-    /// When it failed first; storage time.
+    /// When it first failed; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub first_failed_at: OffsetDateTime,
-    /// When it was set aside; storage time.
+    /// When it was quarantined; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub quarantined_at: OffsetDateTime,
-    /// The instance that set it aside.
+    /// The instance that quarantined it.
     pub quarantined_by: String,
     /// Generation of the state document.
     pub generation: u64,
     /// Token of the lease.
     pub fencing_token: u64,
-    /// Whether the row's columns were left out, since they are too large to keep.
+    /// Whether the row's columns were left out because they are too large to store.
     #[serde(default)]
     pub without_columns: bool,
-    /// The event as it was delivered; one.
+    /// The event as it was delivered; exactly one.
     pub events: Vec<Box<RawValue>>,
 }
 
-/// An entry cannot be read.
+/// A quarantine entry that cannot be read.
 #[derive(Debug, Error)]
 pub enum EntryError {
-    /// It is not of the form.
-    #[error("`{key}` is no entry of the quarantine")]
+    /// The JSON does not have the format of an entry.
+    #[error("`{key}` is not a valid quarantine entry")]
     Form {
         /// Where it is stored.
         key: String,
-        /// Why.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// It is of a later version.
-    #[error("`{key}` has version {found}, and this program knows {VERSION}: use a newer one")]
+    /// The entry was written by a later version.
+    #[error(
+        "`{key}` has version {found}, newer than the supported {VERSION}; upgrade this program"
+    )]
     Version {
         /// Where it is stored.
         key: String,
         /// Its version.
         found: u32,
     },
-    /// It is one, but not of the row that its name says.
-    #[error("`{key}` speaks of event `{event}` of poller `{poller}`: it was put there by hand")]
+    /// The entry belongs to another row than its name says.
+    #[error("`{key}` contains event `{event}` of poller `{poller}`, which does not match its name")]
     Misplaced {
         /// Where it is stored.
         key: String,
@@ -138,18 +140,18 @@ pub enum EntryError {
         /// The poller in it.
         poller: String,
     },
-    /// It does not hold the one event that it speaks of.
-    #[error("`{key}` does not hold its event: {reason}")]
+    /// The entry does not hold exactly the event that it names.
+    #[error("`{key}` does not contain its event: {reason}")]
     Event {
         /// Where it is stored.
         key: String,
-        /// What is there instead.
+        /// What is wrong with its event.
         reason: String,
     },
 }
 
 impl QuarantinedRow<'_> {
-    /// Returns where the row of `event` is to be kept, and the bytes.
+    /// Returns the key under which the row of `event` is stored, and the bytes.
     pub fn entry(&self, event: &ChangeEvent) -> (StateKey, Vec<u8>) {
         let without_columns = event.json.len() > EVENT_BYTES_MAX;
         let json = if without_columns { reference(event) } else { event.json.to_string() };
@@ -178,7 +180,7 @@ impl QuarantinedRow<'_> {
     }
 }
 
-/// Returns the event without its columns: which row it is, and in which state.
+/// Returns the event without its columns: only the identity and version of the row.
 fn reference(event: &ChangeEvent) -> String {
     serde_json::json!({
         "id": event.id, "op": event.op, "pk": event.cursor.key, "cursor": event.cursor,
@@ -187,11 +189,11 @@ fn reference(event: &ChangeEvent) -> String {
     .to_string()
 }
 
-/// Reads an entry.
+/// Decodes an entry.
 ///
 /// # Errors
 ///
-/// [`EntryError`] if it is damaged, foreign, or of a later version.
+/// [`EntryError`] if it is damaged, belongs to another row, or is of a later version.
 pub fn decode(key: &StateKey, bytes: &[u8]) -> Result<Entry, EntryError> {
     let entry: Entry = serde_json::from_slice(bytes)
         .map_err(|source| EntryError::Form { key: key.path(), source })?;
@@ -206,7 +208,7 @@ pub fn decode(key: &StateKey, bytes: &[u8]) -> Result<Entry, EntryError> {
     Ok(entry)
 }
 
-/// What is read of an event as it is stored.
+/// The fields that are read from a stored event.
 #[derive(Deserialize)]
 struct StoredEvent {
     id: EventId,
@@ -215,7 +217,7 @@ struct StoredEvent {
 }
 
 impl Entry {
-    /// Returns where the entry is kept.
+    /// Returns the key under which the entry is stored.
     pub fn state_key(&self) -> StateKey {
         StateKey::Quarantined { poller: self.poller_name.clone(), event: self.event_id.clone() }
     }
@@ -224,7 +226,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// [`EntryError::Event`] if there is none, or it is another one.
+    /// [`EntryError::Event`] if the event is missing or is another one.
     pub fn event(&self) -> Result<ChangeEvent, EntryError> {
         let wrong = |reason: String| EntryError::Event { key: self.state_key().path(), reason };
         let [json] = self.events.as_slice() else {
@@ -239,7 +241,7 @@ impl Entry {
         Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned().into() })
     }
 
-    /// Returns the entry after it was refused once more, and its bytes.
+    /// Returns the entry updated after another rejection, and its bytes.
     pub fn refused_again(&self, error: &str) -> (Self, Vec<u8>) {
         let attempts = self.attempts.saturating_add(1);
         let entry = Self { attempts, error: error.to_owned(), ..self.clone() };
@@ -343,7 +345,7 @@ mod tests {
         let (_, bytes) = entry(&event("x"));
         let elsewhere = StateKey::parse(&format!("orders.quarantine.{:032}.json", 7)).unwrap();
         let misplaced = decode(&elsewhere, &bytes).unwrap_err().to_string();
-        assert!(misplaced.contains("put there by hand"), "{misplaced}");
+        assert!(misplaced.contains("does not match its name"), "{misplaced}");
     }
 
     #[test]

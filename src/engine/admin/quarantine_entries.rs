@@ -8,11 +8,11 @@ use crate::store::{ETag, StateKey, StoreError};
 /// What is stored under the name of an entry.
 #[derive(Debug)]
 pub struct StoredEntry {
-    /// The event that its name says.
+    /// The event that the name says.
     pub event: EventId,
     /// The entry, or why it cannot be read.
     pub entry: Result<Entry, EntryError>,
-    /// Its version.
+    /// The stored version.
     pub etag: ETag,
 }
 
@@ -46,11 +46,11 @@ impl Admin<'_> {
         Ok(Some(StoredEntry { event: event.clone(), entry, etag: stored.etag }))
     }
 
-    /// Removes an entry, unless it was changed since it was read.
+    /// Removes an entry, unless it has changed since it was read.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; `Conflict` if it was changed or removed by another.
+    /// [`StoreError`]; `Conflict` if the entry was changed or removed in the meantime.
     pub async fn remove_entry(self, event: &EventId, etag: &ETag) -> Result<(), StoreError> {
         self.poller.store.remove(&self.poller.entry_key(event), etag).await
     }

@@ -1,9 +1,10 @@
-//! Delivering again, by hand, what was set aside.
+//! Redrive: deliver quarantined rows again, on request of an operator.
 //!
-//! It is done under the poller's own lease: a target that remembers the highest token must neither
-//! refuse it nor be written by two at once. So no tick runs meanwhile, and while one runs this waits its
-//! turn. The checkpoint and the batch in flight stay as they are. An entry is removed only after the
-//! handler has taken its row, so what breaks in between leads to another delivery, never to a loss.
+//! A redrive holds the poller's own lease. A target that remembers the highest token must neither reject
+//! the redrive nor be written by two instances at once. So no tick runs during a redrive, and a redrive
+//! cannot start while a tick runs. The checkpoint and the batch in flight are left as they are. An entry
+//! is removed only after the handler has accepted its row: an interruption in between leads to another
+//! delivery, never to a loss.
 
 use std::time::Duration;
 
@@ -24,84 +25,85 @@ use crate::quarantine::{Entry, EntryError};
 use crate::store::{ETag, Precondition, StoreError};
 use crate::tick::{blame, reject_if_single_row};
 
-/// Longest that one redrive may hold the lease.
+/// Longest time that one redrive may hold the lease.
 const TIME_MAX: Duration = Duration::from_secs(86_400);
-/// So many rows in a row that fail for no known reason end a redrive: most likely it is the target.
+/// Consecutive rows that fail for an unknown reason before a redrive ends: most likely the target is at
+/// fault.
 const UNKNOWN_FAILURES_MAX: u32 = 3;
-/// How often the lease is asked for, where others write in between.
+/// Attempts to acquire the lease if others write the document in between.
 const ACQUIRE_TRIES_MAX: u32 = 5;
 
-/// What is to be delivered again, and how.
+/// What to redrive, and how.
 #[derive(Clone, Debug)]
 pub struct Redrive<'a> {
-    /// Part of every batch id, so that a target does not take these batches for known ones.
+    /// Part of every batch id, so that a target does not treat these batches as duplicates.
     pub id: &'a str,
     /// Ids of the events, in the order in which they are delivered.
     pub events: &'a [EventId],
-    /// Deliver what was stored, instead of the row as it is now.
+    /// Deliver the stored event instead of the current state of the row.
     pub as_stored: bool,
     /// Remove entries whose row is gone.
     pub drop_gone: bool,
-    /// Set when the redrive is to stop after the row in flight, and later to abort that too.
+    /// Stops the redrive after the row in flight, or aborts that row too.
     pub stop: StopSignal,
 }
 
-/// What became of one entry.
+/// Outcome of one entry.
 #[derive(Debug)]
 pub enum RedriveOutcome {
-    /// The handler took its row.
+    /// The handler accepted the row.
     Delivered {
-        /// The event that it was given: that of the row's present state.
+        /// The delivered event: that of the row's current state.
         event: EventId,
-        /// Why the entry is there still; `None` where it was removed.
+        /// Why the entry is still there; `None` if it was removed.
         stays: Option<String>,
     },
-    /// No row has the key any more, or none that the poller delivers.
+    /// No row has the key any more, or the poller no longer delivers it.
     RowDeleted {
         /// Whether the entry was removed.
         removed: bool,
     },
-    /// The handler did not take it; the entry says so.
+    /// The handler rejected the row; the rejection is recorded in the entry.
     Refused {
-        /// Counted attempts, this one included.
+        /// Counted attempts, including this one.
         attempts: u32,
         /// Why.
         error: String,
     },
-    /// It cannot be delivered; the entry stays as it is.
+    /// The row could not be delivered; the entry is unchanged.
     NotAttempted {
         /// Why.
         error: String,
     },
-    /// The entry cannot be read, and stays as it is.
+    /// The entry cannot be read, and is unchanged.
     Unreadable(EntryError),
-    /// There is no such entry, or no more.
+    /// There is no such entry, or it is gone by now.
     Missing,
 }
 
-/// How a redrive ended that was begun.
+/// How a redrive ended.
 #[derive(Debug)]
 pub enum RedriveEnd {
-    /// Each entry was looked at.
+    /// Each entry was processed.
     Done,
-    /// It was asked to stop; a row whose handler call was aborted is as it was.
+    /// It was stopped on request; a row whose handler call was aborted is unchanged.
     Stopped,
-    /// The target takes nothing, whatever row it is given.
+    /// The target rejects every row.
     TargetAtFault(HandlerError),
 }
 
-/// Why nothing, or nothing more, was delivered.
+/// Why the redrive did not start, or was cut short.
 #[derive(Debug, Error)]
 pub enum RedriveError {
-    /// A tick or another redrive runs.
+    /// A tick or another redrive is running.
     #[error("lease is held by `{owner_id}`")]
     Held {
         /// The holder.
         owner_id: String,
-        /// When it lapses unless it is renewed.
+        /// When the lease expires unless it is renewed.
         until: Option<OffsetDateTime>,
     },
-    /// As a tick would have failed.
+    /// It failed the way a tick fails.
     #[error(transparent)]
     Tick(#[from] TickError),
 }
@@ -112,13 +114,13 @@ impl From<LeaseError> for RedriveError {
     }
 }
 
-/// An outcome of one entry, and what it says of the target.
+/// The outcome of one entry, and what it implies about the target.
 enum AttemptResult {
     Ended(RedriveOutcome),
-    /// It failed for no known reason.
+    /// It failed for an unknown reason.
     Unknown(RedriveOutcome, HandlerError),
     Target(RedriveOutcome, HandlerError),
-    /// The process stops, and its handler call was aborted.
+    /// The process is stopping, and the handler call was aborted.
     Aborted,
 }
 
@@ -130,7 +132,7 @@ enum CallResult {
 }
 
 impl<'p> Admin<'p> {
-    /// Delivers rows that were set aside once more, one by one; `told` is told what became of each.
+    /// Delivers quarantined rows again, one by one; `told` receives the outcome of each.
     ///
     /// # Errors
     ///
@@ -150,12 +152,12 @@ impl<'p> Admin<'p> {
             if let Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(refused))) = &ended
                 && lease.is_newest_grant().await.unwrap_or(false)
             {
-                // As after a tick; where it cannot be written, the next grant is refused again.
+                // As after a tick. If this write fails, the target rejects the next grant again.
                 lease.release_refused(refused.current, None).await.unwrap_or_default();
                 return Err(self.poller.fence_ahead(*refused).into());
             }
             if !matches!(&ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))) {
-                // It lapses by itself where it cannot be given up.
+                // If the release fails, the lease expires by itself.
                 lease.release(None, None).await.unwrap_or_default();
             }
             ended
@@ -196,7 +198,7 @@ impl<'p> Admin<'p> {
         Ok(RedriveEnd::Done)
     }
 
-    /// Takes the poller's lease, also where it is paused or backing off.
+    /// Acquires the poller's lease, even if the poller is paused or backing off.
     async fn acquire_operator_lease(self) -> Result<Lease<'p>, RedriveError> {
         for _ in 0..ACQUIRE_TRIES_MAX {
             let base = self.poller.read().await?;
@@ -284,7 +286,7 @@ impl<'p> Admin<'p> {
         })
     }
 
-    /// Reads the row of an entry as it is now.
+    /// Reads the current state of an entry's row.
     async fn current(self, entry: &Entry) -> Result<EventToDeliver, TickError> {
         let stored = match entry.event() {
             Ok(event) => event,
@@ -293,7 +295,7 @@ impl<'p> Admin<'p> {
         let rows = self.poller.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
         Ok(match normalize(self.poller.source.shape(), &rows).map(|mut events| events.pop()) {
             Ok(Some(event)) => EventToDeliver::Event(Box::new(event)),
-            // That it is deleted is what the row's present state is.
+            // The row is deleted, and the stored event says so: it is the current state.
             Ok(None) if stored.op == Operation::Delete => EventToDeliver::Event(Box::new(stored)),
             Ok(None) => EventToDeliver::Gone,
             Err(error) => EventToDeliver::Nothing(chain(&error)),
@@ -340,7 +342,7 @@ impl<'p> Admin<'p> {
             Some(Ok(Err(error))) => CallResult::Failed(error),
             Some(Err(_late)) => CallResult::Failed(HandlerError::Stalled(limit)),
             None => {
-                // What it would still do must not follow the release.
+                // Wait for it to settle: its remaining effects must not come after the release.
                 self.poller.handler.settle().await;
                 CallResult::Aborted
             }
@@ -370,7 +372,7 @@ impl<'p> Admin<'p> {
         Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
     }
 
-    /// Counts a refusal in the entry. What cannot be written there is told only.
+    /// Records a rejection in the entry. If that write fails, the rejection is only reported.
     async fn count(
         self,
         lease: &mut Lease<'_>,
@@ -387,30 +389,29 @@ impl<'p> Admin<'p> {
             Ok(_) => RedriveOutcome::Refused { attempts: counted.attempts, error: text },
             Err(why) => RedriveOutcome::Refused {
                 attempts: entry.attempts,
-                error: format!("{text}; and that could not be counted: {}", chain(&why)),
+                error: format!("{text}; the attempt could not be recorded: {}", chain(&why)),
             },
         })
     }
 }
 
-/// Which version of which entry.
+/// A version of an entry.
 struct EntryVersion {
     event: EventId,
     etag: ETag,
 }
 
-/// What is delivered for an entry.
+/// The event to deliver for an entry.
 enum EventToDeliver {
     Event(Box<ChangeEvent>),
     Gone,
-    /// Nothing can be, for this reason.
+    /// No event can be delivered, for this reason.
     Nothing(String),
 }
 
 fn stored(entry: &Entry) -> EventToDeliver {
     if entry.without_columns {
-        let why =
-            "the event was too large to be stored with its columns: redrive the row as it is now";
+        let why = "the event was stored without its columns (too large); redrive the current row";
         return EventToDeliver::Nothing(why.to_owned());
     }
     match entry.event() {
