@@ -1,4 +1,4 @@
-//! How long to wait between attempts: the one formula for retries of the engine and of its adapters.
+//! Delays between attempts: the one formula for retries of the engine and of its adapters.
 
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep_until};
 pub struct Backoff {
     /// Longest delay after the first attempt.
     pub first: Duration,
-    /// Longest delay of all.
+    /// Longest delay overall.
     pub max: Duration,
 }
 
 impl Backoff {
     /// Returns the delay after `attempt`, the first being 1: between half of the doubled delay and all of it.
     ///
-    /// `seed` decides where in between. Callers that fail together need different seeds, or they retry together.
+    /// `seed` decides where in between. Callers that fail together need different seeds so as not to retry together.
     pub fn delay(self, attempt: u32, seed: u64) -> Duration {
         let doubled = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let longest = self.first.saturating_mul(doubled).min(self.max);
@@ -28,7 +28,7 @@ impl Backoff {
     }
 }
 
-/// One step of `SplitMix64` (Steele, Lea and Flood, 2014), so that each attempt has a share of its own.
+/// One step of `SplitMix64` (Steele, Lea and Flood, 2014), so that each attempt has different jitter.
 fn mixed(seed: u64, attempt: u32) -> u64 {
     let sum = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let sum = (sum ^ (sum >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -36,7 +36,7 @@ fn mixed(seed: u64, attempt: u32) -> u64 {
     sum ^ (sum >> 31)
 }
 
-/// Returns the seed of what `identity` names, such as a poller and a batch: the same in each run.
+/// Derives a seed from an identity, such as a poller and a batch: the same in each run.
 pub fn seed_of(identity: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     identity.hash(&mut hasher);
@@ -71,7 +71,7 @@ impl Pause {
             return Err(error);
         }
         self.attempt = self.attempt.saturating_add(1);
-        // The last delay is cut short, so that the time until the deadline is used.
+        // Cut the last delay short, to use the time until the deadline.
         sleep_until(self.until.min(now + STORE.delay(self.attempt, self.seed))).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where changes go: the port.
+//! The port for handlers: where changes go.
 
 pub mod chain;
 pub mod paced;
@@ -22,41 +22,41 @@ use crate::document::{FencingToken, Generation, StaleWrite};
 use crate::event::{BatchId, ChangeEvent, SourceLabel};
 use crate::redaction::redact;
 
-/// One batch on its way to a handler.
+/// A batch to be delivered.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
-    /// Under which name the grants of generation and token count: the poller's, or that of a range
-    /// which is redelivered alongside it.
+    /// The name to which the grants of generation and token belong: the poller, or the range that is redelivered
+    /// alongside it.
     pub poller: &'a str,
     /// Where the events came from.
     pub source: &'a SourceLabel,
     /// Content identity: the same id always means the same bytes, for the same step.
     pub batch_id: &'a BatchId,
-    /// The step of a handler chain that it is for; its `batch_id` is one of its own then.
+    /// The step of a handler chain, if any; `batch_id` is then specific to the step.
     pub step: Option<ChainStep<'a>>,
-    /// When the batch was first announced, by the storage service's clock. The same at each attempt, so
-    /// that a handler which takes it for "now" does the same each time.
+    /// When the batch was first announced, by the storage service's clock. It is the same at each attempt, so a
+    /// handler that uses it as "now" is deterministic.
     pub started_at: OffsetDateTime,
-    /// Generation of the state document; orders tokens across a document that was made again.
+    /// Generation of the state document; orders tokens if a document was created again.
     pub generation: Generation,
     /// Token of the lease under which the batch is delivered.
     pub fencing_token: FencingToken,
-    /// 1 for the first delivery at this position, as far as the state document knows; rows may have
-    /// changed since.
+    /// 1 for the first delivery at this position, as far as the state document knows. Rows may have changed between
+    /// attempts.
     pub attempt: u32,
     /// How often the handler may try the batch in this call.
     pub tries: CallTries,
-    /// Set while a range is delivered again on purpose.
+    /// Set while a range is redelivered on request.
     pub replay_id: Option<&'a str>,
-    /// Set while a poller delivers newer states of the same rows meanwhile.
+    /// Set if a poller may deliver newer states of the same rows at the same time.
     pub replay_guard: Option<ReplayGuard<'a>>,
     /// The events, oldest first; never empty.
     pub events: &'a [ChangeEvent],
-    /// W3C trace context to hand on.
+    /// W3C trace context to pass on.
     pub traceparent: Option<&'a str>,
-    /// What other systems add to that; `None` without one.
+    /// The `tracestate` that belongs to it, if any.
     pub tracestate: Option<&'a str>,
-    /// Where the handler says that it gets on; see [`Progress`].
+    /// Where the handler reports its progress; see [`Progress`].
     pub progress: &'a Progress,
 }
 
@@ -81,9 +81,9 @@ pub enum CallTries {
 
 /// The poller alongside which a range is redelivered.
 ///
-/// Its lease is another one, so nothing orders the two but the target: one that locks the fence of
-/// `poller` until it has written, and then finds the rows as they were read, cannot write an older state
-/// over a newer one.
+/// The range has its own lease, so only the target can order the two. A target that locks the fence of `poller`
+/// until it has written, and then finds the rows unchanged since they were read, cannot replace a newer state
+/// with an older one.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayGuard<'a> {
     /// The poller.
@@ -92,10 +92,10 @@ pub struct ReplayGuard<'a> {
     pub rows: &'a dyn Reread,
 }
 
-/// Rows that can be read once more.
+/// Rows that can be read again.
 #[async_trait]
 pub trait Reread: fmt::Debug + Send + Sync {
-    /// Whether they still are as they were when they were read.
+    /// Whether the rows are unchanged since they were read.
     ///
     /// # Errors
     ///
@@ -103,29 +103,29 @@ pub trait Reread: fmt::Debug + Send + Sync {
     async fn are_unchanged(&self) -> Result<bool, HandlerError>;
 }
 
-/// Which step of a handler chain a delivery is for.
+/// The step of a handler chain that a delivery is for.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainStep<'a> {
     /// Name of the step.
     pub name: &'a str,
-    /// Id of the batch that all steps of the chain get.
+    /// Id of the batch, shared by all steps of the chain.
     pub of_batch: &'a BatchId,
 }
 
 /// One handler of a chain.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its name, unique in the chain: results are kept under it.
+    /// Its name, unique in the chain; results are stored under it.
     pub name: String,
-    /// What is called.
+    /// The handler to call.
     pub handler: Arc<dyn Handler>,
 }
 
-/// How far a handler has come with a batch.
+/// The progress of a handler with a batch.
 ///
-/// A handler that reports progress is stopped when it reports none for `HANDLER__STALL_MAX`: a
-/// process that is stuck still renews its lease, and would keep the batch for ever. A handler that
-/// never reports is not judged by this; it needs a time-out of its own.
+/// A handler that reports progress is stopped if it reports none for `HANDLER__STALL_MAX`: a stuck process
+/// still renews its lease and would keep the batch forever. This does not apply to a handler that never
+/// reports; such a handler needs its own timeout.
 #[derive(Debug, Default)]
 pub struct Progress {
     steps: AtomicU64,
@@ -133,22 +133,21 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Says that `steps` more steps are done: events, bytes, whatever the handler counts.
+    /// Reports that `steps` more steps are done: events, bytes, or whatever the handler counts.
     pub fn report(&self, steps: u64) {
         self.steps.fetch_add(steps.max(1), Ordering::Relaxed);
     }
 
-    /// Reports that the first `events` events of the batch are permanently accepted; a step, too.
+    /// Reports that the first `events` events of the batch are permanently accepted. This also counts as a step.
     ///
-    /// The checkpoint moves past them with the next renewal of the lease, so that they do not come
-    /// again whatever becomes of the rest. A batch that is accepted whole is taken, also where the
-    /// handler fails then.
+    /// The next renewal of the lease moves the checkpoint past them, so they are not redelivered whatever happens to
+    /// the rest. A batch whose events are all accepted counts as accepted, even if the handler then fails.
     pub fn accept(&self, events: usize) {
         self.accepted.fetch_max(events, Ordering::Relaxed);
         self.report(1);
     }
 
-    /// Returns how many events, from the front, are permanently accepted.
+    /// Returns how many events, from the first one on, are permanently accepted.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -159,44 +158,44 @@ impl Progress {
     }
 }
 
-/// The handler did not take the batch, or not all of it.
+/// Why the handler did not accept the batch, or not all of it.
 #[derive(Debug, Error)]
 pub enum HandlerError {
-    /// Worth another attempt: time-out, connection error, 5xx.
+    /// Worth a retry: timeout, connection error, 5xx.
     #[error("{0}")]
     Retryable(String),
-    /// The target asks for patience; no attempt is counted.
+    /// The target asks to wait; no attempt is counted.
     #[error("{reason}")]
     Throttled {
         /// What the target said.
         reason: String,
-        /// How long to wait, where it said so.
+        /// How long to wait, if the target said so.
         retry_after: Option<Duration>,
     },
-    /// The target will never take these bytes: 400, 422.
+    /// The target permanently rejects this content: 400, 422.
     #[error("{0}")]
     Rejected(String),
-    /// The target takes smaller batches only: 413.
+    /// The batch is too large for the target: 413.
     #[error("{0}")]
     TooLarge(String),
-    /// Address or credentials are wrong: 401, 403, 404. No attempt is counted.
+    /// The address or the credentials are wrong: 401, 403, 404. No attempt is counted.
     #[error("{0}")]
     Misconfigured(String),
     /// The target is permanently gone: 410. The poller is paused.
     #[error("{0}")]
     Gone(String),
-    /// The first `accepted` events were taken; the next one was not.
+    /// The first `accepted` events were accepted; the next one was not.
     #[error("{reason}")]
     Partial {
-        /// Events taken, from the front; less than all.
+        /// Accepted events, from the first one on; fewer than all.
         accepted: usize,
-        /// Why the next one was not.
+        /// Why the next one was not accepted.
         reason: String,
     },
     /// The handler reported no progress for too long, and was stopped.
     #[error("no progress for {0:?}")]
     Stalled(Duration),
-    /// The target has accepted a write of a newer lease.
+    /// The target has accepted a write under a newer lease.
     #[error(transparent)]
     Fenced(#[from] StaleWrite),
 }
@@ -205,14 +204,14 @@ fn named_step(step: &str) -> String {
     format!("step `{step}`: ")
 }
 
-/// Whether the text of an error says that it comes from this step of a handler chain.
+/// Whether an error text comes from this step of a handler chain.
 pub(crate) fn is_of_step(error: &str, step: &str) -> bool {
-    // The text of the error was redacted too, should a secret be part of the step's name.
+    // The error text is redacted, so redact the name too: it may contain a secret.
     error.contains(redact(&named_step(step)).as_ref())
 }
 
 impl HandlerError {
-    /// Returns a name for what went wrong, one of few, as attributes want it.
+    /// Returns the name of the error; a small fixed set, suitable for metric attributes.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Retryable(_) => "retryable",
@@ -227,7 +226,7 @@ impl HandlerError {
         }
     }
 
-    /// Returns how long the target asks to be left alone, where it said so.
+    /// Returns how long the target asks to wait, if it said so.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Throttled { retry_after, reason: _ } => *retry_after,
@@ -242,7 +241,7 @@ impl HandlerError {
         }
     }
 
-    /// Returns the same error with the step of a handler chain that it comes from in front.
+    /// Returns the error prefixed with the step of a handler chain that it comes from.
     pub(crate) fn in_step(self, step: &str) -> Self {
         let named = |reason: String| format!("{}{reason}", named_step(step));
         match self {
@@ -255,13 +254,13 @@ impl HandlerError {
             Self::Misconfigured(reason) => Self::Misconfigured(named(reason)),
             Self::Gone(reason) => Self::Gone(named(reason)),
             Self::Partial { accepted, reason } => Self::Partial { accepted, reason: named(reason) },
-            // Their texts do not depend on the sender.
+            // Their texts do not depend on the step.
             Self::Stalled(_) | Self::Fenced(_) => self,
         }
     }
 
-    /// Returns the same error of a handler that had accepted events of a batch of `rows` before; `Ok`
-    /// where it had accepted all of them, and this does not say that it must stop.
+    /// Returns the error of a handler that had already accepted `accepted` events of a batch of `rows`. `Ok` if it
+    /// had accepted all of them, and the error does not require it to stop.
     pub(crate) fn after(self, accepted: usize, rows: usize) -> Result<(), Self> {
         Err(match self {
             Self::Partial { .. }
@@ -281,7 +280,7 @@ impl HandlerError {
             {
                 Self::Partial { accepted, reason: self.to_string() }
             }
-            // About the target, not the rows, or nothing was accepted: answered as it is.
+            // About the target rather than the rows, or nothing was accepted: pass it on.
             Self::Retryable(_)
             | Self::Rejected(_)
             | Self::TooLarge(_)
@@ -294,18 +293,17 @@ impl HandlerError {
     }
 }
 
-/// Longest wait of [`Handler::settle`]. An aborted call has a second until the process is forced to end, and its lease
-/// is released in the rest of it.
+/// Longest wait of [`Handler::settle`]. After an abort, the process has one second before it is forced to exit, and
+/// the remainder is used to release the lease.
 pub const SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Takes batches of events, each at least once.
+/// Receives batches of events, each at least once.
 ///
 /// # Contract
 ///
-/// `Ok` means permanently accepted: the checkpoint moves past the batch. The same events may come again,
-/// with the same ids, so taking them must be idempotent. Dropping the future is allowed at any await
-/// (the lease was lost, or time ran out) and leaves the outcome unknown. A handler must not block its
-/// thread: the lease is renewed by the same task.
+/// `Ok` means permanently accepted: the checkpoint moves past the batch. Events may be redelivered with the same
+/// ids, so handling must be idempotent. The future may be dropped at any await (the lease was lost, or time ran
+/// out), which leaves the outcome unknown. A handler must not block its thread: the same task renews the lease.
 #[async_trait]
 pub trait Handler: fmt::Debug + Send + Sync {
     /// Whether the handler reports [`Progress`].
@@ -313,23 +311,23 @@ pub trait Handler: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns how long a call may take by the handler's own limit; `None` where that of the tick is all.
+    /// Returns the handler's own time limit for a call; `None` if only that of the tick applies.
     ///
-    /// Where calls come near it, batches get smaller.
+    /// Batches shrink if calls come close to it.
     fn time_limit(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns the steps of a chain, in order; none of any other handler.
+    /// Returns the steps of a chain, in order; empty for any other handler.
     ///
-    /// The engine calls them one by one and keeps the result of each before it calls the next, so that
-    /// a redelivered batch continues where it stopped.
+    /// The engine calls the steps one by one and stores the result of each before it calls the next, so that a
+    /// redelivered batch continues where it stopped.
     fn steps(&self) -> &[Step] {
         &[]
     }
 
-    /// Checks, without waiting, that what this process itself delivers to is there. A process that runs ticks asks
-    /// at its start; commands that run none do not.
+    /// Checks, without waiting, that the local part of the target exists. Called at the start of a process that runs
+    /// ticks; commands that run none do not call it.
     ///
     /// # Errors
     ///
@@ -338,13 +336,13 @@ pub trait Handler: fmt::Debug + Send + Sync {
         self.steps().iter().try_for_each(|step| step.handler.check())
     }
 
-    /// Takes one batch.
+    /// Handles one batch.
     ///
     /// # Errors
     ///
-    /// [`HandlerError`] decides what the engine does next.
+    /// [`HandlerError`]; it decides what the engine does next.
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError>;
 
-    /// Waits, for half a second at most, until nothing that a dropped call has started is at work any more.
+    /// Waits until nothing that a dropped call started is running any more, for at most [`SETTLE_TIME_MAX`].
     async fn settle(&self) {}
 }

@@ -17,8 +17,8 @@
 //! 8 follow?    in follow mode: wait, then back to 1
 //! ```
 //!
-//! It fetches before it acquires, so an idle tick writes nothing. Acquiring under the tag of the document that gave
-//! the position proves that the position still was current.
+//! It fetches before it acquires, so an idle tick writes nothing. The lease is acquired under the tag of the document
+//! that gave the position, which proves that the position is still current.
 //!
 //! # The path of one batch
 //!
@@ -35,8 +35,9 @@
 //! | | `lease/hold.rs` | `Lease::hold_while_accepting` |
 //! | commit | `tick/commit.rs` | `LeasedTick::commit`, then `Lease::commit` |
 //!
-//! What they call on the way decides nothing about the order of steps: `tick/isolate.rs` (which rows next),
-//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` only logs and counts.
+//! The functions they call do not affect the order of steps: `tick/isolate.rs` (which rows next),
+//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` only logs and
+//! counts.
 //!
 //! # Modules
 //!

@@ -1,5 +1,5 @@
-//! Rows to change events: pure, and the place where a row that cannot be ordered or encoded is found
-//! before any handler sees it.
+//! Converts rows to change events. It is pure, and detects rows that cannot be ordered or encoded before a handler
+//! sees them.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ pub enum NormalizeError {
         /// The column.
         column: String,
     },
-    /// A key value is text that no checkpoint can hold.
+    /// A key value is text that a checkpoint cannot store.
     #[error(
-        "row {row} has half a surrogate pair in key column `{column}`, which no checkpoint can hold: \
+        "row {row} has half a surrogate pair in key column `{column}`, which a checkpoint cannot store: \
          fix the text, or choose another key"
     )]
     HalfPairKey {
@@ -106,17 +106,17 @@ pub fn end_of(shape: &SourceShape, rows: &Rows) -> Option<Cursor> {
     position(shape, index, row, key).ok()
 }
 
-/// Whether the events of rows that are not encoded yet fit into a batch of so many bytes without a doubt: there
-/// has to be room for twice as much.
+/// Whether the events of rows that are not encoded yet certainly fit into a batch of `bytes_max` bytes: they must
+/// fit with twice their size.
 pub fn is_sure_to_fit(shape: &SourceShape, rows: &Rows, bytes_max: usize) -> bool {
     EventEncoder::bytes_of(&shape.label, rows.rows.len(), rows.json.len()) <= bytes_max / 2
 }
 
-/// Returns how many events fit into a batch of so many bytes.
+/// Returns how many events fit into a batch of `bytes_max` bytes.
 ///
 /// # Errors
 ///
-/// [`NormalizeError::TooLarge`] if not even the first does; `rows` are those that the events are of.
+/// [`NormalizeError::TooLarge`] if not even the first one fits; `rows` are the rows of the events.
 pub fn fitting(
     shape: &SourceShape,
     rows: &Rows,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_cannot_be_ordered_is_refused_with_its_column() {
+    fn a_row_that_cannot_be_ordered_is_rejected_with_its_column() {
         let both = || vec![Value::Int(1), Value::Int(2)];
         for (mode, rows, expected) in [
             (

@@ -1,9 +1,9 @@
-//! What becomes of rows that a handler does not take: one pure rule. Beside it, how batches follow each
-//! other, and how large they get.
+//! What to do with rows that the handler rejects: one pure rule. Also how batches follow each other, and how large
+//! they are.
 //!
-//! The words are those of AWS Lambda's stream sources, which users know: attempts, bisecting, age,
-//! and where failures go. Rows are never set aside lightly, since a target that is down refuses every
-//! row alike: see [`Verdict::Probe`].
+//! The terms are those of AWS Lambda's stream sources, which users know: attempts, bisecting, age and
+//! destinations for failures. Rows are not quarantined lightly, because a target that is down rejects every
+//! row: see [`Verdict::Probe`].
 
 mod flow;
 mod size;
@@ -13,26 +13,26 @@ use std::time::Duration;
 pub use self::flow::{BATCH_ROWS_MIN, Flow, Follow, OVERLAP_CRASHES_MIN};
 pub use self::size::{BatchLimits, HandledBatch};
 
-/// How failures are answered.
+/// How failures are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
-    /// What happens in the end.
+    /// What happens when a limit is reached.
     pub on_failure: OnFailure,
-    /// Attempts at the same rows until the end is reached.
+    /// Attempts at the same rows until `on_failure` applies.
     pub attempts_max: u32,
-    /// Times that a process may die with the same rows until they are suspected.
+    /// Crashes with the same rows until they are suspected.
     pub crashes_max: u32,
-    /// How long the same rows may go on failing until the end is reached; `None` for ever.
+    /// How long the same rows may keep failing before `on_failure` applies; `None` for no limit.
     pub record_age_max: Option<Duration>,
-    /// Whether a batch is halved to find the row at fault.
+    /// Whether a batch is halved to find the failing row.
     pub bisect_on_error: bool,
-    /// Rows that are quarantined with no row accepted in between until the target is taken to be failing; at
+    /// Rows quarantined in a row, with none accepted in between, until the target itself is assumed to fail; at
     /// least 1.
     pub breaker_rows: u32,
 }
 
 impl Default for FailurePolicy {
-    /// Everything is tried again for ever: nothing is skipped, and nothing is set aside.
+    /// Everything is retried forever: nothing is skipped, and nothing is quarantined.
     fn default() -> Self {
         Self {
             on_failure: OnFailure::Retry,
@@ -45,62 +45,62 @@ impl Default for FailurePolicy {
     }
 }
 
-/// What happens in the end.
+/// What happens when a limit is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The rows are tried again until they are taken; those behind them wait.
+    /// The rows are retried until they are accepted; later rows wait.
     #[default]
     Retry,
-    /// The row at fault is set aside, and the rest goes on.
+    /// The failing row is quarantined, and the other rows continue.
     Quarantine,
-    /// The poller is paused until somebody resumes it.
+    /// The poller is paused until an operator resumes it.
     Stop,
 }
 
-/// Whom a failure blames.
+/// What a failure is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// These bytes, for good: the target will never take them.
+    /// The rows: the target permanently rejects their content.
     Rows,
-    /// The first row, by the handler's own word.
+    /// The first row, as reported by the handler.
     FirstRow,
-    /// The rows or the target; nobody knows.
+    /// The rows or the target; it is unknown which.
     Unknown,
-    /// Not the rows: the target is busy, or the settings are wrong.
+    /// Not the rows: the target is busy, or misconfigured.
     Target,
 }
 
 /// A failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Whom it blames.
+    /// What it is attributed to.
     pub blame: Blame,
-    /// Rows that were tried at once.
+    /// Rows in the attempt.
     pub rows: usize,
-    /// Whether the first of them failed alone before, and a process ended while it was told whether the target
-    /// takes those behind it.
+    /// Whether the first row had failed on its own before, and the process stopped while it was testing whether
+    /// the target accepts the rows after it.
     pub first_failed_alone: bool,
-    /// Counted attempts at these rows, this one included.
+    /// Counted attempts at these rows, including this one.
     pub attempts: u32,
     /// Time since the first of them.
     pub failing_for: Duration,
-    /// Rows that were quarantined since a row was last accepted.
+    /// Rows quarantined since a row was last accepted.
     pub quarantined_in_a_row: u32,
 }
 
-/// What is done about a failed attempt.
+/// What to do about a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Try again later.
+    /// Retry later.
     Retry,
-    /// Find the row at fault by halving, now.
+    /// Find the failing row by halving, now.
     Bisect,
     /// Try the first row alone, now.
     Isolate,
-    /// Set the row aside.
+    /// Quarantine the row.
     Quarantine,
-    /// Set the row aside if the target takes another row now: else it may be the target that is at
-    /// fault, and an outage would set aside a whole table.
+    /// Quarantine the row if the target accepts another row now. Otherwise the target may be at fault, and an
+    /// outage would quarantine the whole table.
     Probe,
     /// Pause the poller.
     Stop,
@@ -109,8 +109,8 @@ pub enum Verdict {
 impl FailurePolicy {
     /// Judges a failed attempt.
     ///
-    /// A row is quarantined only if the target rejected it alone and permanently, or accepts another row after
-    /// its last failure. While the breaker is open, the second is needed even after a permanent rejection.
+    /// A row is quarantined only if the target permanently rejected it on its own, or accepts another row after its
+    /// last failure. While the breaker is open, the second is required even after a permanent rejection.
     pub fn judge(&self, attempt: Attempt) -> Verdict {
         if attempt.blame == Blame::Target {
             return Verdict::Retry;
@@ -141,18 +141,18 @@ impl FailurePolicy {
         }
     }
 
-    /// Whether the breaker is open: so many rows were quarantined in a row that the target is taken to be failing.
+    /// Whether the breaker is open: so many rows were quarantined in a row that the target is assumed to be failing.
     ///
-    /// A target that answers 400 to everything looks like a table of bad rows. It is told from one by the rows that it
-    /// accepts: the breaker closes with the first of them.
+    /// A target that answers 400 to everything looks like a table of bad rows. The difference is that it accepts no
+    /// row: the breaker closes with the first accepted one.
     pub fn breaker_is_open(&self, quarantined_in_a_row: u32) -> bool {
         self.on_failure == OnFailure::Quarantine && quarantined_in_a_row >= self.breaker_rows
     }
 
-    /// Judges rows with which `crashes` processes have died; `alone` where the last one died with a
-    /// single row. `None` where they are delivered as they are.
+    /// Judges rows that were in flight in `crashes` crashes; `alone` if the last crash had a single row in flight.
+    /// `None` if they are delivered as usual.
     ///
-    /// An open breaker changes nothing here: no answer of a target ends this process.
+    /// An open breaker does not matter here: a target's answer cannot crash this process.
     pub fn judge_crashes(&self, rows: usize, crashes: u32, alone: bool) -> Option<Verdict> {
         if crashes < self.crashes_max {
             return None;
@@ -196,12 +196,12 @@ mod tests {
         }
     }
 
-    /// Every combination: blame, rows, attempts, what happens in the end, bisecting.
+    /// Every combination of blame, rows, attempts, `on_failure` and bisecting.
     fn all() -> impl Iterator<Item = (Attempt, FailurePolicy)> {
         let blames = [Blame::Rows, Blame::FirstRow, Blame::Unknown, Blame::Target];
-        let ends = [OnFailure::Retry, OnFailure::Quarantine, OnFailure::Stop];
+        let actions = [OnFailure::Retry, OnFailure::Quarantine, OnFailure::Stop];
         blames.into_iter().flat_map(move |blame| {
-            ends.into_iter().flat_map(move |end| {
+            actions.into_iter().flat_map(move |end| {
                 [false, true].into_iter().flat_map(move |bisect| {
                     (1..=10_u32).flat_map(move |attempts| {
                         [1, 2, 1000]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_busy_or_wrongly_set_up_blames_no_row_however_often() {
+    fn a_failure_of_a_busy_or_misconfigured_target_is_never_attributed_to_a_row() {
         for (attempt, policy) in all().filter(|(attempt, _)| attempt.blame == Blame::Target) {
             let old = Attempt { failing_for: OLD * 2, attempts: u32::MAX, ..attempt };
             assert_eq!(policy.judge(old), Verdict::Retry, "{attempt:?} {policy:?}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_policy_everything_is_tried_again() {
+    fn by_default_everything_is_retried() {
         let policy = FailurePolicy::default();
         for (attempt, _) in all() {
             assert_eq!(policy.judge(attempt), Verdict::Retry, "{attempt:?}");
@@ -278,11 +278,11 @@ mod tests {
     #[test]
     fn a_row_that_failed_alone_is_retried_alone_if_others_joined_its_batch() {
         let policy = |bisect| policy(OnFailure::Quarantine, bisect);
-        let beside =
+        let joined =
             |attempts| Attempt { first_failed_alone: true, ..attempt(Blame::Unknown, 2, attempts) };
-        assert_eq!(policy(false).judge(beside(4)), Verdict::Retry);
-        assert_eq!(policy(false).judge(beside(5)), Verdict::Isolate);
-        assert_eq!(policy(true).judge(beside(5)), Verdict::Bisect);
+        assert_eq!(policy(false).judge(joined(4)), Verdict::Retry);
+        assert_eq!(policy(false).judge(joined(5)), Verdict::Isolate);
+        assert_eq!(policy(true).judge(joined(5)), Verdict::Bisect);
     }
 
     #[test]

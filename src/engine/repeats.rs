@@ -1,4 +1,4 @@
-//! Log lines that would say the same again and again: logged once, then at intervals, each hour by default.
+//! Throttling of repeated log lines: a line is logged once, then at an interval, by default hourly.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// How often a line that stays true is logged again, unless another interval is set.
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// Most subjects that are remembered: a caller may invent names.
+/// Most subjects to remember: callers may pass arbitrary names.
 const SUBJECTS_MAX: usize = 1000;
 
 /// The last text logged for each subject, and when; for the life of the process.
@@ -26,12 +26,12 @@ impl Default for LogThrottle {
 }
 
 impl LogThrottle {
-    /// Returns those of lines that are logged again after `interval`.
+    /// Returns a throttle that logs repeated lines every `interval`.
     pub fn each(interval: Duration) -> Self {
         Self { logged: Mutex::default(), interval }
     }
 
-    /// Whether to log `text` for `subject`: it has changed, or the interval has passed. Counts as logged then.
+    /// Whether to log `text` for `subject`: it has changed, or the interval has passed. If so, it counts as logged.
     pub fn are_due(&self, subject: &str, text: &str) -> bool {
         let mut logged = self.lock();
         if logged

@@ -1,4 +1,4 @@
-//! Where changes come from: the port.
+//! The port for sources: where changes come from.
 
 mod rows;
 
@@ -14,55 +14,55 @@ use crate::event::SourceLabel;
 
 pub use self::rows::{Columns, EncodedColumns, Row, Rows};
 
-/// What does not change about a source while it runs.
+/// The properties of a source that do not change while it runs.
 #[derive(Clone, Debug)]
 pub struct SourceShape {
-    /// What handlers see.
+    /// The label that handlers see.
     pub label: SourceLabel,
     /// How rows are ordered.
     pub mode: CursorMode,
     /// Key columns, in key order.
     pub key: Vec<String>,
-    /// What gives a checkpoint its meaning.
+    /// Identifies what a checkpoint refers to.
     pub fingerprint: SourceFingerprint,
     /// The same in plain text, for messages.
     pub definition: SourceDefinition,
 }
 
-/// Which rows are wanted.
+/// The rows to read.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchWindow<'a> {
     /// Only rows after this position; `None` for all.
     pub after: Option<&'a Cursor>,
     /// Only rows up to and including this position: a retry of a batch.
     pub upto: Option<&'a Cursor>,
-    /// Most rows; a source reads one more to learn whether there is more.
+    /// Most rows to return; a source reads one more to learn whether there are more.
     pub rows_max: usize,
-    /// What the source asked to be remembered, as far as it is known still.
+    /// The retained state of the source, as far as it is still known.
     pub state: &'a SourceState,
 }
 
-/// Lag of a poller, as a fetch found it.
+/// Lag of a poller, as of a fetch.
 ///
-/// A position is what the mode counts: a rowversion, a number of the cursor column, a version of change
-/// tracking. Rowversions and change versions are the database's, so other tables take some of them too,
-/// and the numbers are an upper bound on rows, not their count.
+/// Positions are what the mode counts: rowversions, values of the cursor column, or change tracking versions.
+/// Rowversions and change versions belong to the whole database, so other tables use some of them, and the
+/// numbers are an upper bound on rows, not their count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Age of the oldest row that was read, by the source's clock; zero where there was none.
+    /// Age of the oldest row read, by the source's clock; zero if no row was read.
     pub time: Option<Duration>,
-    /// Positions from the one that was read from to the newest one that may be read.
+    /// Positions between the start of the read and the newest readable position.
     pub positions: Option<u64>,
-    /// Positions that are taken and may not be read yet, since an older writer is or may be at work.
+    /// Positions in use that cannot be read yet because an older writer is, or may be, still active.
     pub held_back: Option<u64>,
-    /// Positions from the oldest change that is still kept to the one that was read from: at zero, the next
-    /// clean-up loses changes. Unknown before the first clean-up since tracking began.
+    /// Positions between the oldest change still kept and the start of the read: at zero, the next clean-up loses
+    /// changes. Unknown before the first clean-up since tracking began.
     pub retention_left: Option<u64>,
 }
 
 impl Lag {
-    /// Returns it as it is once the source was read to its end: positions that were passed over are other
-    /// tables', and no row that was read waits.
+    /// Returns the lag after the source was read to its end: skipped positions belong to other tables, and no
+    /// row that was read is pending.
     #[must_use]
     pub fn at_the_end(self) -> Self {
         let time = self.time.map(|_| Duration::ZERO);
@@ -72,49 +72,49 @@ impl Lag {
 
 /// State that a source stores with the cursor.
 ///
-/// It is written down with the commit of the rows it came with. An idle tick keeps it in memory and
-/// writes it now and then, or at once where that is asked for.
+/// It is written with the commit of the rows that it came with. An idle tick keeps it in memory and writes it
+/// from time to time, or at once if [`Self::at_once`] is set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RetainedState {
-    /// Takes the place of all that was remembered.
+    /// Replaces all retained state.
     pub state: SourceState,
-    /// Whether rows wait for it: a process that ends without it would let them wait anew, and one
-    /// process per tick would let them wait for ever.
+    /// Whether rows wait until it is stored. If a process ends without storing it, those rows wait from the start
+    /// again; with one process per tick they would wait forever.
     pub at_once: bool,
 }
 
-/// What is to be kept with a checkpoint that an operator sets or confirms.
+/// What to store with a checkpoint that an operator sets or confirms.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Anchor {
-    /// Takes the place of all that was remembered.
+    /// Replaces all retained state.
     pub state: SourceState,
-    /// How the source differs from the one that was read so far, for people.
+    /// How the source differs from the one read so far, for people.
     pub changes: Vec<String>,
 }
 
-/// What is known of the rows after a checkpoint that the source no longer has as they were.
+/// How a source lost the rows after a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionLoss {
-    /// They may all be there, as an operator may know.
+    /// All rows may still be there, as an operator may know.
     Uncertain,
-    /// They may be in another order than the one in which the checkpoint was made.
+    /// The rows may be ordered differently than when the checkpoint was written.
     Reordered,
-    /// They may be gone, even if the source looks right again.
+    /// Rows may be gone, even if the source looks right again.
     Final,
 }
 
-/// The source could not be read. The handler is not called, and the next tick tries again.
+/// The source could not be read. The handler is not called, and the next tick retries.
 #[derive(Debug, Error)]
 #[error("{reason}")]
 pub struct FetchError {
-    /// What the operator has to do.
+    /// What kind of fix it needs.
     pub kind: ErrorKind,
-    /// What went wrong, with which value, without secrets.
+    /// What went wrong, with the value, without secrets.
     pub reason: String,
-    /// Set where the source no longer has what follows the checkpoint: going on would skip rows, so
-    /// nothing is read until an operator decides.
+    /// Set if the source no longer has what follows the checkpoint. Continuing would skip rows, so nothing is read
+    /// until an operator decides.
     pub loss: Option<PositionLoss>,
-    /// Whether the columns have changed, and nothing is read until an operator accepts them.
+    /// Whether the columns have changed. Nothing is read until an operator accepts the change.
     pub schema_changed: bool,
     /// The driver's error.
     #[source]
@@ -137,7 +137,7 @@ impl FetchError {
         Self { loss: Some(PositionLoss::Final), ..Self::position_lost(reason) }
     }
 
-    /// Returns the error of a source that may order rows otherwise than when the checkpoint was made.
+    /// Returns the error of a source that may order rows differently than when the checkpoint was written.
     pub fn reordered(reason: impl Into<String>) -> Self {
         Self { loss: Some(PositionLoss::Reordered), ..Self::position_lost(reason) }
     }
@@ -147,17 +147,17 @@ impl FetchError {
         self.loss.is_some()
     }
 
-    /// Whether nothing is read before a reset, even if the source looks right again.
+    /// Whether nothing is read until a reset, even if the source looks right again.
     pub fn is_final_loss(&self) -> bool {
         self.loss == Some(PositionLoss::Final)
     }
 
-    /// Whether no operator may keep the position: rows after it are gone, or in another order.
+    /// Whether an operator may not keep the position because rows after it are gone, or in another order.
     pub fn forbids_keeping(&self) -> bool {
         matches!(self.loss, Some(PositionLoss::Final | PositionLoss::Reordered))
     }
 
-    /// Returns the error of a source whose columns have changed, where that is a reason to stop.
+    /// Returns the error of a source that must stop because its columns have changed.
     pub fn schema_changed(reason: impl Into<String>) -> Self {
         Self { schema_changed: true, ..Self::new(ErrorKind::Configuration, reason) }
     }
@@ -167,85 +167,85 @@ impl FetchError {
 ///
 /// # Contract
 ///
-/// Rows come in one total order, which does not change. A row is returned only when no row that will
-/// become visible later can lie before it (each mode states under what condition that holds).
-/// Dropping a fetch is allowed at any await; whatever connection it used is then not used again.
+/// Rows come in one total order, which does not change. A row is returned only if no row that becomes
+/// visible later can sort before it (each mode states its condition for that). A fetch may be dropped at
+/// any await; its connection is then not reused.
 #[async_trait]
 pub trait Source: fmt::Debug + Send + Sync {
-    /// Returns what does not change. Where settings leave it open, it holds after [`Self::open`] only.
+    /// Returns the properties that do not change. Those that settings leave open are valid only after [`Self::open`].
     fn shape(&self) -> &SourceShape;
 
-    /// Chooses what settings leave open, given the fingerprint in the state document: a source that
-    /// has run before stays with what it chose then. Does nothing where nothing is open.
+    /// Chooses what settings leave open, given the fingerprint in the state document: a source that has run
+    /// before keeps its choice. Does nothing if nothing is open.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be reached, or there is nothing to choose.
+    /// [`FetchError`] if the source cannot be reached, or no choice is possible.
     async fn open(&self, _stored: Option<&SourceFingerprint>) -> Result<(), FetchError> {
         Ok(())
     }
 
-    /// Returns the position after everything that is there now, for a poller that is to start with what
-    /// comes next; `None` where there is nothing yet.
+    /// Returns the position after all present rows, for a poller that starts from now; `None` if there are no
+    /// rows yet.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or does not know.
+    /// [`FetchError`] if the source cannot be read, or does not know its end.
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {
-        let reason = "this source cannot start at its present end: start it at the `beginning`";
+        let reason = "this source cannot start from now; set `SOURCE__START` to `beginning`";
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
-    /// Returns what to keep with a checkpoint that an operator sets or confirms: which object is read from now
-    /// on. `kept` is what was kept so far if the position stays, and what still holds of it is part of the
-    /// answer.
+    /// Returns the state to store with a checkpoint that an operator sets or confirms, such as which object is read
+    /// from now on. If the position stays, `kept` is the state retained so far; the result includes what is still
+    /// valid of it.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or the order of rows has changed for a position that stays.
+    /// [`FetchError`] if the source cannot be read, or if the position stays and the order of rows has changed.
     async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
         let state = kept.cloned().unwrap_or_default();
         Ok(Anchor { state, changes: Vec::new() })
     }
 
-    /// Returns the row that has the key of `at` as it is now, with the position under which it is
-    /// delivered in its turn too; no row where none has the key any more.
+    /// Returns the current row with the key of `at`, at the position under which a fetch delivers it too; no row
+    /// if none has the key any more.
     ///
-    /// `at` is a position at which it was read before. Unlike [`Self::fetch`] this waits for no other
-    /// transaction: nothing is concluded from it about rows before or behind.
+    /// `at` is a position at which the row was read before. Unlike [`Self::fetch`] this does not wait for other
+    /// transactions: it says nothing about the rows before or after.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or not by a key.
+    /// [`FetchError`] if the source cannot be read, or not by key.
     async fn current(&self, _at: &Cursor) -> Result<Rows, FetchError> {
         let reason = "this source cannot read a row by its key";
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
-    /// Returns how many rows `window` holds, but at most its `rows_max`: for people who plan something. In a
-    /// window without an end also those are counted that may not be read yet.
+    /// Counts the rows of `window`, up to its `rows_max`, for people who plan an operation. A window without an
+    /// end includes rows that may not be delivered yet.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or no longer has all of the window.
+    /// [`FetchError`] if the source cannot be read, or no longer has the whole window.
     async fn count(&self, _window: FetchWindow<'_>) -> Result<u64, FetchError> {
         let reason = "this source cannot count the rows of a range";
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
-    /// Returns the last one of the first `rows_max` rows of `window`, without its columns; none where the
-    /// window is empty. The window has an end.
+    /// Returns the last of the first `rows_max` rows of `window`, without its columns; no row if the window is
+    /// empty. The window must have an end.
     ///
     /// # Errors
     ///
-    /// [`FetchError`] if the source cannot be read, or its ranges cannot be divided.
+    /// [`FetchError`] if the source cannot be read, or its ranges cannot be split.
     async fn last_of(&self, _window: FetchWindow<'_>) -> Result<Rows, FetchError> {
-        let reason = "ranges of this source cannot be divided: use one window";
+        let reason = "ranges of this source cannot be split; use one window";
         Err(FetchError::new(ErrorKind::Configuration, reason))
     }
 
-    /// Whether a row lies in `window`, be it one that may not be delivered yet because a tick has to note
-    /// something first: for whoever judges that no tick does. The window has no end.
+    /// Whether `window` contains a row, including one that may not be delivered until a tick has stored something.
+    /// Used to detect pollers whose ticks do not run. The window has no end.
     ///
     /// # Errors
     ///
@@ -254,8 +254,8 @@ pub trait Source: fmt::Debug + Send + Sync {
         self.fetch_at_once(window).await.map(|found| !found.rows.is_empty())
     }
 
-    /// Takes back [`Rows::json`] of rows that have become events, for the next ones to be read into. Does
-    /// nothing where a source has no use for it.
+    /// Returns [`Rows::json`] of processed rows for reuse by later reads. Does nothing if a source has no use
+    /// for it.
     fn reuse(&self, _buffer: String) {}
 
     /// Returns rows of `window`, oldest first.
@@ -265,8 +265,8 @@ pub trait Source: fmt::Debug + Send + Sync {
     /// [`FetchError`] if the source cannot be reached or read.
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError>;
 
-    /// As [`Self::fetch`], but fails at the first error, where that would wait and try again: finished
-    /// work waits for the answer to be written down.
+    /// Like [`Self::fetch`], but fails at the first error instead of retrying: the caller holds finished work that
+    /// is not committed yet.
     ///
     /// # Errors
     ///

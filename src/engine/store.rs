@@ -1,4 +1,4 @@
-//! The port: compare-and-swap of bytes under a key.
+//! The port for state stores: compare-and-swap of bytes under a key.
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
@@ -20,35 +20,35 @@ pub use self::memory::MemoryStore;
 use crate::event::EventId;
 use crate::grant::Generation;
 
-/// Opaque version of what is stored; it changes with every write, also of equal content.
+/// Opaque version of a stored value. It changes with every write, even of equal content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ETag(pub String);
 
-/// What is read or written.
+/// Key of a stored value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StateKey {
     /// The state document of a poller, or of a range that is redelivered alongside it.
     Document(String),
     /// The marker of a poller, which outlives its document.
     Marker(String),
-    /// A row that a handler will not take.
+    /// A quarantined row.
     Quarantined {
         /// The poller.
         poller: String,
         /// Id of the row's event.
         event: EventId,
     },
-    /// What stood in a document's place before another was put there.
+    /// A document that was saved before another replaced it.
     Saved {
         /// The poller.
         poller: String,
-        /// Generation of the document that took its place; where that kept the one it had, a number above it.
+        /// Generation of the document that replaced it. If that kept its generation, a higher number.
         before: Generation,
     },
 }
 
 impl StateKey {
-    /// Returns the key of a path as [`Self::path`] gives it; `None` for a foreign name.
+    /// Parses a path as written by [`Self::path`]; `None` for a foreign name.
     pub fn parse(path: &str) -> Option<Self> {
         let name = path.strip_suffix(".json")?;
         if let Some((poller, event)) = name.split_once(".quarantine.") {
@@ -89,8 +89,8 @@ impl StateKey {
     }
 }
 
-/// Whether a document can have the name: a poller's, or `poller.replay.id`, `poller.backfill.id` and
-/// `poller.backfill.id.window`, which are those of ranges that are redelivered alongside it.
+/// Whether a document can have this name: that of a poller, or of a range redelivered alongside it, which is
+/// `poller.replay.id`, `poller.backfill.id` or `poller.backfill.id.window`.
 fn is_name(name: &str) -> bool {
     let parts: Vec<&str> = name.split('.').collect();
     let fits = match parts.as_slice() {
@@ -107,7 +107,7 @@ impl fmt::Display for StateKey {
     }
 }
 
-/// Bytes together with the version they were read at.
+/// A stored value, with the version at which it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The content.
@@ -118,105 +118,105 @@ pub struct Stored {
     pub last_modified: OffsetDateTime,
 }
 
-/// The answer to a read.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// What was found; `None` where nothing is stored under the key.
+    /// The value; `None` if nothing is stored under the key.
     pub stored: Option<Stored>,
-    /// The service's clock when it answered.
+    /// The service's clock at the time of the answer.
     pub date: OffsetDateTime,
 }
 
-/// The answer to a write that happened.
+/// The result of a successful write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The new version.
     pub etag: ETag,
-    /// The service's clock when it answered.
+    /// The service's clock at the time of the answer.
     pub date: OffsetDateTime,
 }
 
-/// What must hold for a write to happen.
+/// The precondition of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Precondition {
     /// Nothing is stored under the key yet.
     Absent,
-    /// What is stored still has this version.
+    /// The stored value still has this version.
     Matches(ETag),
 }
 
-/// Why a store did not do what was asked.
+/// Why a store request failed.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The precondition did not hold when the request was judged.
+    /// The precondition did not hold when the request was evaluated.
     ///
-    /// Definite for this request only: an earlier try of the same write may have landed, so read
-    /// again before deciding anything.
+    /// Final for this request only: an earlier attempt of the same write may have succeeded, so read again
+    /// before deciding anything.
     #[error("`{key}` was changed by another writer")]
     Conflict {
-        /// What was to be written.
+        /// The key.
         key: String,
     },
-    /// The request never reached the service; nothing was written.
-    #[error("`{key}`: state store cannot be reached: {reason}")]
+    /// The request did not reach the service; nothing was written.
+    #[error("`{key}`: cannot reach the state store: {reason}")]
     Unreachable {
-        /// What was asked for.
+        /// The key.
         key: String,
         /// Why, without secrets.
         reason: String,
     },
-    /// No usable answer: a write may or may not have happened, or may still happen.
-    #[error("`{key}`: no answer from the state store: {reason}")]
+    /// The outcome is unknown: a write may have happened, or may still happen.
+    #[error("`{key}`: no response from the state store: {reason}")]
     Unknown {
-        /// What was asked for.
+        /// The key.
         key: String,
         /// Why, without secrets.
         reason: String,
     },
     /// The store rejects the request, and a retry will not help.
-    #[error("`{key}`: state store refuses: {reason}")]
+    #[error("`{key}`: the state store rejected the request: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The key.
         key: String,
         /// Why, and what to do, without secrets.
         reason: String,
     },
 }
 
-/// Keeps bytes under keys, changed only by compare-and-swap.
+/// Stores bytes under keys, changed only by compare-and-swap.
 ///
 /// # Contract
 ///
-/// A write happens at once or not at all, and only if its precondition holds at that moment. Every
-/// write yields a new [`ETag`]. A read that begins after a write was answered sees it. Damaged
-/// content is returned as it is: judging it is the reader's part. Neither method retries: the lease
-/// knows what a repetition means, the store does not. Dropping a future leaves its outcome unknown.
-/// The suite in `store::conformance` is this contract as tests.
+/// A write is atomic, and happens only if its precondition holds at that moment. Every write yields a new
+/// [`ETag`]. A read that starts after a write was answered sees that write. Damaged content is returned
+/// unchanged: the reader judges it. No method retries: the lease knows what a repeated write means, the
+/// store does not. Dropping a future leaves its outcome unknown. The suite in `store::conformance` tests
+/// this contract.
 ///
-/// No method has a body here, so that a store which passes calls on to another cannot forget one.
+/// No method has a default body, so that a store that wraps another cannot forget one.
 #[async_trait]
 pub trait StateStore: fmt::Debug + Send + Sync {
-    /// Granularity of the service's clock: the most by which two of its times may be too close.
+    /// Granularity of the service's clock: two of its times may be too close by at most this much.
     fn grain(&self) -> Duration;
 
-    /// Returns where `key` is kept, for errors: with the account and the container, where there are such.
+    /// Returns where `key` is stored, for errors; includes the account and container if there are any.
     fn location(&self, key: &StateKey) -> String;
 
-    /// Makes the place that the store keeps things in, where it lacks one that it can make: for an
-    /// explicit first start, never for a tick.
+    /// Creates the container, directory or similar if it is missing and the store can create it. Used by an explicit
+    /// first start, never by a tick.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     async fn prepare(&self) -> Result<(), StoreError>;
 
-    /// Returns the store for a command that puts a document there on purpose: a place that is missing holds nothing, and
-    /// the first write makes it. `None` from a store whose place no command can make.
+    /// Returns the store for a command that writes a document on purpose: a missing container reads as empty, and the
+    /// first write creates it. `None` if no command can create the container.
     fn making_place(&self) -> Option<Arc<dyn StateStore>> {
         None
     }
 
-    /// Reads what is stored under `key`.
+    /// Reads the value under `key`.
     ///
     /// # Errors
     ///
@@ -227,8 +227,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; only `Conflict`, `Unreachable` and `Refused` prove that this request wrote
-    /// nothing.
+    /// [`StoreError`]; only `Conflict`, `Unreachable` and `Refused` prove that this request wrote nothing.
     async fn store(
         &self,
         key: &StateKey,
@@ -236,40 +235,40 @@ pub trait StateStore: fmt::Debug + Send + Sync {
         precondition: Precondition,
     ) -> Result<Written, StoreError>;
 
-    /// Returns the keys of the application, sorted; names that are none of a key's are left out.
+    /// Returns the keys of the application, sorted; foreign names are left out.
     ///
-    /// For operators, never for a tick: it costs a request per 5,000 keys, or a scan.
+    /// For operators, never for a tick: it costs one request per 5,000 keys, or a scan.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     async fn list(&self) -> Result<Vec<StateKey>, StoreError>;
 
-    /// Returns the same, and how many requests it took.
+    /// Like [`Self::list`]; also returns the number of requests.
     ///
     /// # Errors
     ///
     /// As [`Self::list`].
     async fn list_counted(&self) -> Result<(Vec<StateKey>, u64), StoreError>;
 
-    /// Returns the other applications that keep something under `key` in the same place; `None` from a store
-    /// that does not know.
+    /// Returns the other applications that store something under `key` in the same place; `None` if the store does
+    /// not know.
     ///
-    /// For a poller's first start: it costs a request per 5,000 keys of all applications, or a scan.
+    /// For a poller's first start: it costs one request per 5,000 keys of all applications, or a scan.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError>;
 
-    /// Returns the store of another application in the same place; `None` from one that knows a single one.
+    /// Returns the store of another application in the same place; `None` if the store knows only one application.
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>>;
 
-    /// Removes what is stored under `key` if it still has the version `etag`.
+    /// Removes the value under `key` if it still has the version `etag`.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; `Conflict` also where nothing is stored any more.
+    /// [`StoreError`]; `Conflict` also if nothing is stored any more.
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError>;
 }
 

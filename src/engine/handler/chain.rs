@@ -1,21 +1,21 @@
-//! Handler: a chain of handlers, each of which gets every batch, in order.
+//! Handler: a chain of handlers. Each gets every batch, in order.
 //!
-//! The engine asks for the steps, and calls them itself: it keeps the result of each in the state document
-//! before it calls the next. A call of the chain as a whole, which is how single rows come out of the
-//! quarantine, runs all steps and keeps no results: where one fails, all are called again.
+//! The engine calls the steps itself: it stores the result of each in the state document before it calls the
+//! next. A call of the whole chain, as used by a redrive, runs all steps and stores no results: if one fails,
+//! all are called again.
 
 use async_trait::async_trait;
 
 use super::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
 
-/// Hands each batch to several handlers, one after the other.
+/// Passes each batch to several handlers, one after the other.
 #[derive(Debug)]
 pub struct Chain {
     steps: Vec<Step>,
 }
 
 impl Chain {
-    /// Returns the chain of `steps`, in this order; none of them is a chain itself.
+    /// Returns the chain of `steps`, in this order. No step may itself be a chain.
     pub fn new(steps: Vec<Step>) -> Self {
         Self { steps }
     }

@@ -1,4 +1,4 @@
-//! A handler that is given no more than so many rows a second, and counts what it took.
+//! A handler with a rate limit, which also counts the accepted rows.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,30 +10,30 @@ use tokio::time::{Instant, sleep};
 
 use super::{Delivery, Handler, HandlerError, Progress, Step};
 
-/// While it waits a handler reports progress this often, since it is not stuck.
+/// How often a handler reports progress while it waits, so that it does not count as stalled.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How fast rows may go, shared by all that deliver them.
+/// A rate limit, shared by all handlers that deliver the rows.
 #[derive(Debug)]
 pub struct RateLimit {
     rows_per_second: Option<NonZeroU32>,
-    /// When the rows that were let go so far are through.
+    /// When the rows admitted so far are through.
     free_at: Mutex<Instant>,
     taken: AtomicU64,
 }
 
 impl RateLimit {
-    /// Returns a pace of so many rows a second; `None` for no limit.
+    /// Returns a limit in rows per second; `None` for no limit.
     pub fn new(rows_per_second: Option<NonZeroU32>) -> Self {
         Self { rows_per_second, free_at: Mutex::new(Instant::now()), taken: AtomicU64::new(0) }
     }
 
-    /// Returns how many rows were taken so far.
+    /// Returns how many rows were accepted so far.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Returns how long `rows` have to wait now; later callers wait for them, too.
+    /// Returns how long `rows` have to wait from now; later callers wait for them too.
     fn wait_for(&self, rows: usize) -> Duration {
         let Some(rate) = self.rows_per_second else { return Duration::ZERO };
         let now = Instant::now();
@@ -55,12 +55,12 @@ impl RateLimit {
     }
 }
 
-/// Another handler, at a pace.
+/// A handler with a rate limit.
 #[derive(Debug)]
 pub struct RateLimited {
     handler: Arc<dyn Handler>,
     pace: Arc<RateLimit>,
-    /// Whether rows wait here: once for all steps of a chain.
+    /// Whether rows wait here: only once for all steps of a chain.
     waits: bool,
     /// Whether rows accepted here are accepted permanently.
     counts: bool,
@@ -68,7 +68,7 @@ pub struct RateLimited {
 }
 
 impl RateLimited {
-    /// Returns `handler` at this pace; rows wait before the first step of a chain, and count behind the
+    /// Returns `handler` with this rate limit. In a chain, rows wait before the first step and are counted after the
     /// last one.
     pub fn new(handler: Arc<dyn Handler>, pace: Arc<RateLimit>) -> Self {
         let last = handler.steps().len().saturating_sub(1);

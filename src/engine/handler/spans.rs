@@ -4,11 +4,11 @@ use tracing::{Instrument as _, Span};
 
 use super::HandlerError;
 
-/// Does `work` within `span`, and notes there why it was in vain.
+/// Runs `work` within `span`, and records a failure on the span.
 ///
 /// # Errors
 ///
-/// That of `work`.
+/// The error of `work`.
 pub async fn within<T>(
     span: Span,
     work: impl Future<Output = Result<T, HandlerError>>,

@@ -10,7 +10,7 @@ use crate::document::{FencingToken, Generation};
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use crate::value::Value;
 
-/// Owns what a [`Delivery`] borrows.
+/// Owns the data that a [`Delivery`] borrows.
 #[derive(Debug)]
 pub struct Sample {
     /// Where the events came from.
@@ -24,12 +24,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns a batch of so many rows, each with a key of its own.
+    /// Returns a batch of `rows` rows with distinct keys.
     pub fn new(rows: u64) -> Self {
         Self::of_keys(&(1..=rows).collect::<Vec<_>>())
     }
 
-    /// Returns a batch of states of rows with these keys, of which one may come several times.
+    /// Returns a batch of row states with these keys; a key may occur several times.
     pub fn of_keys(keys: &[u64]) -> Self {
         let source = SourceLabel {
             poller: "orders".to_owned(),
@@ -49,7 +49,7 @@ impl Sample {
         Self { batch_id: BatchId::of(&identity), source, events, progress: Progress::default() }
     }
 
-    /// Returns it as a handler gets it.
+    /// Returns the delivery that a handler gets.
     pub fn delivery(&self) -> Delivery<'_> {
         Delivery {
             poller: &self.source.poller,

@@ -1,4 +1,4 @@
-//! Several tries of one delivery within one tick, for targets where each try is a whole one.
+//! Retries of a delivery within one tick, for targets that accept or fail a request as a whole.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::backoff::{Backoff, seed_of};
 pub const DELAYS: Backoff =
     Backoff { first: Duration::from_millis(200), max: Duration::from_secs(5) };
 
-/// Counts the tries of one request, and waits between them.
+/// Counts the attempts of one request, and waits between them.
 #[derive(Debug)]
 pub struct Tries {
     made: u32,
@@ -18,16 +18,16 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// Allows `max` tries in all.
+    /// Allows `max` attempts in total.
     pub fn up_to(max: u32) -> Self {
         Self { made: 0, max }
     }
 
-    /// Waits until it is time for the next try.
+    /// Waits until the next attempt.
     ///
     /// # Errors
     ///
-    /// `error`, where another try is not worth it, or none is left.
+    /// `error`, if a retry cannot help or no attempt is left.
     pub async fn after(
         &mut self,
         error: HandlerError,
@@ -47,7 +47,7 @@ impl Tries {
     }
 }
 
-/// Logs that a batch of a poller is delivered once more within its tick, after `tries` of at most `max`.
+/// Logs that a batch is delivered again within its tick, after `tries` of at most `max` attempts.
 pub fn log_retry(poller: &str, batch_id: &dyn Display, tries: u32, max: u32, error: &dyn Display) {
     let next = tries.saturating_add(1);
     tracing::info!(

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-/// Fewest rows that a slow handler makes of a batch, where nothing else is asked for.
+/// Default for the smallest batch that a slow handler gets, in rows.
 pub const BATCH_ROWS_MIN: usize = 100;
 
-/// Fewest crashes at which a batch may be suspected where commits are overlapped: the first may have been the
-/// doing of the batch behind it, which was in hand too.
+/// Fewest crashes at which a batch may be suspected if commits overlap: the first crash may have been caused by the
+/// following batch, which was in flight too.
 pub const OVERLAP_CRASHES_MIN: u32 = 2;
 
-/// How batches follow each other within a tick, and how large they get.
+/// How batches follow each other within a tick, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Whether the next batch is read while the handler has the one before it. Costs the memory of one
-    /// batch more.
+    /// Whether the next batch is read while the handler processes the current one. Costs the memory of one more
+    /// batch.
     pub prefetch: bool,
-    /// Whether the next handler is called before the commit of the batch before it is confirmed. Two batches may
-    /// come again after a crash then, instead of one.
+    /// Whether the handler gets the next batch before the commit of the previous one is confirmed. After a crash, two
+    /// batches may be redelivered instead of one.
     pub overlap_commit: bool,
-    /// Rows below which a slow handler makes no batch smaller; not above the most rows of a batch.
+    /// Slow handlers do not shrink a batch below this number of rows; at most the largest batch size.
     pub batch_rows_min: usize,
-    /// Whether a tick that has run out of rows looks for new ones; `None` where it ends.
+    /// Whether a tick polls for new rows when it has run out; `None` if it ends instead.
     pub follow: Option<Follow>,
 }
 
@@ -30,21 +30,21 @@ impl Default for Flow {
     }
 }
 
-/// How a tick that has run out of rows looks for new ones.
+/// How a tick that has run out of rows polls for new ones.
 ///
-/// It holds no lease meanwhile: each look costs the one round trip of an idle tick, and what it finds the
-/// storage calls of a tick that finds it.
+/// It holds no lease meanwhile: an empty poll costs the one round trip of an idle tick, and a poll that finds rows
+/// costs the storage calls of an ordinary tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follow {
     /// No poll starts later than this after the start of the tick.
     pub time: Duration,
-    /// Pause between two looks.
+    /// Pause between two polls.
     pub interval: Duration,
 }
 
 impl Follow {
-    /// Returns how long to wait for the next look, so long after the tick began; `None` where it would be
-    /// too late for it, or for a batch: the tick begins none after `tick_time_max`.
+    /// Returns how long to wait for the next poll, given the time since the tick started; `None` if that would be too
+    /// late for a poll, or for a batch: the tick starts no batch after `tick_time_max`.
     pub fn pause(&self, elapsed: Duration, tick_time_max: Duration) -> Option<Duration> {
         let at = elapsed.saturating_add(self.interval);
         (at < self.time.min(tick_time_max)).then_some(self.interval)

@@ -1,4 +1,4 @@
-//! Rows as read: the place of each, and its columns as the JSON that is delivered.
+//! Rows as read: the position of each, and its columns as the JSON that is delivered.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::cursor::SourceState;
 use crate::event::Operation;
 use crate::value::{Value, push_text};
 
-/// The delivered columns of a source, known once for all of its fetches.
+/// The delivered columns of a source, built once for all of its fetches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     names: Vec<String>,
-    /// The start of each in a JSON object: `{"a":`, and `,"b":` after another.
+    /// What precedes the value of each column in a JSON object: `{"a":` for the first, `,"b":` for the others.
     heads: Vec<String>,
 }
 
 impl Columns {
-    /// Returns columns of these names.
+    /// Returns columns with these names.
     pub fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let head = |(index, name): (usize, &String)| {
@@ -35,7 +35,7 @@ impl Columns {
         &self.names
     }
 
-    /// Appends the columns of one row to `json`: one object, whose values `write` writes.
+    /// Appends the columns of one row to `json` as one object; `write` writes the values.
     pub fn encode<C>(
         &self,
         json: &mut String,
@@ -61,26 +61,26 @@ impl Columns {
 /// Where the columns of a row are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedColumns {
-    /// Their part of [`Rows::json`].
+    /// Their range in [`Rows::json`].
     part: Range<usize>,
-    /// The column that takes most of it, with the bytes of its value.
+    /// The largest column and the length of its value in bytes.
     largest: Option<(usize, usize)>,
 }
 
 /// One row as read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What happened to it.
+    /// The operation.
     pub op: Operation,
     /// Leading part of its position: the value or text of the cursor column.
     pub position: Value,
     /// Values of the key columns, in key order.
     pub key: Vec<Value>,
-    /// All columns that are delivered; empty where the row was deleted.
+    /// All delivered columns; empty if the row was deleted.
     pub columns: EncodedColumns,
 }
 
-/// The answer to one fetch.
+/// The result of one fetch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     /// The delivered columns.
@@ -89,14 +89,14 @@ pub struct Rows {
     pub json: String,
     /// Rows in the source's order, oldest first.
     pub rows: Vec<Row>,
-    /// Whether the window holds more rows than these.
+    /// Whether the window contains more rows.
     pub more: bool,
     /// Lag of these rows, if the mode knows it.
     pub lag: Lag,
-    /// What to remember once all these rows have been delivered; `None` for no change.
+    /// What to retain once all these rows have been delivered; `None` for no change.
     pub remember: Option<RetainedState>,
-    /// What the position of any of these rows depends on, such as which table they are of. It is added to what
-    /// is remembered before the first of them is delivered; empty where that is known already.
+    /// What the position of these rows depends on, such as the identity of their table. It is added to the retained
+    /// state before the first of them is delivered; empty if it is already known.
     pub anchor: SourceState,
 }
 
@@ -106,20 +106,20 @@ impl Rows {
         Self { columns: Arc::new(Columns::new(names)), ..Self::default() }
     }
 
-    /// Adds a row by the values of its columns: for sources that have values.
+    /// Adds a row from column values, for sources that have values.
     pub fn push(&mut self, op: Operation, position: Value, key: Vec<Value>, values: &[Value]) {
         let columns =
             self.columns.encode(&mut self.json, values, |json, value| value.push_json(json));
         self.rows.push(Row { op, position, key, columns });
     }
 
-    /// Returns the columns of `row` as one JSON object; empty where the row was deleted.
+    /// Returns the columns of `row` as one JSON object; empty if the row was deleted.
     pub fn object(&self, row: &Row) -> &str {
         self.json.get(row.columns.part.clone()).unwrap_or_default()
     }
 
-    /// Returns the column that takes most of `row`, with the bytes of its value as JSON; `None` where it
-    /// has no columns.
+    /// Returns the largest column of `row` and the length of its value as JSON, in bytes; `None` if it has no
+    /// columns.
     pub fn largest(&self, row: &Row) -> Option<(&str, usize)> {
         let (column, bytes) = row.columns.largest?;
         Some((self.columns.names.get(column)?, bytes))

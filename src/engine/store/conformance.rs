@@ -1,6 +1,6 @@
-//! The contract of [`StateStore`] as tests that any implementation can run.
+//! The contract of [`StateStore`] as tests for any implementation.
 //!
-//! Each check gets a store of its own from `make`, empty and apart from all others.
+//! Each check gets its own empty store from `make`, isolated from all others.
 
 #![expect(clippy::panic, reason = "a broken rule of the contract is a failed test")]
 
@@ -10,11 +10,11 @@ use crate::event::EventId;
 
 use super::{ETag, Precondition, StateKey, StateStore, StoreError};
 
-/// Runs every check against stores made by `make`.
+/// Runs every check against stores created by `make`.
 ///
 /// # Panics
 ///
-/// Panics with the broken rule if the store does not conform.
+/// If the store violates the contract; the message names the rule.
 pub async fn run<S, F>(make: &impl Fn() -> F)
 where
     S: StateStore + 'static,
@@ -79,7 +79,7 @@ async fn creating_twice_conflicts(store: &dyn StateStore) {
 async fn a_stale_tag_conflicts_and_changes_nothing(store: &dyn StateStore) {
     let stale = create(store, &document("a"), b"one").await;
     let fresh = Precondition::Matches(stale.clone());
-    store.store(&document("a"), b"two".to_vec(), fresh).await.expect("a fresh tag is taken");
+    store.store(&document("a"), b"two".to_vec(), fresh).await.expect("a fresh tag is accepted");
     let late = store.store(&document("a"), b"three".to_vec(), Precondition::Matches(stale)).await;
     assert!(is_conflict(&late), "a stale tag conflicts: {late:?}");
     assert_eq!(content(store, &document("a")).await.expect("stored").0, b"two");
@@ -96,7 +96,7 @@ async fn equal_content_gets_a_new_tag(store: &dyn StateStore) {
     let first = create(store, &document("a"), b"same").await;
     let precondition = Precondition::Matches(first.clone());
     let second = store.store(&document("a"), b"same".to_vec(), precondition).await;
-    let second = second.expect("a fresh tag is taken").etag;
+    let second = second.expect("a fresh tag is accepted").etag;
     assert_ne!(first, second, "equal content gets a new tag");
 }
 
@@ -107,11 +107,11 @@ async fn keys_are_kept_apart(store: &dyn StateStore) {
     }
     for (number, key) in keys.iter().enumerate() {
         let found = content(store, key).await.expect("stored").0;
-        assert_eq!(found, number.to_string().as_bytes(), "{key} is kept apart");
+        assert_eq!(found, number.to_string().as_bytes(), "{key} is stored separately");
     }
 }
 
-/// Only of stores that have applications.
+/// Only for stores that separate applications.
 async fn applications_are_kept_apart_and_found(store: &dyn StateStore) {
     let Some(other) = store.of_app("other.app") else { return };
     let key = document("a");
@@ -120,7 +120,7 @@ async fn applications_are_kept_apart_and_found(store: &dyn StateStore) {
     assert_eq!(
         store.apps_with(&key).await.expect("a listing"),
         Some(Vec::new()),
-        "itself is no other"
+        "an application does not find itself"
     );
     create(&*other, &key, b"other").await;
     create(&*other, &document("b"), b"other").await;
@@ -147,14 +147,14 @@ async fn a_removed_document_is_gone_and_a_stale_tag_removes_nothing(store: &dyn 
     let key = document("a");
     let stale = create(store, &key, b"1").await;
     let fresh = store.store(&key, b"2".to_vec(), Precondition::Matches(stale.clone())).await;
-    let fresh = fresh.expect("a fresh tag is taken").etag;
+    let fresh = fresh.expect("a fresh tag is accepted").etag;
     let refused = store.remove(&key, &stale).await;
     assert!(is_conflict(&refused), "a stale tag removes nothing: {refused:?}");
     assert!(content(store, &key).await.is_some());
     store.remove(&key, &fresh).await.expect("a fresh tag removes");
-    assert_eq!(content(store, &key).await, None, "what is removed is gone");
+    assert_eq!(content(store, &key).await, None, "a removed value is gone");
     let again = store.remove(&key, &fresh).await;
-    assert!(is_conflict(&again), "nothing is there to be removed: {again:?}");
+    assert!(is_conflict(&again), "a second removal conflicts: {again:?}");
     create(store, &key, b"3").await;
 }
 
@@ -167,12 +167,12 @@ async fn odd_names_are_kept_apart_or_refused(store: &dyn StateStore) {
         match store.store(&document(name), bytes, Precondition::Absent).await {
             Ok(_) => kept.push(name),
             Err(StoreError::Refused { .. }) => {}
-            Err(error) => panic!("name `{name}` is neither kept nor refused: {error}"),
+            Err(error) => panic!("name `{name}` is neither stored nor rejected: {error}"),
         }
     }
     for name in kept.into_iter().chain(["a"]) {
         let found = content(store, &document(name)).await.expect("stored").0;
-        assert_eq!(found, name.as_bytes(), "name `{name}` is kept apart");
+        assert_eq!(found, name.as_bytes(), "name `{name}` is stored separately");
     }
 }
 
@@ -195,7 +195,7 @@ async fn times_are_the_services_and_move_forward(store: &dyn StateStore) {
     let grain = store.grain();
     assert!(
         last_modified >= before - grain && last_modified <= loaded.date + grain,
-        "the time of the write lies between the reads around it"
+        "the time of the write is between the surrounding reads"
     );
 }
 
@@ -219,7 +219,7 @@ async fn of_racing_creators_one_wins<S: StateStore + 'static>(store: Arc<S>) {
     for task in tasks {
         winners += u32::from(task.await.expect("a racing task ends"));
     }
-    assert_eq!(winners, 1, "of racing creators one wins");
+    assert_eq!(winners, 1, "exactly one of the racing creators wins");
 }
 
 const WRITERS: u32 = 5;
@@ -232,7 +232,7 @@ async fn racing_increments_all_count<S: StateStore + 'static>(store: Arc<S>) {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
                 for _ in 0..INCREMENTS {
-                    // Each round that fails, another writer has won one: so many are enough.
+                    // A failed round means that another writer succeeded, so this many rounds suffice.
                     increment(&*store, &document("a"), WRITERS * INCREMENTS).await;
                 }
             })

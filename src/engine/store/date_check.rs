@@ -1,24 +1,24 @@
-//! A store whose `Date` is checked before a lease is judged by it.
+//! A store that checks the service's `Date` before a lease is judged by it.
 //!
-//! A lease has lapsed when the service's `Date` lies a ttl after the document's `Last-Modified`. Behind a
-//! proxy that answers with a wrong `Date`, an hour ahead for example, every live lease would look lapsed.
-//! So a `Date` counts only if it agrees, within half of the ttl, with
+//! A lease has expired when the service's `Date` is one ttl after the document's `Last-Modified`. Behind a
+//! proxy that answers with a wrong `Date`, for example an hour ahead, every live lease would look expired.
+//! So a `Date` is trusted only if it agrees, within half of the ttl, with
 //!
-//! - the last `Date` that counted, plus the monotonic time since, in a process that has one;
-//! - this machine's clock, in a cold process. The clock can only veto a `Date`, never make a lease lapse: what is
-//!   judged is the `Date` itself.
+//! - the last trusted `Date` plus the monotonic time since then, in a process that has one;
+//! - this machine's clock, in a cold process. The clock can only veto a `Date`. It cannot make a lease expire,
+//!   because the lease is judged by the `Date` itself.
 //!
-//! Any other `Date` is replaced by the last one that counted, plus the time since. A cold process has none. For it,
-//! and as a lower bound in general, a document is as old as this process has seen it unchanged, so the lease of a
-//! dead holder lapses one ttl later than usual. The `Date` of the answer to a write is checked in the same way.
+//! Any other `Date` is replaced by the last trusted one plus the time since then. A cold process has none. For it,
+//! and as a lower bound in general, a document is as old as the time for which this process has seen it unchanged.
+//! The lease of a crashed holder then expires one ttl later than usual. The `Date` of a write is checked likewise.
 //!
-//! # When history and clock contradict each other
+//! # When history and clock disagree
 //!
-//! Monotonic time stands still while a host is suspended. After that the service's `Date` and the machine's clock are
-//! right, and the history is behind for ever. But a clock that jumps together with a wrong `Date` looks the same, and
-//! believing it at once would take live leases. So the history is believed first. A `Date` that contradicts it
-//! starts a new history once all dates of a whole ttl agreed with that one and with the clock; until then a takeover
-//! is late by at most that ttl.
+//! Monotonic time does not advance while a host is suspended. Afterwards the service's `Date` and the machine's
+//! clock are right, and the history stays behind. But a clock that jumps together with a wrong `Date` looks the
+//! same, and trusting it at once would take over live leases. So the history is trusted first. A `Date` that
+//! contradicts it starts a new history once all dates of a whole ttl have agreed with it and with the clock. A
+//! takeover is late by at most that ttl.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,30 +32,30 @@ use tracing::warn;
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use crate::clock::Clock;
 
-/// Passes every call on, and checks the `Date` of each read.
+/// Forwards every call, and checks the `Date` of each answer.
 #[derive(Debug)]
 pub struct DateCheckedStore {
     below: Arc<dyn StateStore>,
     clock: Arc<dyn Clock>,
-    /// By how much a `Date` may be wrong: a live lease is at most half a ttl from its last write.
+    /// By how much a `Date` may be wrong: a live lease was written at most half a ttl ago.
     tolerance: Duration,
     history: Mutex<History>,
 }
 
 #[derive(Debug, Default)]
 struct History {
-    /// The last `Date` that counted, and when it arrived.
+    /// The last trusted `Date`, and when it arrived.
     date: Option<(OffsetDateTime, Instant)>,
-    /// The first of the dates that contradict the history, and agree with each other and with the clock.
+    /// The first of the dates that contradict the history but agree with each other and with the clock.
     other: Option<(OffsetDateTime, Instant)>,
-    /// The version of each document, and since when this process has seen it.
+    /// The version of each document, and since when this process has seen that version.
     versions: BTreeMap<StateKey, (ETag, Instant)>,
-    /// Whether the last `Date` did not count: logged once, not at each read.
+    /// Whether the last `Date` was not trusted. Logged on the change, not at each read.
     is_off: bool,
 }
 
 impl DateCheckedStore {
-    /// Checks the dates of `below` for leases that live at least `ttl`.
+    /// Checks the dates of `below` for leases with a ttl of at least `ttl`.
     pub fn new(below: Arc<dyn StateStore>, ttl: Duration, clock: Arc<dyn Clock>) -> Self {
         Self { below, clock, tolerance: ttl / 2, history: Mutex::default() }
     }
@@ -77,7 +77,7 @@ impl DateCheckedStore {
             return loaded;
         }
         let was_off = std::mem::replace(&mut history.is_off, true);
-        // Before the log line: it may wait, and no other read should.
+        // Before the log line, which may block: other reads should not wait for it.
         drop(history);
         if !was_off {
             self.report(key, loaded.date);
@@ -85,7 +85,7 @@ impl DateCheckedStore {
         loaded.date = expected.unwrap_or(loaded.date);
         if let Some(stored) = &mut loaded.stored {
             let unchanged_since = loaded.date - seen_for;
-            // With a `Date` that counted, `Last-Modified` gives the age; it is too old only by a wrong `Date`.
+            // With a trusted `Date`, `Last-Modified` gives the age. Only a wrong `Date` makes that too old.
             stored.last_modified = match expected {
                 Some(_) => stored.last_modified.min(unchanged_since),
                 None => unchanged_since,
@@ -94,7 +94,7 @@ impl DateCheckedStore {
         loaded
     }
 
-    /// Returns the time by which an answer to a write is judged.
+    /// Returns the write with the time by which it is judged.
     fn checked_written(&self, mut written: Written) -> Written {
         let now = Instant::now();
         let mut history = self.history();
@@ -105,7 +105,7 @@ impl DateCheckedStore {
         written
     }
 
-    /// Whether a `Date` counts, which the history notes.
+    /// Whether a `Date` is trusted; updates the history.
     fn counts(&self, history: &mut History, date: OffsetDateTime, now: Instant) -> bool {
         let agrees_with_clock = self.agree(date, self.clock.now());
         let counts = match history.date {
@@ -128,7 +128,7 @@ impl DateCheckedStore {
         counts
     }
 
-    /// Whether dates have agreed with this one for a ttl.
+    /// Whether dates have agreed with this one for a whole ttl.
     fn has_lasted(&self, history: &mut History, date: OffsetDateTime, now: Instant) -> bool {
         let same = history.other.filter(|(first, at)| self.agree(date, *first + (now - *at)));
         let (_, since) = *history.other.insert(same.unwrap_or((date, now)));
@@ -140,9 +140,9 @@ impl DateCheckedStore {
         warn!(
             event = "storage_date_off",
             ahead_seconds = ahead.whole_seconds(),
-            "The `Date` of {} cannot be right by what was seen before ({} s ahead of this machine's clock), so leases \
-             are not judged by it: a crashed holder's lease is taken over one ttl later than usual; synchronise this \
-             machine's clock, or fix the proxy that answers in the storage service's place",
+            "The `Date` of {} does not match earlier dates ({} s ahead of this machine's clock), so it is not used to judge \
+             leases; taking over a crashed holder's lease takes one ttl longer. Sync this machine's clock with NTP, \
+             or fix the proxy in front of the storage service",
             self.below.location(key),
             ahead.whole_seconds()
         );
@@ -150,7 +150,7 @@ impl DateCheckedStore {
 }
 
 impl History {
-    /// Notes the version of a document, and returns for how long it has been seen unchanged.
+    /// Records the version of a document, and returns for how long it has been seen unchanged.
     fn seen_for(&mut self, key: &StateKey, loaded: &Loaded, now: Instant) -> Duration {
         let Some(stored) = &loaded.stored else {
             self.versions.remove(key);
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A document that `a` holds the lease of, and a process that looks at it.
+    /// A document whose lease `a` holds, and a process that reads it.
     struct World {
         machine: Arc<MachineClock>,
         faulty: Arc<FaultyStore>,
@@ -268,7 +268,7 @@ mod tests {
             let store = DateCheckedStore::new(faulty.clone(), TTL, machine.clone());
             let key = StateKey::Document("orders".to_owned());
             let bytes = encode(&held(0));
-            // By another process, so that this one has no history yet.
+            // Written by another process, so that this one has no history yet.
             let etag = faulty.store(&key, bytes, Precondition::Absent).await.unwrap().etag;
             Self { machine, faulty, store, key, etag }
         }
@@ -279,7 +279,7 @@ mod tests {
             read.document.lease_state("b", read.age(self.store.grain())) == LeaseState::Lapsed
         }
 
-        /// Reads with a `Date` that is wrong by so much.
+        /// Reads with a `Date` that is wrong by `off`.
         async fn is_taken_for_lapsed_with(&self, off: time::Duration) -> bool {
             self.faulty.break_next(Call::Load, Fault::Date(off));
             self.is_taken_for_lapsed().await
@@ -306,11 +306,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn conforms_as_the_store_below_it_does() {
+    async fn conforms_like_the_wrapped_store() {
         crate::store::conformance::run(&|| async {
             let clock = TokioClock::starting_at(datetime!(2026-01-01 0:00 UTC));
             let store = DateCheckedStore::new(Arc::<MemoryStore>::default(), TTL, Arc::new(clock));
-            assert!(store.of_app("other").is_some(), "applications are asked for too");
+            assert!(store.of_app("other").is_some(), "applications are forwarded too");
             store
         })
         .await;
@@ -336,7 +336,7 @@ mod tests {
             sleep(20).await;
             world.renew(renewal).await;
         }
-        // The holder is dead now. It takes one ttl, and room for a renewal on its way, to know.
+        // The holder has crashed. Noticing that takes one ttl, plus the time of a renewal in progress.
         assert!(!world.is_taken_for_lapsed_with(HOUR).await);
         sleep(61).await;
         assert!(!world.is_taken_for_lapsed_with(HOUR).await);
@@ -352,7 +352,7 @@ mod tests {
             sleep(20).await;
             world.renew(1).await;
             sleep(10).await;
-            // Not seen before, so only the dates show how old it is.
+            // Not seen before, so only the dates show its age.
             assert!(!world.is_taken_for_lapsed_with(off).await, "{off}");
             sleep(51).await;
             assert!(!world.is_taken_for_lapsed_with(off).await, "{off}: 61 s old");
@@ -399,7 +399,7 @@ mod tests {
     async fn dates_that_agree_with_the_clock_for_a_ttl_start_a_new_history_after_a_suspension() {
         let mut world = World::new(time::Duration::ZERO).await;
         assert!(!world.is_taken_for_lapsed().await);
-        // The host was suspended for an hour: only monotonic time has not seen that.
+        // The host was suspended for an hour: only monotonic time did not advance.
         world.machine.1.store(3600, Ordering::SeqCst);
         for renewal in 1..=4 {
             sleep(19).await;
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_wrong_date_does_not_taint_those_after_it() {
+    async fn one_wrong_date_does_not_affect_later_dates() {
         let world = World::new(time::Duration::ZERO).await;
         sleep(62).await;
         assert!(!world.is_taken_for_lapsed_with(HOUR).await, "cold");

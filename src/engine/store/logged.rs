@@ -1,10 +1,10 @@
 //! A store that logs each of its calls.
 //!
-//! Reads and writes of documents also are spans, where those are exported.
+//! Reads and writes of documents are also spans, if those are exported.
 //!
-//! One line per call, written when the answer is there, at level DEBUG: nothing is paid for it unless
-//! the filter asks for `highwater::state=debug`. A line per call, and not a total per tick, since a
-//! process that is killed never gets to tell a total. `demo` counts its storage calls by these lines.
+//! One line per call, written with the answer, at level DEBUG: it costs nothing unless the filter enables
+//! `highwater::state=debug`. The lines are per call because a process that is killed cannot log a total per
+//! tick. `demo` counts its storage calls by these lines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::trace::span;
 /// Target of the lines, as log filters name it.
 const TARGET: &str = "highwater::state";
 
-/// Passes every call on, and logs it.
+/// Forwards every call, and logs it.
 #[derive(Debug)]
 pub struct LoggedStore(Arc<dyn StateStore>);
 
 impl LoggedStore {
     /// Log event of a read.
     pub const READ: &str = "state_read";
-    /// Log event of a write, refused ones included.
+    /// Log event of a write, including rejected ones.
     pub const WRITE: &str = "state_written";
 
     /// Logs the calls of `store`.
@@ -153,7 +153,7 @@ fn answer<T>(result: &Result<T, StoreError>) -> &'static str {
     }
 }
 
-/// Notes on a span what came of its call; a conflict is an answer, and no failure.
+/// Records the result of a call on its span. A conflict is an answer, not a failure.
 fn note<T>(span: &Span, result: &Result<T, StoreError>) {
     let answer = answer(result);
     span.record("highwater.state.answer", answer);
@@ -172,7 +172,7 @@ mod tests {
     use crate::store::{MemoryStore, conformance};
 
     #[tokio::test]
-    async fn conforms_as_the_store_below_it_does() {
+    async fn conforms_like_the_wrapped_store() {
         conformance::run(&|| async { LoggedStore::new(Arc::new(MemoryStore::default())) }).await;
     }
 }

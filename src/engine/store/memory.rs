@@ -8,7 +8,7 @@ use time::macros::datetime;
 use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
 use crate::clock::{Clock, TokioClock};
 
-/// Keeps state in memory: for tests and examples, since it is gone with the process.
+/// Keeps state in memory, for tests and examples; it ends with the process.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
@@ -31,19 +31,19 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Returns an empty store that goes by `clock`.
+    /// Returns an empty store with `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self { clock, app: "app".to_owned(), entries: Arc::default() }
     }
 
-    /// Returns the same place as another application sees it.
+    /// Returns the same storage as seen by another application.
     #[must_use]
     pub fn under_app(&self, app: &str) -> Self {
         let (clock, entries) = (Arc::clone(&self.clock), Arc::clone(&self.entries));
         Self { clock, app: app.to_owned(), entries }
     }
 
-    /// Loses what is stored under `key`, as a disaster would.
+    /// Deletes what is stored under `key`, like a disaster would.
     pub fn lose(&self, key: &StateKey) {
         self.entries.lock().expect("no holder of this lock panics").by_key.remove(&self.at(key));
     }

@@ -143,10 +143,10 @@ mod tests {
         ];
         let outcomes = outcomes.map(|error| format!("{error}\n")).concat();
         expect![[r#"
-            `orders.json`: no answer from the state store: reset
-            `orders.json`: state store cannot be reached: reset
-            `orders.json`: state store refuses: reset
-            `orders.json`: state store refuses: reset: the table `ops.state` does not match the output of `highwater ddl state --table ops.state`
+            `orders.json`: no response from the state store: reset
+            `orders.json`: cannot reach the state store: reset
+            `orders.json`: the state store rejected the request: reset
+            `orders.json`: the state store rejected the request: reset: the table `ops.state` does not match the output of `highwater ddl state --table ops.state`
         "#]]
         .assert_eq(&outcomes);
     }
