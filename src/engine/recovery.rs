@@ -1,28 +1,26 @@
-//! The recovery controller: the one place that finds pollers which cannot continue, and repairs what is
-//! safe to repair.
+//! The recovery controller: finds pollers that cannot continue, and repairs what can be repaired safely.
 //!
-//! # What is needed at all
+//! # What it is for
 //!
-//! A lease that has expired is taken over by the next tick that has rows, without anybody's help, and
-//! the batch in hand is counted and delivered by it. So nothing waits for this controller as long as
-//! timers run. What it adds is to say what no tick says: that a timer does *not* run, that a poller is
-//! forgotten, paused or of another source, that rows wait and nothing moves. And it tidies: a lease
-//! that no tick takes over, since no rows come, would look held for ever.
+//! The next tick that has rows takes over an expired lease by itself, counts the crash, and delivers the batch in
+//! flight. So nothing depends on this controller as long as timers run. It reports what no tick can report: that a
+//! timer does *not* run; that a poller is forgotten, paused or of another source; that rows wait and nothing moves.
+//! It also cleans up: a lease that no tick takes over, because there are no rows, would look held forever.
 //!
-//! To *requeue* a batch is therefore little: it lies in the document already, and the next tick reads
-//! its range again from the checkpoint. The controller only takes away what would keep that tick: a
-//! dead holder, or a back-off that lies so far ahead that nothing can have asked for it.
+//! To *requeue* a batch therefore takes little: the batch is already in the document, and the next tick reads its
+//! range again from the checkpoint. The controller only removes what would block that tick: a crashed holder, or a
+//! backoff so far in the future that nothing can have requested it.
 //!
 //! # Why it is safe
 //!
-//! - A holder is judged dead by the rule of the lease alone ([`StateDocument::lease_state`]): the storage
-//!   service's clock, the ttl that the holder wrote, the margin. No clock of this machine takes part.
-//! - A write is conditional on the very document that was judged, and a lost answer is judged like that
-//!   of any other write. If another writer was first, nothing is done.
-//! - No transition that it uses knows the checkpoint. Rows can come twice by it, as after any takeover,
-//!   but none is skipped.
-//! - It holds a lease of its own, in a document of its own, so that one runs at a time; were there two,
-//!   the second would find nothing left to do. That is also what a second run finds.
+//! - A holder counts as crashed only by the rule of the lease ([`StateDocument::lease_state`]): the storage
+//!   service's clock, the ttl that the holder wrote, and the margin. The clock of this machine is not used.
+//! - A write is conditional on the exact document that was judged, and a lost response is handled as for any other
+//!   write. If another writer was first, nothing is done.
+//! - None of its transitions touches the checkpoint. Rows may be redelivered, as after any takeover, but none is
+//!   skipped.
+//! - It holds its own lease, in its own document, so only one runs at a time. A second one would find nothing left
+//!   to do, and so does a second run.
 //!
 //! [`table`] is the table of conditions; the rules are pure (`recovery/judge.rs`).
 //!
@@ -67,7 +65,7 @@ use crate::metrics::Metrics;
 use crate::poller::Poller;
 use crate::store::{StateKey, StateStore, StoreError};
 
-/// Name of the controller's own document; no poller can have it, for its two underscores.
+/// Name of the controller's own document. A poller cannot have it because of the double underscore.
 pub const DOCUMENT: &str = "highwater__recovery";
 
 /// Folder of the timer function that runs the controller.
@@ -76,16 +74,16 @@ pub const FUNCTION: &str = "highwater_recovery";
 /// How long the controller's own lease lives without a write.
 const TTL: Duration = Duration::from_secs(120);
 
-/// How often its lease is asked for, where it had to be created first or others write too.
+/// Attempts to acquire its lease if the document must be created first, or others write it too.
 const ACQUIRE_TRIES_MAX: u32 = 3;
 
-/// Why a run came to no end.
+/// Why a run did not finish.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
-    /// The store did not answer, or refused.
+    /// The store did not respond, or rejected the request.
     #[error("read the state documents")]
     Store(#[from] StoreError),
-    /// The controller's own lease could not be had or kept.
+    /// The controller's own lease could not be acquired or was lost.
     #[error("hold the lease of the recovery controller")]
     Lease(#[from] LeaseError),
     /// The controller's own document cannot be used.
@@ -104,10 +102,10 @@ pub enum Mode {
     Repair,
 }
 
-/// What a controller is made of.
+/// What a controller is built from.
 #[derive(Debug)]
 pub struct ControllerParts {
-    /// Where the documents are kept.
+    /// Where the documents are stored.
     pub store: Arc<dyn StateStore>,
     /// This process.
     pub instance: Arc<Instance>,
@@ -115,7 +113,7 @@ pub struct ControllerParts {
     pub metrics: Arc<Metrics>,
     /// The pollers of the settings.
     pub pollers: BTreeMap<String, Arc<Poller>>,
-    /// From when on something counts as stuck.
+    /// Thresholds from which something counts as stuck.
     pub thresholds: Thresholds,
     /// What its function does.
     pub mode: Mode,
@@ -126,9 +124,9 @@ pub struct ControllerParts {
 /// Finds pollers that cannot continue.
 pub struct Controller {
     parts: ControllerParts,
-    /// The same store, counted.
+    /// The same store, with counted calls.
     store: Arc<CountedStore>,
-    /// Held while a run is under way in this process.
+    /// Locked while this process runs it.
     running: Mutex<()>,
 }
 
@@ -138,7 +136,7 @@ impl fmt::Debug for Controller {
     }
 }
 
-/// What was learned on the way through the documents.
+/// What was found while the documents were read.
 #[derive(Default)]
 struct Survey {
     findings: Vec<Finding>,
@@ -146,24 +144,24 @@ struct Survey {
     documents: u64,
     written: u64,
     paused: BTreeSet<String>,
-    /// Names of parts, of their pollers, and whether they are paused themselves.
+    /// Names of partitions, their pollers, and whether they are paused themselves.
     parts: Vec<(String, String, bool)>,
     /// Replays and backfills by name.
     ranges: BTreeMap<String, SeenRange>,
 }
 
 impl Controller {
-    /// Puts a controller together.
+    /// Builds a controller.
     pub fn new(parts: ControllerParts) -> Self {
         let store = Arc::new(CountedStore::new(Arc::clone(&parts.store)));
         Self { parts, store, running: Mutex::default() }
     }
 
-    /// Does what its function is for: see [`Mode`].
+    /// Runs according to its [`Mode`].
     ///
     /// # Errors
     ///
-    /// [`RecoveryError`]; what was repaired by then stays so.
+    /// [`RecoveryError`]; repairs made so far stay.
     pub async fn invoke(&self) -> Result<Report, RecoveryError> {
         match self.parts.mode {
             Mode::Off => {
@@ -175,7 +173,7 @@ impl Controller {
         }
     }
 
-    /// Looks at all documents and says what a run would do: takes no lease and writes nothing.
+    /// Examines all documents and reports what a run would do: takes no lease and writes nothing.
     ///
     /// # Errors
     ///
@@ -191,16 +189,16 @@ impl Controller {
         Ok(self.tell(survey, began_at))
     }
 
-    /// Looks at all documents under the controller's lease, remembers what it saw for the next run, and
-    /// repairs what is safe to repair where `repairs` says so.
+    /// Examines all documents under the controller's lease, and remembers what it saw for the next run. If `repairs`,
+    /// also repairs what can be repaired safely.
     ///
     /// # Errors
     ///
-    /// [`RecoveryError`]; what was repaired by then stays so.
+    /// [`RecoveryError`]; repairs made so far stay.
     pub async fn run(&self, repairs: bool) -> Result<Report, RecoveryError> {
         let skipped = |why: String| Ok(Report { skipped: Some(why), ..Report::default() });
         let Ok(_running) = self.running.try_lock() else {
-            return skipped("a run of this process is under way".to_owned());
+            return skipped("another run is in progress in this process".to_owned());
         };
         let began_at = Instant::now();
         self.store.take();
@@ -216,7 +214,7 @@ impl Controller {
         };
         let mut lease = match Box::pin(acquire(context)).await? {
             Holder::This(lease) => lease,
-            Holder::Another(owner_id) => return skipped(format!("`{owner_id}` is at it")),
+            Holder::Another(owner_id) => return skipped(format!("`{owner_id}` is running it")),
         };
         let before = Memory::read(lease.document());
         let surveyed = lease.hold_while(Box::pin(self.survey(&before, repairs))).await?;
@@ -227,7 +225,7 @@ impl Controller {
             warn!(
                 event = "recovery_release_failed",
                 error = chain(&error),
-                "The recovery controller could not give its lease up; it will lapse"
+                "The recovery controller could not release its lease; it will expire"
             );
         }
         Ok(self.tell(surveyed?, began_at))
@@ -246,7 +244,7 @@ impl Controller {
                     let counted = listing.quarantined.get(&name).copied().unwrap_or(0);
                     let seen = (before.0.get(&name), counted, repairs);
                     Box::pin(self.examine(&mut survey, &name, &base, seen)).await;
-                    // Ranges have none.
+                    // Ranges have no marker.
                     let has_marker = base.document.marked && base.document.range.is_none();
                     if has_marker && !listing.marked.contains(&name) {
                         let outcome = if repairs {
@@ -337,7 +335,7 @@ impl Controller {
         survey.memory.0.extend(remembered.map(|remembered| (name.to_owned(), remembered)));
     }
 
-    /// Asks a poller what its document does not say; what is not answered is not known.
+    /// Queries a poller for what its document does not say; an unanswered query means unknown.
     async fn configured(&self, poller: &Poller, base: &Snapshot) -> Configured {
         let document = &base.document;
         let age = base.age(self.store.grain());
@@ -365,7 +363,7 @@ impl Controller {
         }
     }
 
-    /// Logs and counts what was found, once, at the end of a run.
+    /// Logs and counts the findings, once, at the end of a run.
     fn tell(&self, survey: Survey, began_at: Instant) -> Report {
         let Survey { findings, documents, written, .. } = survey;
         for row in ROWS {
@@ -400,13 +398,13 @@ impl Survey {
     }
 }
 
-/// Who has the controller's lease.
+/// The holder of the controller's lease.
 enum Holder<'a> {
     This(Box<Lease<'a>>),
     Another(String),
 }
 
-/// Asks for the controller's lease.
+/// Tries to acquire the controller's lease.
 async fn acquire(context: LeaseContext<'_>) -> Result<Holder<'_>, RecoveryError> {
     let fingerprint = SourceFingerprint::of(&[("recovery", "controller")]);
     for _ in 0..ACQUIRE_TRIES_MAX {

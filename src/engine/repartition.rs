@@ -1,26 +1,26 @@
-//! Dividing the keys of a poller into another number of parts.
+//! Changing the number of partitions of a poller.
 //!
-//! # How
+//! # Steps
 //!
-//! 1. All old parts are paused. The first one's document says what is under way.
-//! 2. Once none of them has a tick running, the furthest of their checkpoints is the bound: up to there, and no
-//!    further, each of them is run, under its own lease.
-//! 3. The new partitions start after the bound, with documents of their own. Where a name is that of an old one,
+//! 1. All old partitions are paused. The document of the first one records the repartition.
+//! 2. Once none of them runs a tick, the furthest of their checkpoints becomes the bound. Each of them is run up to
+//!    the bound and no further, under its own lease.
+//! 3. The new partitions start after the bound, with their own documents. If an old partition has the same name,
 //!    its document is saved and replaced under a higher generation.
-//! 4. Old parts whose names are no new part's are left paused, and say which parts have taken over.
-//! 5. The first old part's document goes last: replaced, or left like those.
+//! 4. Old partitions whose name is not reused stay paused, and record how many partitions have taken over.
+//! 5. The document of the first old partition is the last to change: it is replaced, or left like those.
 //!
 //! # Why it is safe
 //!
-//! - The record stays until the last step, so a run that crashes anywhere is continued by the same steps:
-//!   each looks first at what is there, and is one conditional write.
-//! - A part of the old number that wakes up finds its document paused, replaced or taken over; one of the new
-//!   number finds no document to begin with until it is made for it, and the old ones refuse its number.
-//! - A part whose position is lost, or of another source, keeps the others from coming further. It can be reset
-//!   until all have come up to the bound; the record stays, and the next run takes the bound from what is there.
-//! - All rows up to the bound are delivered by old parts before a new one begins behind it, so the states of one
-//!   row come in order, though its part changes.
-//! - Two runs at once do the same steps; with another number the second is refused.
+//! - The record stays until the last step, so a run that crashes at any point is continued by the same steps: each
+//!   first reads the current state, and then makes one conditional write.
+//! - An old partition that wakes up finds its document paused, replaced or taken over. A new partition finds no
+//!   document until it has been created for it, and old documents reject the new partition count.
+//! - A partition whose position is lost, or belongs to another source, prevents the others from proceeding. It can
+//!   be reset until all have reached the bound; the record stays, and the next run derives the bound again.
+//! - Old partitions deliver all rows up to the bound before a new one starts after it. So the states of one row
+//!   arrive in order, even if its partition changes.
+//! - Two concurrent runs do the same steps. A run with another partition count is rejected.
 
 use std::time::Duration;
 
@@ -38,80 +38,80 @@ use crate::store::{StateKey, StateStore, StoreError};
 use crate::tick::{TickReport, TickRequest};
 
 /// Pause between two polls for something that another process has to finish.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most looks: longer than any tick, and than a dead lease takes to lapse.
-const LOOKS_MAX: u32 = 900;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Most polls: longer than any tick, and than an abandoned lease takes to expire.
+const POLLS_MAX: u32 = 900;
 
-/// The parts of a poller, before and after.
+/// The partitions of a poller, before and after.
 #[derive(Debug)]
 pub struct Repartition {
     from: Vec<Poller>,
     to: Vec<Poller>,
 }
 
-/// How the keys of a poller are divided by its documents.
+/// How the keys of a poller are partitioned, by its documents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division {
-    /// Into how many parts; `None` where no document is there yet.
+    /// The number of partitions; `None` if there is no document yet.
     pub parts: Option<u16>,
-    /// What is under way.
+    /// The repartition in progress, if any.
     pub under_way: Option<RepartitionRecord>,
 }
 
-/// What was done.
+/// The result of a repartition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repartitioned {
-    /// Behind what the new parts begin; `None` for the beginning.
+    /// Position after which the new partitions start; `None` for the beginning.
     pub after: Option<Cursor>,
-    /// Rows that old parts have delivered to come so far.
+    /// Rows that the old partitions delivered to reach it.
     pub rows: u64,
 }
 
-/// Why it did not finish. Everything done so far stays, and the same command continues it.
+/// Why a repartition did not finish. Everything done so far stays, and the same command continues it.
 #[derive(Debug, Error)]
 pub enum RepartitionError {
-    /// Another number of parts is on its way.
-    #[error("`{poller}` is on its way from {from} to {to} partitions: finish that first")]
+    /// A repartition to another number of partitions is in progress.
+    #[error("`{poller}` is being repartitioned from {from} to {to} partitions; finish that first")]
     UnderWay {
         /// The poller.
         poller: String,
-        /// How many there were.
+        /// The old number.
         from: u16,
-        /// How many there will be.
+        /// The new number.
         to: u16,
     },
-    /// The documents do not agree on how many parts there are.
-    #[error("`{name}` is not one of {expected} partitions: look at `highwater status`")]
+    /// The documents disagree on the number of partitions.
+    #[error("`{name}` is not one of {expected} partitions; check `highwater status`")]
     Other {
-        /// The part.
+        /// The partition.
         name: String,
-        /// How many there are by the other documents.
+        /// The number of partitions according to the other documents.
         expected: u16,
     },
-    /// There is no position that all parts could be run to.
+    /// There is no position up to which all partitions could be run.
     #[error("{0}")]
     NoCommonBound(String),
-    /// A tick of a part does not end.
+    /// The tick of a partition does not finish.
     #[error("`{name}`: {what}")]
     Busy {
-        /// The part.
+        /// The partition.
         name: String,
-        /// What is in the way.
+        /// What blocks it.
         what: String,
     },
-    /// A part could not deliver what it has up to the bound.
+    /// A partition could not deliver its rows up to the bound.
     #[error("run `{name}` up to the bound")]
     Tick {
-        /// The part.
+        /// The partition.
         name: String,
         /// Why.
         #[source]
         source: TickError,
     },
     /// A partition could not be started.
-    #[error("begin `{name}`")]
+    #[error("start `{name}`")]
     Seed {
-        /// The part.
+        /// The partition.
         name: String,
         /// Why.
         #[source]
@@ -128,7 +128,7 @@ impl From<LoadError> for RepartitionError {
     }
 }
 
-/// Returns how the keys of `poller` are divided, by its documents alone.
+/// Returns how the keys of `poller` are partitioned, according to its documents.
 ///
 /// # Errors
 ///
@@ -156,16 +156,16 @@ pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, 
         parts = division_of_others(store, poller, &first).await?;
     }
     if parts.is_none() {
-        // It ran as a whole, and has lost its document.
+        // It ran unpartitioned, and has lost its document.
         let marker = store.load(&StateKey::Marker(poller.to_owned())).await?.stored;
         parts = marker.map(|_| 1);
     }
-    // A blank document says what was about to begin: that may have been stopped.
+    // A blank document only says what was about to start; that may have been interrupted.
     Ok(Division { parts: parts.or(announced), under_way: None })
 }
 
-/// Returns how the keys are divided by the documents of further parts: that of the first one may be lost. `None`
-/// also where the store may not list.
+/// Returns the partitioning according to the documents of later partitions, since that of the first one may be
+/// lost. `None` also if the store cannot list.
 async fn division_of_others(
     store: &dyn StateStore,
     poller: &str,
@@ -195,13 +195,13 @@ async fn division_of_others(
 }
 
 impl Repartition {
-    /// Returns what divides the keys of the parts `from` among the parts `to`, each in the order of their numbers.
-    /// Both have at least one.
+    /// Returns the change from the partitions `from` to the partitions `to`, each in the order of their numbers.
+    /// Neither may be empty.
     pub fn new(from: Vec<Poller>, to: Vec<Poller>) -> Self {
         Self { from, to }
     }
 
-    /// Does it, or what is left of it.
+    /// Runs the repartition, or what is left of it.
     ///
     /// # Errors
     ///
@@ -209,27 +209,27 @@ impl Repartition {
     pub async fn run(
         mut self,
         operator: Operator<'_>,
-        tell: &(dyn Fn(&str) + Send + Sync),
+        report: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<Repartitioned, RepartitionError> {
         let mut record = self.hold(operator).await?;
-        tell(&format!("{} parts are paused", record.from));
+        report(&format!("paused {} partitions", record.from));
         let mut rows = 0;
         if !record.caught_up {
-            rows = self.catch_up(&mut record, operator, tell).await?;
+            rows = self.catch_up(&mut record, operator, report).await?;
         }
-        self.begin_new(&record, operator, tell).await?;
+        self.begin_new(&record, operator, report).await?;
         Ok(Repartitioned { after: record.after, rows })
     }
 
-    /// Returns the first of the old parts, which has the record.
+    /// Returns the first old partition; its document has the record.
     fn first(&self) -> Option<&Poller> {
         self.from.first()
     }
 
-    /// Pauses the old parts; returns what is under way.
+    /// Pauses the old partitions; returns the record of the repartition.
     async fn hold(&self, operator: Operator<'_>) -> Result<RepartitionRecord, RepartitionError> {
         let (from, to) = (count(&self.from), count(&self.to));
-        let asked = RepartitionRecord {
+        let requested = RepartitionRecord {
             from,
             to,
             begun_at: OffsetDateTime::UNIX_EPOCH,
@@ -239,7 +239,7 @@ impl Repartition {
         };
         let mut record = None;
         for (index, part) in self.from.iter().enumerate() {
-            let kept = (index == 0).then_some(&asked);
+            let kept = (index == 0).then_some(&requested);
             let held = part.admin().hold_for_repartition(kept, operator).await;
             let held = held.map_err(RepartitionError::State)?;
             if index == 0 {
@@ -257,20 +257,20 @@ impl Repartition {
                 return Err(RepartitionError::Other { name, expected: from });
             }
         }
-        record.ok_or(RepartitionError::NoCommonBound("there are no parts".to_owned()))
+        record.ok_or(RepartitionError::NoCommonBound("there are no partitions".to_owned()))
     }
 
-    /// Runs all old parts up to one position, and writes down where the new ones begin.
+    /// Runs all old partitions up to one position, and records where the new ones start.
     async fn catch_up(
         &mut self,
         record: &mut RepartitionRecord,
         operator: Operator<'_>,
-        tell: &(dyn Fn(&str) + Send + Sync),
+        report: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<u64, RepartitionError> {
         let documents = self.documents().await?;
         let mut rows = 0;
-        // Again in each run: a part that was reset since the last one may have been the furthest, and a
-        // bound of a table that is gone must not decide where rows of the new one begin.
+        // Recomputed in each run: the partition that was furthest may have been reset since, and a bound from a
+        // dropped table must not decide where the rows of the new table start.
         let checkpoints: Vec<Option<&Cursor>> =
             documents.iter().map(|document| document.checkpoint.cursor.as_ref()).collect();
         let upto = common_bound(&checkpoints).map_err(|why| no_bound(why, self.first()))?;
@@ -279,7 +279,7 @@ impl Repartition {
             self.note(record, operator).await?;
         }
         if let Some(upto) = record.upto.clone() {
-            tell(&format!("each is run up to {} `{}`", upto.mode, upto.value));
+            report(&format!("running each partition up to {} `{}`", upto.mode, upto.value));
             let parts = std::mem::take(&mut self.from);
             self.from = parts.into_iter().map(|part| part.up_to(upto.clone())).collect();
             for part in &self.from {
@@ -301,47 +301,47 @@ impl Repartition {
         first.admin().note_repartition(record, operator).await.map_err(RepartitionError::State)
     }
 
-    /// Returns the documents of the old parts, once none of them has a tick running.
+    /// Returns the documents of the old partitions, once none of them runs a tick.
     async fn documents(&self) -> Result<Vec<StateDocument>, RepartitionError> {
         let mut documents = Vec::new();
         for part in &self.from {
-            let mut looks = 0;
+            let mut polls = 0;
             let found = loop {
                 match part.admin().standing_document().await? {
                     Some((document, None)) => break Some(document),
                     None => break None,
-                    Some((_, Some(holder))) if looks == LOOKS_MAX => {
-                        let what = format!("the tick of `{holder}` does not end");
+                    Some((_, Some(holder))) if polls == POLLS_MAX => {
+                        let what = format!("the tick of `{holder}` does not finish");
                         return Err(RepartitionError::Busy { name: part.name().to_owned(), what });
                     }
-                    Some((_, Some(_))) => looks += 1,
+                    Some((_, Some(_))) => polls += 1,
                 }
-                sleep(LOOK_EVERY).await;
+                sleep(POLL_INTERVAL).await;
             };
             documents.extend(found);
         }
         Ok(documents)
     }
 
-    /// Begins the new parts and leaves the old ones; the first old part's document is the last to change.
+    /// Starts the new partitions and retires the old ones; the document of the first old one is the last to change.
     async fn begin_new(
         &self,
         record: &RepartitionRecord,
         operator: Operator<'_>,
-        tell: &(dyn Fn(&str) + Send + Sync),
+        report: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), RepartitionError> {
         let first = self.first().map(Poller::name).unwrap_or_default();
-        // The one whose name is the first old part's comes last, and is the first new part, if any.
+        // A new partition with the name of the first old one comes last; if there is one, it is the first of the new.
         for part in self.to.iter().rev().filter(|part| part.name() != first) {
-            seed(part, record, operator, tell).await?;
+            seed(part, record, operator, report).await?;
         }
         let is_new = |name: &str| self.to.iter().any(|part| part.name() == name);
         for part in self.from.iter().rev().filter(|part| !is_new(part.name())) {
             part.admin().hand_over(record.to, operator).await.map_err(RepartitionError::State)?;
-            tell(&format!("{}: left to the new parts", part.name()));
+            report(&format!("{}: handed over to the new partitions", part.name()));
         }
         for part in self.to.iter().filter(|part| part.name() == first) {
-            seed(part, record, operator, tell).await?;
+            seed(part, record, operator, report).await?;
         }
         Ok(())
     }
@@ -355,36 +355,36 @@ async fn seed(
     part: &Poller,
     record: &RepartitionRecord,
     operator: Operator<'_>,
-    tell: &(dyn Fn(&str) + Send + Sync),
+    report: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(), RepartitionError> {
     let name = part.name();
     let begun = Box::pin(part.admin().seed(record.after.as_ref(), operator)).await;
     let begun = begun.map_err(|source| RepartitionError::Seed { name: name.to_owned(), source })?;
-    tell(&format!("{name}: {}", if begun { "begins" } else { "has begun before" }));
+    report(&format!("{name}: {}", if begun { "started" } else { "already started" }));
     Ok(())
 }
 
-/// Delivers all that a part has up to its bound; returns how many rows that were.
+/// Delivers all rows of a partition up to its bound; returns how many.
 async fn run_up(part: &Poller) -> Result<u64, RepartitionError> {
     let name = || part.name().to_owned();
-    let (mut rows, mut looks) = (0, 0);
+    let (mut rows, mut polls) = (0, 0);
     loop {
         let TickReport { result, rows: delivered, summary, .. } =
             part.tick(&TickRequest::default()).await;
         rows += delivered;
         match result {
             Ok(TickOutcome::Idle | TickOutcome::Committed { more: false }) => return Ok(rows),
-            Ok(TickOutcome::Committed { more: true }) => looks = 0,
+            Ok(TickOutcome::Committed { more: true }) => polls = 0,
             Ok(
                 TickOutcome::Skipped(_)
                 | TickOutcome::BackingOff { .. }
                 | TickOutcome::Paused { .. },
-            ) if looks == LOOKS_MAX => {
+            ) if polls == POLLS_MAX => {
                 return Err(RepartitionError::Busy { name: name(), what: summary });
             }
             Ok(_) => {
-                looks += 1;
-                sleep(LOOK_EVERY).await;
+                polls += 1;
+                sleep(POLL_INTERVAL).await;
             }
             Err(source) => return Err(RepartitionError::Tick { name: name(), source }),
         }
@@ -396,13 +396,13 @@ fn no_bound(why: NoCommonBound, first: Option<&Poller>) -> RepartitionError {
         NoCommonBound::FirstReading => {
             let poller = crate::partition::whole_of(first.map(Poller::name).unwrap_or_default());
             format!(
-                "a part still reads what the table had before its changes were tracked: run \
-                 `highwater resume {poller}`, let all parts come to the changes (`highwater status \
-                 {poller}`), then repartition again"
+                "a partition is still reading the initial snapshot of the table: run \
+                 `highwater resume {poller}`, wait until every partition reads changes (`highwater \
+                 status {poller}`), then repartition again"
             )
         }
         NoCommonBound::Modes => {
-            "the checkpoints are of different modes: set `SOURCE__MODE`, and look at `highwater status`"
+            "the checkpoints have different modes; set `SOURCE__MODE`, and check `highwater status`"
                 .to_owned()
         }
     })

@@ -335,7 +335,7 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
     if let Some(batch) = &document.in_flight
         && (batch.attempt > 0 || batch.crashes > 0)
     {
-        let error = batch.last_error.as_deref().unwrap_or("no error was written down");
+        let error = batch.last_error.as_deref().unwrap_or("no error was recorded");
         findings.push(Finding::warning(
             "batch in flight",
             format!(

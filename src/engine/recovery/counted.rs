@@ -1,4 +1,4 @@
-//! A store that counts what it was asked for, so that a run can say what it cost.
+//! A store that counts its calls, so that a run can report its cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use async_trait::async_trait;
 
 use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 
-/// Requests to the store, refused and unanswered ones included.
+/// Requests to the store, including rejected and unanswered ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Requests for names: one for each page of a listing.
+    /// List requests: one for each page.
     pub listings: u64,
     /// Reads of one document.
     pub reads: u64,
@@ -33,7 +33,7 @@ impl CountedStore {
         Self { below, listings: none(), reads: none(), writes: none() }
     }
 
-    /// Returns the calls since this was last asked.
+    /// Returns the calls since the last call of this method.
     pub(super) fn take(&self) -> Calls {
         let taken = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         Calls {

@@ -1,4 +1,4 @@
-//! Pure: a document, what is known besides it, and its conditions.
+//! Pure: derives the conditions of a document, from it and from what else is known.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::error::{accept_source, restore_state};
 use crate::event::counted;
 use crate::journal::Verdict;
 
-/// So many numbered writes without a commit are no ordinary retry: two for each failed attempt.
+/// Numbered writes without a commit that are too many for ordinary retries, which make two per failed attempt.
 const JOURNAL_WRITES_MAX: u64 = 20;
 
-/// Most characters of a difference that a finding shows: it may be all recent ticks.
+/// Most characters of a difference to show in a finding: it may contain all recent ticks.
 const FOUND_CHARS_MAX: usize = 500;
 
-/// From when on something counts as stuck.
+/// Thresholds from which something counts as stuck.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// How long a checkpoint may stay in place while rows wait.
@@ -27,24 +27,24 @@ pub struct Thresholds {
     pub paused_max: Duration,
 }
 
-/// What settings and a poller's source say, where the poller is in the settings.
+/// What is known from the settings and the source, if the poller is in the settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Configured {
     /// Whether it keeps a journal.
     pub(super) journaled: bool,
-    /// Longest pause after failures.
+    /// Longest backoff after failures.
     pub(super) retry_delay_max: Duration,
-    /// Longest pause that a target may ask for.
+    /// Longest backoff that a target may ask for.
     pub(super) retry_after_max: Duration,
-    /// Whether the document is of its source; `None` if that is unknown.
+    /// Whether the document belongs to the source; `None` if that is unknown.
     pub(super) fingerprint_matches: Option<bool>,
-    /// Whether rows wait after the checkpoint; `None` if that was not asked, or not answered.
+    /// Whether rows wait after the checkpoint; `None` if not queried, or not answered.
     pub(super) rows_wait: Option<bool>,
-    /// Since when every tick here was skipped, because another instance held the lease.
+    /// Since when every tick here was skipped because another instance held the lease.
     pub(super) skipped_since: Option<OffsetDateTime>,
 }
 
-/// A document, and what is known besides it.
+/// A document, and what else is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     pub(super) name: &'a str,
@@ -54,7 +54,7 @@ pub(super) struct Subject<'a> {
     pub(super) now: OffsetDateTime,
     /// Quarantined rows.
     pub(super) quarantined: u64,
-    /// `None` for a poller that is in no setting.
+    /// `None` for a poller that is not in the settings.
     pub(super) configured: Option<Configured>,
     /// What the last run saw.
     pub(super) before: Option<&'a Remembered>,
@@ -65,7 +65,7 @@ pub(super) struct Subject<'a> {
 pub(super) struct Judged {
     pub(super) condition: Condition,
     pub(super) action: Action,
-    /// What was found, in words.
+    /// The finding, in words.
     pub(super) found: String,
 }
 
@@ -75,11 +75,11 @@ impl Judged {
     }
 }
 
-/// Returns the name of the poller that a document is a part of.
+/// Returns the name of the poller to which a document belongs.
 pub(super) fn parent_of<'a>(name: &'a str, document: &'a StateDocument) -> Option<&'a str> {
     let said = document.extra.get("parent").and_then(serde_json::Value::as_str);
     let said = said.or_else(|| Some(document.range.as_ref()?.of.as_str()));
-    // No poller's own name has two of them in a row.
+    // A poller's own name has no double underscore.
     said.or_else(|| name.split_once("__").map(|(parent, _)| parent))
 }
 
@@ -88,8 +88,7 @@ pub(super) fn latest_attempt(now: OffsetDateTime, configured: &Configured) -> Of
     now + configured.retry_delay_max.max(configured.retry_after_max)
 }
 
-/// Whether nothing but the source can tell if rows wait: no batch is in flight, and no tick has written
-/// for a while.
+/// Whether only the source can tell if rows wait: no batch is in flight, and no tick has written for a while.
 pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Duration) -> bool {
     document.in_flight.is_none()
         && document.paused.is_none()
@@ -97,9 +96,9 @@ pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Du
         && age.since_write >= stuck_after
 }
 
-/// Returns every condition that a document is in, but those of its parent.
+/// Returns every condition of a document, except those of its parent.
 pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judged> {
-    // Others deliver its rows; it is kept for those who look for what was.
+    // Others deliver its rows; the document is only kept as history.
     if subject.document.taken_over_by.is_some() {
         return Vec::new();
     }
@@ -150,7 +149,7 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
     let rows = counted(batch.rows, "row");
     if let Some(until) = batch.next_attempt_at.filter(|at| *at > latest_attempt(now, configured)) {
         let until = rfc3339(until);
-        let found = format!("a batch of {rows} is not tried again before {until}");
+        let found = format!("a batch of {rows} is not retried before {until}");
         return Some(Judged::new(Condition::InFlightOrphaned, Action::Requeue, found));
     }
     let left_at = now - document.idle(age);
@@ -159,13 +158,13 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
         return None;
     }
     let found = format!(
-        "a batch of {rows} is due since {}, and no tick delivers it: is the timer on?",
+        "a batch of {rows} has been due since {}, and no tick delivers it; check the timer",
         rfc3339(due_at)
     );
     Some(Judged::new(Condition::InFlightOrphaned, Action::Alarm, found))
 }
 
-/// Only a target makes a batch wait for longer than the longest pause after failures.
+/// Only a target can delay a batch for longer than the longest backoff after failures.
 fn target_asks_for_pause(subject: &Subject<'_>) -> Option<Judged> {
     let Subject { name, document, now, configured, .. } = *subject;
     let configured = configured?;
@@ -194,13 +193,15 @@ fn checkpoint_stuck(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Ju
     }
     let batch = document.in_flight.as_ref();
     let error = batch.and_then(|batch| batch.last_error.as_deref());
-    let what =
-        error.map_or("no error was written down".to_owned(), |error| format!("last: {error}"));
-    let found = format!("rows wait since {}, and nothing is committed; {what}", rfc3339(since));
+    let what = error.map_or("no error was recorded".to_owned(), |error| format!("last: {error}"));
+    let found = format!(
+        "rows have been waiting since {}, and nothing is committed; {what}",
+        rfc3339(since)
+    );
     Some(Judged::new(Condition::CheckpointStuck, Action::Alarm, found))
 }
 
-/// Returns since when rows are known to wait at the checkpoint as it stands; `None` where none do.
+/// Returns since when rows are known to wait at the current checkpoint; `None` if none do.
 pub(super) fn rows_wait_since(
     document: &StateDocument,
     configured: &Configured,
@@ -224,8 +225,8 @@ fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judg
     }
     let owner = subject.document.lease.owner_id.as_deref().unwrap_or("no instance");
     let found = format!(
-        "each tick here was skipped since {}: another instance held the lease, now `{owner}`; if a slot, an app or a \
-         computer that was forgotten runs the same poller, stop it there",
+        "every tick here has been skipped since {}: another instance holds the lease, now `{owner}`; if a forgotten slot, \
+         app or computer runs the same poller, stop it there",
         rfc3339(since)
     );
     Some(Judged::new(Condition::LeaseHeldElsewhere, Action::Report, found))
@@ -236,7 +237,7 @@ fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
     if configured.is_some() || parent_of(name, document).is_some() {
         return None;
     }
-    let found = "no setting of this app speaks of the poller; nothing runs it";
+    let found = "the poller is not in the settings of this app; nothing runs it";
     Some(Judged::new(Condition::StateWithoutConfiguration, Action::Report, found))
 }
 
@@ -253,7 +254,8 @@ pub(super) fn configuration_without_state(name: &str, has_run: bool) -> Judged {
 
 /// A document whose marker is gone.
 pub(super) fn marker_missing() -> Judged {
-    let found = "its marker is gone: if the document is lost too, the poller would start as if it had never run";
+    let found =
+        "its marker is gone; if the document is lost too, the poller starts as if it had never run";
     Judged::new(Condition::MarkerMissing, Action::Rewrite, found)
 }
 
@@ -261,7 +263,7 @@ fn quarantine_growing(subject: &Subject<'_>) -> Option<Judged> {
     let counted = subject.before.map_or(0, |before| before.quarantined);
     let now = subject.quarantined;
     (now > counted).then(|| {
-        let found = format!("{now} rows are quarantined, {counted} were at the last run");
+        let found = format!("{now} rows are quarantined, up from {counted} at the last run");
         Judged::new(Condition::QuarantineGrowing, Action::Alarm, found)
     })
 }
@@ -275,7 +277,7 @@ fn paused_too_long(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Jud
     })
 }
 
-/// A part whose poller is not there, or is paused while the part is not.
+/// A partition whose poller is missing, or paused while the partition is not.
 pub(super) fn parent_gone(parent: &str, is_there: bool) -> Judged {
     let (action, what) =
         if is_there { (Action::Report, "paused") } else { (Action::Alarm, "gone") };
@@ -295,30 +297,30 @@ fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
     })
 }
 
-/// A journal that does not lead to the document of its poller; `None` where it does, or where what is
-/// missing is what a crash leaves.
+/// A journal that does not lead to the document of its poller; `None` if it does, or if only the entries that a
+/// crash may lose are missing.
 pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<Judged> {
     let what = match verdict {
         Verdict::Agrees
         | Verdict::Behind { .. }
         | Verdict::BegunAnew { .. }
         | Verdict::NotBegun { .. }
-        // A missing document has conditions of its own.
+        // A missing document has its own conditions.
         | Verdict::NoDocument => return None,
         Verdict::Differs(difference) => {
             let difference: String = difference.to_string().chars().take(FOUND_CHARS_MAX).collect();
             format!("the journal does not lead to the document: {difference}")
         }
         Verdict::DocumentIsOlder { document, journal } => format!(
-            "the document has write {document}, the journal has write {journal}: an older copy was \
-             put in the document's place"
+            "the document has write {document}, the journal has write {journal}: the document was \
+             replaced with an older copy"
         ),
         Verdict::Removed { writes } => {
-            format!("the journal is empty, though the document has {writes} recorded writes")
+            format!("the journal is empty, but the document has {writes} recorded writes")
         }
-        Verdict::NoHistory => "no entry of the journal's last day has the whole document".to_owned(),
+        Verdict::NoHistory => "no entry of the journal's last day contains the whole document".to_owned(),
     };
-    let found = format!("{what}; compare all of it with `highwater state verify {poller}`");
+    let found = format!("{what}; compare the whole journal with `highwater state verify {poller}`");
     Some(Judged::new(Condition::JournalDiffers, Action::Alarm, found))
 }
 

@@ -1,7 +1,7 @@
-//! What the controller remembers between runs, in its own document with its lease.
+//! What the controller remembers between runs, stored in its own document with its lease.
 //!
-//! Times are the storage service's. What is lost costs nothing but time: a condition that is known by
-//! comparing two runs is then found one run later.
+//! Times are the storage service's. A loss only costs time: a condition that is found by comparing two runs is then
+//! found one run later.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::document::StateDocument;
 /// Its key in the source state.
 const FIELD: &str = "pollers";
 
-/// Most pollers that are remembered: at some 200 bytes each, half of the largest document.
+/// Most pollers to remember: at about 200 bytes each, half of the largest document.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// What was seen of one poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Remembered {
-    /// Where its checkpoint stood.
+    /// Where its checkpoint was.
     pub(super) checkpoint: String,
     /// Since when rows wait there.
     #[serde(
@@ -38,7 +38,7 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
-    /// Returns what is to be remembered of a document; `None` where that is nothing.
+    /// Returns what to remember about a document; `None` if there is nothing.
     pub(super) fn of(
         document: &StateDocument,
         waiting_since: Option<OffsetDateTime>,
@@ -70,25 +70,25 @@ fn place(document: &StateDocument) -> String {
     format!("{generation}/{cursor}/{}", batch.map_or("", |batch| batch.as_str()))
 }
 
-/// All that was seen, by poller.
+/// What is remembered, by poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory(pub(super) BTreeMap<String, Remembered>);
 
 impl Memory {
-    /// Reads what the last run wrote; what is not ours, or of another version, is forgotten.
+    /// Reads what the last run wrote. Anything foreign, or of another version, is dropped.
     pub(super) fn read(document: &StateDocument) -> Self {
         let stored = document.source_state.get(FIELD).cloned().unwrap_or_default();
         Self(serde_json::from_value(stored).unwrap_or_default())
     }
 
-    /// Returns what is to be written.
+    /// Returns what to write.
     pub(super) fn write(self) -> Map<String, Json> {
         if let Some(forgotten) = self.0.len().checked_sub(REMEMBERED_MAX).filter(|count| *count > 0)
         {
             tracing::warn!(
                 event = "recovery_memory_full",
-                "Of {} pollers with rows that wait or are quarantined only {REMEMBERED_MAX} are remembered, the \
-                 first by name: what is known by comparing two runs is not found of the other {forgotten}",
+                "{} pollers have rows that wait or are quarantined; only the first {REMEMBERED_MAX} by name are \
+                 remembered. Conditions that need two runs are not detected for the other {forgotten}",
                 self.0.len()
             );
         }

@@ -1,4 +1,4 @@
-//! What the recovery controller asks a poller besides its document. Reads only.
+//! What the recovery controller queries from a poller in addition to its document. Reads only.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::journal::EventKind;
 use crate::poller::Poller;
 use crate::source::FetchWindow;
 
-/// Who the controller is where operators are named.
+/// The controller's name, where operators are named.
 const CONTROLLER: &str = "recovery controller";
 
 impl Poller {
-    /// Whether `document` is of the source in the settings; `None` if that is unknown now.
+    /// Whether `document` belongs to the source in the settings; `None` if that is unknown now.
     pub(super) async fn is_of_its_source(&self, document: &StateDocument) -> Option<bool> {
         let stored = &document.source_fingerprint;
         if document.is_blank() && document.checkpoint.cursor.is_none() {
@@ -35,7 +35,7 @@ impl Poller {
         self.source.has_rows_behind(window).await.ok()
     }
 
-    /// Returns the longest pause after failures.
+    /// Returns the longest backoff after failures.
     pub(super) fn retry_delay_max(&self) -> Duration {
         self.limits.retry_delay_max
     }
@@ -50,7 +50,7 @@ impl Poller {
         self.number(EventKind::Recovered, document);
     }
 
-    /// Tells the journal of a write of the controller.
+    /// Records a write of the controller in the journal.
     pub(super) async fn record_recovery(
         &self,
         document: &StateDocument,

@@ -1,7 +1,7 @@
-//! Pure: what the documents of one replay or backfill say together, and whether it was left.
+//! Pure: combines the documents of one replay or backfill, and decides whether it was abandoned.
 //!
-//! A range in windows has a document for itself and one for each window that was begun. While a window
-//! is delivered nobody writes the others, so only all of them tell whether somebody is at it.
+//! A range in windows has its own document, and one for each window that was started. While one window is being
+//! delivered, the other documents are not written, so only all of them together show whether an instance works on it.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::judge::{Judged, Subject, Thresholds};
 use super::table::{Action, Condition};
 use crate::document::LeaseState;
 
-/// What is known of a range after some of its documents.
+/// What is known about a range after some of its documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenRange {
     /// The command that continues it.
     command: String,
-    /// Whether its own document was seen, and says that it has neither ended nor is paused.
+    /// Whether its own document was seen, and it has neither ended nor is paused.
     is_open: bool,
     /// Whether the lease of each of its documents is free.
     is_free: bool,
@@ -25,7 +25,7 @@ pub(super) struct SeenRange {
 }
 
 impl SeenRange {
-    /// Returns the name of the range that a document is part of, and what the document says of it.
+    /// Returns the name of the range to which a document belongs, and what the document says about it.
     pub(super) fn of(subject: &Subject<'_>) -> Option<(String, Self)> {
         let Subject { name, document, age, .. } = subject;
         let range = document.range.as_ref()?;
@@ -44,7 +44,7 @@ impl SeenRange {
         Some((whole, seen))
     }
 
-    /// Returns what both say together.
+    /// Combines two of these.
     pub(super) fn and(self, other: &Self) -> Self {
         Self {
             command: self.command,
@@ -63,7 +63,7 @@ impl SeenRange {
             let Self { command, rows, rows_planned, idle, .. } = self;
             let found = format!(
                 "{rows} of {rows_planned} rows are delivered, and no instance has continued for {} s: \
-                 {command} does, with `--cancel` in place of `--resume` it is given up",
+                 {command} continues it; with `--cancel` instead of `--resume` it is cancelled",
                 idle.as_secs()
             );
             Judged::new(Condition::RangeLeft, Action::Report, found)

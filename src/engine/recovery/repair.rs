@@ -14,11 +14,11 @@ use crate::document::{Marker, Refusal, StateDocument, encode_marker};
 use crate::metrics::FoundBy;
 use crate::store::{Precondition, StateKey, StateStore as _, StoreError};
 
-/// How long the answer to a write may be looked for.
+/// Deadline for finding out the outcome of a write.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
 impl Controller {
-    /// Repairs what `base` was judged for, unless the document has changed since.
+    /// Makes the repair for which `base` was judged, unless the document has changed since.
     pub(super) async fn repair(
         &self,
         base: &Snapshot,
@@ -37,7 +37,7 @@ impl Controller {
         if let Some(poller) = poller {
             poller.number_recovery(&mut next);
         } else if next.journal_seq > 0 {
-            // Whoever kept a journal before the settings forgot it shall find a gap, not another state.
+            // If a journal was kept while the poller was in the settings, it must show a gap, not another state.
             next.journal_seq = next.journal_seq.saturating_add(1);
         }
         let Some(etag) = &base.etag else { return Outcome::Changed };
@@ -62,7 +62,7 @@ impl Controller {
         }
     }
 
-    /// Returns what replaces a document; `None` where nothing is to be done to it.
+    /// Returns the replacement of a document; `None` if there is nothing to do.
     fn change(
         &self,
         base: &Snapshot,
@@ -96,7 +96,7 @@ impl Controller {
         }
     }
 
-    /// Writes the marker of `base` again; the marker of another writer stays.
+    /// Writes the marker of `base` again; an existing marker of another writer is kept.
     pub(super) async fn rewrite_marker(&self, base: &Snapshot) -> Outcome {
         let document = &base.document;
         let poller_name = document.poller_name.clone();

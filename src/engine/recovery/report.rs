@@ -9,19 +9,19 @@ use super::counted::Calls;
 use super::table::{Action, Condition};
 use crate::event::counted;
 
-/// What became of a finding.
+/// The outcome of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was reported; nothing is to be written.
+    /// It was reported; nothing needs to be written.
     Told,
-    /// A run that repairs would do it.
+    /// A run with repairs would do it.
     Planned,
     /// It was done.
     Done,
-    /// Somebody has written the document since: it is left to the next run.
+    /// The document has changed since; it is left to the next run.
     Changed,
-    /// It could not be done, and why.
+    /// It failed, for this reason.
     Failed(String),
 }
 
@@ -37,35 +37,35 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A condition that holds for a poller, and what was done about it.
+/// A condition of a poller, and what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The poller, or the part of one.
+    /// The poller or partition.
     pub poller: String,
-    /// What is the matter.
+    /// The condition.
     pub condition: Condition,
-    /// What is to be done.
+    /// What to do about it.
     pub action: Action,
-    /// What was found, in words.
+    /// The finding, in words.
     pub found: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
 /// One run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was found, by poller.
+    /// The findings, by poller.
     pub findings: Vec<Finding>,
-    /// Documents looked at.
+    /// Documents examined.
     pub documents: u64,
     /// Documents written.
     pub written: u64,
-    /// What it asked the store for.
+    /// Its calls to the store.
     pub calls: Calls,
-    /// How long it took.
+    /// How long the run took.
     pub duration: Duration,
-    /// Why nothing was looked at, where nothing was.
+    /// Why the run was skipped, if it was.
     pub skipped: Option<String>,
 }
 

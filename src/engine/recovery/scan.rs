@@ -1,4 +1,4 @@
-//! Reading what an app has in its store: one listing, then each document.
+//! Reads an app's content of its store: one listing, then each document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::document::Snapshot;
 use crate::error::chain;
 use crate::store::{StateKey, StateStore, StoreError};
 
-/// Documents that are read at a time: as many as a SQL store has connections.
+/// Documents read at a time: as many as a SQL store has connections.
 const READS_AT_ONCE: usize = 8;
 
 /// The names that a store holds.
 #[derive(Clone, Debug, Default)]
 pub struct StoredNames {
-    /// Pollers that have a document, sorted; the controller's own is not among them.
+    /// Pollers that have a document, sorted; without the controller's own.
     pub documents: Vec<String>,
     /// Quarantined rows of each poller that has any.
     pub quarantined: BTreeMap<String, u64>,
@@ -26,7 +26,7 @@ pub struct StoredNames {
 }
 
 impl StoredNames {
-    /// Reads the names: a request for each 5,000 of them, or one scan.
+    /// Reads the names: one request per 5,000 names, or one scan.
     ///
     /// # Errors
     ///
@@ -55,18 +55,18 @@ impl StoredNames {
     }
 }
 
-/// What is stored under the name of a document.
+/// What is stored under a document's name.
 #[derive(Debug)]
 pub enum StoredDocument {
     /// The document.
     Document(Box<Snapshot>),
-    /// Something that cannot be used, and why.
+    /// Content that cannot be used, and why.
     Unreadable(String),
-    /// Nothing any more; the service's time of that answer.
+    /// It is gone; the service's time of that answer.
     Nothing(OffsetDateTime),
 }
 
-/// Reads documents, some at a time, and returns them in the order of `names`.
+/// Reads documents concurrently, and returns them in the order of `names`.
 pub fn documents(
     store: Arc<dyn StateStore>,
     names: Vec<String>,
@@ -83,7 +83,7 @@ pub fn documents(
                     },
                     None => StoredDocument::Nothing(loaded.date),
                 },
-                // Of this one document; whatever else refuses does so for all, and ends the scan.
+                // Only this document is affected; any other rejection affects all, and ends the scan.
                 Err(error @ StoreError::Refused { .. }) => {
                     StoredDocument::Unreadable(chain(&error))
                 }

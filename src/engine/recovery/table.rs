@@ -1,26 +1,26 @@
-//! The one table of the controller: what it looks for, how it knows, what it does and what it never does.
+//! The table of conditions: what the controller looks for, how it detects that, what it does and what it never does.
 //!
-//! `docs/reference/recovery.md` shows [`conditions_table`], and a test holds it to that.
+//! `docs/reference/recovery.md` shows [`conditions_table`]; a test checks that.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Something that keeps a poller from its work, or may.
+/// Something that prevents a poller from working, or may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// A holder died, or cannot write any more.
+    /// A holder crashed, or can no longer write.
     LeaseExpired,
     /// A batch is in flight, and no instance holds or acquires the lease.
     InFlightOrphaned,
-    /// A batch waits, since its target asked for a long pause.
+    /// A batch waits because its target asked for a long pause.
     TargetAsksForPause,
     /// Rows wait, and the checkpoint does not move.
     CheckpointStuck,
-    /// A document whose poller is in no setting.
+    /// A document whose poller is not in the settings.
     StateWithoutConfiguration,
-    /// A poller of the settings that has no document.
+    /// A poller in the settings without a document.
     ConfigurationWithoutState,
     /// More rows are quarantined than at the last run.
     QuarantineGrowing,
@@ -30,13 +30,13 @@ pub enum Condition {
     ParentGone,
     /// A replay or backfill that has not ended, and that no instance continues.
     RangeLeft,
-    /// Somebody else runs the poller all the time.
+    /// Another instance always runs the poller.
     LeaseHeldElsewhere,
-    /// The history grows, and nothing is committed.
+    /// The history grows, but nothing is committed.
     JournalWithoutCommits,
     /// The journal does not lead to the document.
     JournalDiffers,
-    /// The checkpoint is of another source than the settings describe.
+    /// The checkpoint belongs to another source than the one in the settings.
     FingerprintDiffers,
     /// A document that cannot be used.
     StateUnreadable,
@@ -44,15 +44,15 @@ pub enum Condition {
     MarkerMissing,
 }
 
-/// What is done about a condition.
+/// What to do about a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Told at WARN.
+    /// Reported at WARN.
     Report,
-    /// The lease is taken from its dead holder.
+    /// The lease is released from its crashed holder.
     Release,
-    /// The same, or a back-off is ended: the batch in flight is free for the next tick.
+    /// The same, or a backoff is ended: the next tick can deliver the batch in flight.
     Requeue,
     /// The marker is written again.
     Rewrite,
@@ -72,7 +72,7 @@ impl Action {
         }
     }
 
-    /// Whether something is written.
+    /// Whether it writes something.
     pub fn is_repair(self) -> bool {
         matches!(self, Self::Release | Self::Requeue | Self::Rewrite)
     }
@@ -100,13 +100,13 @@ impl fmt::Display for Condition {
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Which condition.
+    /// The condition.
     pub condition: Condition,
     /// Its name in logs, metrics and outputs.
     pub name: &'static str,
-    /// How it is known.
+    /// How it is detected.
     pub known_by: &'static str,
-    /// What may be done, the usual first.
+    /// Possible actions, the usual one first.
     pub actions: &'static [Action],
     /// The same in words.
     pub done: &'static str,
@@ -114,33 +114,33 @@ pub struct Row {
     pub never: &'static str,
 }
 
-/// The table, a row for each condition.
+/// The table, one row per condition.
 pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::LeaseExpired,
         name: "lease_expired",
-        known_by: "an owner that has not released the lease, and has not written for ttl, two grains \
-                   of the store's clock and 2 s, by that clock alone",
+        known_by: "the lease is not released, and its owner has not written for ttl + two grains \
+                   of the store's clock + 2 s, by that clock alone",
         actions: &[Action::Release, Action::Requeue],
-        done: "released under the tag it was judged by: owner cleared, token raised. A batch in flight \
-               stays for the next tick, with one more crash counted: requeued",
+        done: "released under the tag that was judged: owner cleared, token raised. A batch in \
+               flight is requeued: it stays for the next tick, with one more crash counted",
         never: "breaks a live lease; moves a checkpoint; delivers a row",
     },
     Row {
         condition: Condition::InFlightOrphaned,
         name: "in_flight_orphaned",
-        known_by: "a batch in flight under a free lease that waits for a time no handler could have \
-                   asked for (`RETRY_AFTER_MAX`, or `RETRY_DELAY_MAX`), or that is due for `STUCK_AFTER` and no \
-                   tick takes it",
+        known_by: "a batch in flight under a free lease that waits for longer than any handler \
+                   can ask for (`RETRY_AFTER_MAX`, or `RETRY_DELAY_MAX`), or that has been due \
+                   for `STUCK_AFTER` without a tick that delivers it",
         actions: &[Action::Requeue, Action::Alarm],
-        done: "the back-off is ended; where the batch is due, an alarm: the timer does not run",
-        never: "ends a back-off that was asked for; drops the batch; resets its attempts",
+        done: "the backoff is ended; if the batch is due, an alarm: the timer does not run",
+        never: "ends a requested backoff; drops the batch; resets its attempts",
     },
     Row {
         condition: Condition::TargetAsksForPause,
         name: "target_asks_for_pause",
-        known_by: "a batch in flight that is not retried for longer than `RETRY_DELAY_MAX`, which only \
-                   a target's `Retry-After` causes",
+        known_by: "a batch in flight that is not retried for longer than `RETRY_DELAY_MAX`, \
+                   which only a target's `Retry-After` can cause",
         actions: &[Action::Report],
         done: "reported, with the end of the pause, the last error and the command that ends it",
         never: "ends the pause",
@@ -148,9 +148,10 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::CheckpointStuck,
         name: "checkpoint_stuck",
-        known_by: "rows that wait (a batch in flight, or where nothing has written for `STUCK_AFTER` \
-                   a row behind the checkpoint, for which the source is asked), and a checkpoint that \
-                   stands still for `STUCK_AFTER`, since the failure or the run that saw them first",
+        known_by: "rows wait (a batch in flight or, if nothing has been written for \
+                   `STUCK_AFTER`, a row after the checkpoint, which is queried from the source), \
+                   and the checkpoint has not moved for `STUCK_AFTER` since the failure or the \
+                   run that first saw them",
         actions: &[Action::Alarm],
         done: "an alarm, with the last error",
         never: "skips a row; moves the checkpoint",
@@ -158,17 +159,18 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::StateWithoutConfiguration,
         name: "state_without_configuration",
-        known_by: "a document whose poller is in no setting of this app",
+        known_by: "a document whose poller is not in the settings of this app",
         actions: &[Action::Report],
-        done: "reported; a lease that has expired is released all the same",
+        done: "reported; an expired lease is still released",
         never: "removes a document",
     },
     Row {
         condition: Condition::ConfigurationWithoutState,
         name: "configuration_without_state",
-        known_by: "a poller of the settings without a document; its marker shows whether it ever ran",
+        known_by: "a poller in the settings without a document; its marker shows whether it ever \
+                   ran",
         actions: &[Action::Report, Action::Alarm],
-        done: "reported; where it has run before, an alarm",
+        done: "reported; an alarm if it has run before",
         never: "creates a document; restarts a poller",
     },
     Row {
@@ -182,7 +184,7 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::PausedTooLong,
         name: "paused_too_long",
-        known_by: "a pause that is older than `PAUSED_MAX`",
+        known_by: "a pause older than `PAUSED_MAX`",
         actions: &[Action::Report],
         done: "reported, with who paused it and why",
         never: "resumes a poller",
@@ -194,33 +196,33 @@ pub const ROWS: &[Row] = &[
                    a field `parent`, whose poller has neither a document nor settings, or is paused \
                    while the part is not",
         actions: &[Action::Alarm, Action::Report],
-        done: "an alarm where the poller is gone, a report where it is paused",
+        done: "an alarm if the poller is gone, a report if it is paused",
         never: "pauses, ends or removes the part",
     },
     Row {
         condition: Condition::RangeLeft,
         name: "range_left",
-        known_by: "a replay or backfill that has not ended and is not paused, whose lease is free, and \
-                   of which neither its document nor that of a window was written for `STUCK_AFTER`",
+        known_by: "a replay or backfill that has not ended, is not paused, and whose lease is \
+                   free; neither its document nor that of a window has been written for \
+                   `STUCK_AFTER`",
         actions: &[Action::Report],
-        done: "reported, with the rows that are left and the command that continues it",
+        done: "reported, with the remaining rows and the command that continues it",
         never: "continues it; cancels it; removes it",
     },
     Row {
         condition: Condition::LeaseHeldElsewhere,
         name: "lease_held_elsewhere",
-        known_by: "a poller of this process whose ticks were all skipped for `STUCK_AFTER`, since \
-                   another instance held the lease each time",
+        known_by: "a poller of this process whose ticks were all skipped for `STUCK_AFTER` \
+                   because another instance held the lease",
         actions: &[Action::Report],
-        done: "reported, with the holder: a slot, an app or a computer that was forgotten runs the same \
-               poller",
+        done: "reported, with the holder: a forgotten slot, app or computer runs the same poller",
         never: "takes the lease",
     },
     Row {
         condition: Condition::JournalWithoutCommits,
         name: "journal_without_commits",
-        known_by: "a batch in flight, and at least 20 writes numbered for the journal since the \
-                   checkpoint was last seen to move",
+        known_by: "a batch in flight, and at least 20 journaled writes since the checkpoint last \
+                   moved",
         actions: &[Action::Alarm],
         done: "an alarm",
         never: "changes a journal",
@@ -228,8 +230,9 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::JournalDiffers,
         name: "journal_differs",
-        known_by: "the journal's last day, folded as by `state verify`, leads to other content under \
-                   the same number or to later writes than the document has, or it is gone",
+        known_by: "the journal's last day, folded as by `state verify`, leads to different \
+                   content under the same number or to later writes than the document has, or \
+                   the journal is gone",
         actions: &[Action::Alarm],
         done: "an alarm, with the first difference",
         never: "changes a document or a journal",
@@ -237,7 +240,7 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::FingerprintDiffers,
         name: "fingerprint_differs",
-        known_by: "the document's fingerprint is not that of the source in the settings",
+        known_by: "the document's fingerprint differs from that of the source in the settings",
         actions: &[Action::Alarm],
         done: "an alarm",
         never: "accepts the other source; resets the poller",
@@ -245,7 +248,7 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::StateUnreadable,
         name: "state_unreadable",
-        known_by: "what is stored is no state document of this version and of this poller",
+        known_by: "the stored content is not a state document of this version and this poller",
         actions: &[Action::Alarm],
         done: "an alarm, with what is wrong",
         never: "overwrites it",
@@ -253,9 +256,9 @@ pub const ROWS: &[Row] = &[
     Row {
         condition: Condition::MarkerMissing,
         name: "marker_missing",
-        known_by: "a document that says that its marker was written, and no marker",
+        known_by: "the document says that its marker was written, but there is no marker",
         actions: &[Action::Rewrite],
-        done: "the marker is written again, unless another writer is faster: without it a loss of the \
+        done: "the marker is written again, unless another writer is faster: without it, a lost \
                document would look like a first start",
         never: "replaces a marker; writes the document",
     },
@@ -267,7 +270,7 @@ pub fn row(condition: Condition) -> &'static Row {
     rows.find(|row| row.condition == condition).expect("the table has every condition")
 }
 
-/// Returns [`ROWS`] as a Markdown table, heading included.
+/// Returns [`ROWS`] as a Markdown table with its heading.
 pub fn conditions_table() -> String {
     let rows = ROWS.iter().map(|Row { name, known_by, actions, done, never, .. }| {
         let actions = actions.iter().map(|action| action.as_str()).collect::<Vec<_>>().join(", ");

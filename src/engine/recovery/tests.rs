@@ -1,4 +1,4 @@
-//! One test for each row of the table, named after it, and the rules that hold for all of them.
+//! One test for each row of the table, named after it, and the rules that apply to all rows.
 
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry_sdk::metrics::data::{
@@ -96,7 +96,7 @@ impl World {
         })
     }
 
-    /// A document of `p`'s source that was delivered up to 5 and is free.
+    /// A document of `p`'s source, delivered up to 5 and free.
     fn fresh(&self, name: &str) -> StateDocument {
         let fingerprint = self.source.shape().fingerprint.clone();
         let mut document = StateDocument::new(name, fingerprint, Generation(7));
@@ -131,7 +131,7 @@ impl World {
         decode(name, &stored.bytes).unwrap()
     }
 
-    /// Returns what is stored, but for what the controller itself remembers.
+    /// Returns what is stored, except what the controller remembers for itself.
     async fn all(&self) -> Vec<(String, Vec<u8>)> {
         let mut all = Vec::new();
         for key in self.memory.list().await.unwrap() {
@@ -143,7 +143,7 @@ impl World {
         all
     }
 
-    /// Lets `controller` run, and checks that it only tells: nothing is written but its own document.
+    /// Runs `controller`, and checks that it only reports: it writes nothing but its own document.
     async fn findings_of(&self, controller: &Controller) -> Report {
         let before = self.all().await;
         let report = controller.run(true).await.unwrap();
@@ -213,13 +213,13 @@ async fn sleep(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// Returns what a run found of one poller: conditions, actions and what became of them.
+/// Returns the findings of a run for one poller: conditions, actions and outcomes.
 fn of(report: &Report, poller: &str) -> Vec<(Condition, Action, Outcome)> {
     let findings = report.findings.iter().filter(|finding| finding.poller == poller);
     findings.map(|found| (found.condition, found.action, found.outcome.clone())).collect()
 }
 
-fn told(condition: Condition, action: Action) -> Vec<(Condition, Action, Outcome)> {
+fn finding(condition: Condition, action: Action) -> Vec<(Condition, Action, Outcome)> {
     vec![(condition, action, Outcome::Told)]
 }
 
@@ -247,14 +247,18 @@ async fn lease_expired_is_released_and_the_batch_in_flight_is_requeued() {
     world.put(&held).await;
     sleep(LAPSED - 2).await;
     let controller = world.controller("r");
-    assert_eq!(of(&controller.run(true).await.unwrap(), "p"), [], "it may live: ttl 120 s + 2 s");
+    assert_eq!(
+        of(&controller.run(true).await.unwrap(), "p"),
+        [],
+        "it may be alive: ttl 120 s + 2 s"
+    );
     assert_eq!(world.document("p").await, held);
     sleep(2).await;
     let report = controller.run(true).await.unwrap();
     assert_eq!(of(&report, "p"), done(Condition::LeaseExpired, Action::Release));
     let released = world.document("p").await;
     assert_eq!(released.lease.owner_id, None);
-    assert_eq!(released.lease.fencing_token.0, 4, "so that a holder that lives finds it lost");
+    assert_eq!(released.lease.fencing_token.0, 4, "so that a live holder finds it lost");
     assert_eq!(released.checkpoint, held.checkpoint);
 
     held.in_flight = Some(batch());
@@ -289,7 +293,7 @@ async fn in_flight_orphaned_ends_a_back_off_that_nothing_asked_for() {
     assert_eq!(freed.in_flight, Some(InFlight { attempt: 2, ..batch() }), "attempts stay");
     assert_eq!(world.counted("highwater.recovery.requeues", ("found_by", "recovery")), 1);
     sleep(STUCK_AFTER.as_secs()).await;
-    // Nobody has taken it since: that is another matter, which only a person can mend.
+    // No tick has delivered it since. That is another condition, which only an operator can fix.
     let report = world.controller("r").run(true).await.unwrap();
     let expected = (Condition::InFlightOrphaned, Action::Alarm, Outcome::Told);
     assert!(of(&report, "p").contains(&expected), "{report:?}");
@@ -307,7 +311,7 @@ async fn target_asks_for_pause_is_reported_while_it_lasts() {
     });
     poller.tick(&TickRequest::default()).await.result.unwrap_err();
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::TargetAsksForPause, Action::Report));
+    assert_eq!(of(&report, "p"), finding(Condition::TargetAsksForPause, Action::Report));
     let found = &report.findings.iter().find(|finding| finding.poller == "p").unwrap().found;
     let granted = "it asked for a pause of 86400 s, and gets 3600 s (`RETRY_AFTER_MAX`)";
     assert!(found.contains(granted), "{found}");
@@ -330,16 +334,16 @@ async fn checkpoint_stuck_is_reported_once_rows_have_waited_long_enough() {
     world.source.fill(5);
     sleep(2 * STUCK_AFTER.as_secs()).await;
     assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "idle is not stuck");
-    // Rows wait that no document tells of: no tick runs at all.
+    // Waiting rows that no document mentions: no tick runs at all.
     world.source.put(6, "new");
     assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "seen for the first time");
     sleep(STUCK_AFTER.as_secs() - 1).await;
     assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
     sleep(1).await;
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::CheckpointStuck, Action::Alarm));
+    assert_eq!(of(&report, "p"), finding(Condition::CheckpointStuck, Action::Alarm));
     assert!(report.needs_somebody());
-    // A batch that fails for so long tells it by itself.
+    // A batch that has been failing for this long shows it by itself.
     let mut failing = world.fresh("p");
     let now = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
     let first_failed_at = Some(now - STUCK_AFTER);
@@ -347,9 +351,9 @@ async fn checkpoint_stuck_is_reported_once_rows_have_waited_long_enough() {
     failing.in_flight = Some(InFlight { first_failed_at, last_error, ..batch() });
     world.put(&failing).await;
     let report = world.controller("other").look().await.unwrap();
-    assert_eq!(of(&report, "p"), told(Condition::CheckpointStuck, Action::Alarm));
+    assert_eq!(of(&report, "p"), finding(Condition::CheckpointStuck, Action::Alarm));
     assert!(report.findings[0].found.contains("last: 503"), "{report:?}");
-    // Moved since: nothing waits there any more.
+    // Moved since: no row waits there any more.
     failing.in_flight = None;
     failing.checkpoint.cursor = Some(at(6));
     world.put(&failing).await;
@@ -368,7 +372,7 @@ async fn state_without_configuration_is_reported_and_its_lapsed_lease_is_still_r
     world.put(&silent).await;
     sleep(LAPSED).await;
     let report = world.controller("r").run(true).await.unwrap();
-    // No settings say whether a journal is kept: one that was kept shall find a gap.
+    // Without settings it is unknown whether a journal is kept. If so, it must show a gap.
     assert_eq!(world.document("old").await.journal_seq, 8);
     assert_eq!(world.document("silent").await.journal_seq, 0);
     assert_eq!(
@@ -378,7 +382,7 @@ async fn state_without_configuration_is_reported_and_its_lapsed_lease_is_still_r
             (Condition::StateWithoutConfiguration, Action::Report, Outcome::Told)
         ]
     );
-    assert_eq!(world.document("old").await.checkpoint, held.checkpoint, "it is there still");
+    assert_eq!(world.document("old").await.checkpoint, held.checkpoint, "it is still there");
     assert!(!report.needs_somebody());
 }
 
@@ -387,13 +391,13 @@ async fn configuration_without_state_is_an_alarm_only_if_the_poller_has_run() {
     let world = World::new();
     let controller = world.controller("r");
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Report));
+    assert_eq!(of(&report, "p"), finding(Condition::ConfigurationWithoutState, Action::Report));
     let created_at = time::OffsetDateTime::UNIX_EPOCH;
     let marker = Marker { poller_name: "p".to_owned(), generation: Generation(7), created_at };
     let key = StateKey::Marker("p".to_owned());
     world.memory.store(&key, encode_marker(&marker), Precondition::Absent).await.unwrap();
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::ConfigurationWithoutState, Action::Alarm));
+    assert_eq!(of(&report, "p"), finding(Condition::ConfigurationWithoutState, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     assert!(world.memory.load(&key).await.unwrap().stored.is_none(), "nothing is created");
 }
@@ -431,8 +435,8 @@ async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_befo
     for number in 1..=2 {
         set_aside(number).await;
         let report = world.findings_of(&controller).await;
-        assert_eq!(of(&report, "p"), told(Condition::QuarantineGrowing, Action::Alarm));
-        assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it grows no more");
+        assert_eq!(of(&report, "p"), finding(Condition::QuarantineGrowing, Action::Alarm));
+        assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it no longer grows");
     }
 }
 
@@ -448,7 +452,7 @@ async fn paused_too_long_is_reported_and_never_resumed() {
     assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
     sleep(1).await;
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::PausedTooLong, Action::Report));
+    assert_eq!(of(&report, "p"), finding(Condition::PausedTooLong, Action::Report));
     assert!(report.findings[0].found.contains("the target moves"), "{report:?}");
     assert!(world.document("p").await.paused.is_some());
 }
@@ -471,15 +475,15 @@ async fn parent_gone_or_paused_is_reported_for_each_part() {
     let before = world.all().await;
     let report = world.controller("r").run(true).await.unwrap();
     assert_eq!((report.written, world.all().await), (0, before), "a part is never touched");
-    assert_eq!(of(&report, "gone.replay.over"), [], "what has ended needs no poller");
+    assert_eq!(of(&report, "gone.replay.over"), [], "a replay that has ended needs no poller");
     for part in ["gone__part_1", "gone.replay.x1", "replayed"] {
-        assert_eq!(of(&report, part), told(Condition::ParentGone, Action::Alarm), "{part}");
+        assert_eq!(of(&report, part), finding(Condition::ParentGone, Action::Alarm), "{part}");
     }
     assert_eq!(of(&report, "p__part_1"), []);
     parent.paused = Some(paused(now));
     world.put(&parent).await;
     let report = world.controller("r").run(true).await.unwrap();
-    assert_eq!(of(&report, "p__part_1"), told(Condition::ParentGone, Action::Report));
+    assert_eq!(of(&report, "p__part_1"), finding(Condition::ParentGone, Action::Report));
     let mut part = world.fresh("p__part_1");
     part.paused = Some(paused(now));
     world.put(&part).await;
@@ -506,7 +510,7 @@ async fn parent_gone_is_not_reported_for_a_cancelled_backfill_or_its_windows() {
     left.poller_name = "gone.replay.x1.2".to_owned();
     world.put(&left).await;
     let report = controller.run(true).await.unwrap();
-    assert_eq!(of(&report, "gone.replay.x1.2"), told(Condition::ParentGone, Action::Alarm));
+    assert_eq!(of(&report, "gone.replay.x1.2"), finding(Condition::ParentGone, Action::Alarm));
 }
 
 #[tokio::test(start_paused = true)]
@@ -521,11 +525,11 @@ async fn range_left_is_reported_after_no_part_of_it_has_continued_for_long_enoug
     assert_eq!(of(&world.findings_of(&controller).await, "p.replay.x1"), []);
     sleep(1).await;
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p.replay.x1"), told(Condition::RangeLeft, Action::Report));
+    assert_eq!(of(&report, "p.replay.x1"), finding(Condition::RangeLeft, Action::Report));
     let found = &report.findings[0].found;
     assert!(found.starts_with("1 of 3 rows are delivered"), "{found}");
     assert!(found.contains("`highwater replay p --resume x1`"), "{found}");
-    // Somebody is at a window of it, under a lease or since short.
+    // An instance works on one of its windows, under a lease or until shortly before.
     let mut window = replay(&world, "p");
     window.poller_name = "p.replay.x1.1".to_owned();
     world.put(&window).await;
@@ -533,7 +537,7 @@ async fn range_left_is_reported_after_no_part_of_it_has_continued_for_long_enoug
     sleep(STUCK_AFTER.as_secs()).await;
     let report = world.findings_of(&controller).await;
     let left: Vec<&str> = report.findings.iter().map(|found| found.poller.as_str()).collect();
-    assert_eq!(left, ["p.replay.x1"], "once, and not for each window");
+    assert_eq!(left, ["p.replay.x1"], "once, not for each window");
     window.lease.owner_id = Some("worker".to_owned());
     window.lease.ttl_seconds = 2 * STUCK_AFTER.as_secs();
     world.put(&window).await;
@@ -567,8 +571,8 @@ async fn journal_without_commits_is_reported_after_many_writes_at_one_checkpoint
         document.journal_seq = seq;
         world.put(&document).await;
         let report = world.findings_of(&controller).await;
-        let told_of = told(Condition::JournalWithoutCommits, Action::Alarm);
-        assert_eq!(of(&report, "p"), if expected { told_of } else { Vec::new() }, "{seq}");
+        let expected_finding = finding(Condition::JournalWithoutCommits, Action::Alarm);
+        assert_eq!(of(&report, "p"), if expected { expected_finding } else { Vec::new() }, "{seq}");
         assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
     }
     document.checkpoint.cursor = Some(at(6));
@@ -608,7 +612,7 @@ async fn journal_differs_is_reported_with_the_first_difference() {
             assert_eq!(of(&report, "p"), []);
             continue;
         };
-        assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm));
+        assert_eq!(of(&report, "p"), finding(Condition::JournalDiffers, Action::Alarm));
         let found = &report.findings[0].found;
         assert!(found.contains(expected) && found.contains("state verify p`"), "{found}");
         assert_eq!(world.document("p").await, *document, "nothing is changed");
@@ -617,7 +621,7 @@ async fn journal_differs_is_reported_with_the_first_difference() {
         journals.remove(&part, None).await.unwrap();
     }
     let report = world.findings_of(&controller).await;
-    assert_eq!(of(&report, "p"), told(Condition::JournalDiffers, Action::Alarm), "removed");
+    assert_eq!(of(&report, "p"), finding(Condition::JournalDiffers, Action::Alarm), "removed");
     let off = world.controller("off");
     assert_eq!(of(&off.look().await.unwrap(), "p"), [], "without a journal");
 }
@@ -636,20 +640,20 @@ async fn lease_held_elsewhere_is_reported_after_every_tick_was_skipped_for_long(
     };
     assert_eq!(tick().await, []);
     sleep(STUCK_AFTER.as_secs()).await;
-    assert_eq!(tick().await, told(Condition::LeaseHeldElsewhere, Action::Report));
+    assert_eq!(tick().await, finding(Condition::LeaseHeldElsewhere, Action::Report));
     world.put(&world.fresh("p")).await;
     poller.tick(&TickRequest::default()).await.result.unwrap();
     assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it has run here again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn fingerprint_differs_is_told() {
+async fn fingerprint_differs_is_reported() {
     let world = World::new();
     let mut document = world.fresh("p");
     document.source_fingerprint = SourceFingerprint::of(&[("object", "dbo.other")]);
     world.put(&document).await;
     let report = world.findings_of(&world.controller("r")).await;
-    assert_eq!(of(&report, "p"), told(Condition::FingerprintDiffers, Action::Alarm));
+    assert_eq!(of(&report, "p"), finding(Condition::FingerprintDiffers, Action::Alarm));
     assert_eq!(world.document("p").await, document);
 }
 
@@ -658,13 +662,13 @@ async fn state_unreadable_is_reported_and_never_overwritten() {
     let world = World::new();
     world.put_bytes("p", b"{\"version\": 1".to_vec()).await;
     let report = world.findings_of(&world.controller("r")).await;
-    assert_eq!(of(&report, "p"), told(Condition::StateUnreadable, Action::Alarm));
+    assert_eq!(of(&report, "p"), finding(Condition::StateUnreadable, Action::Alarm));
     let key = StateKey::Document("p".to_owned());
     let stored = world.memory.load(&key).await.unwrap().stored.unwrap();
     assert_eq!(stored.bytes, b"{\"version\": 1");
 }
 
-// What holds for all rows.
+// Rules for all rows.
 
 #[tokio::test(start_paused = true)]
 async fn a_second_run_finds_nothing_left_to_do_and_says_so() {
@@ -680,13 +684,13 @@ async fn a_second_run_finds_nothing_left_to_do_and_says_so() {
     let report = controller.run(true).await.unwrap();
     assert!(report.summary().contains("nothing to repair"), "{}", report.summary());
     assert_eq!(world.document("p").await, repaired);
-    // Its own document: read, taken and given up; the other: read.
+    // Its own document: read, leased and released; the other: read.
     assert_eq!(world.store.take_calls(), Calls { gets: 2, puts: 2, refused: 0 });
     assert!(report.summary().ends_with("1 listing, 2 reads, 2 writes)"), "{}", report.summary());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_says_the_same_and_writes_nothing() {
+async fn a_dry_run_reports_the_same_and_writes_nothing() {
     let world = World::new();
     world.put(&world.held("p")).await;
     sleep(LAPSED).await;
@@ -709,11 +713,11 @@ async fn a_document_that_changed_since_it_was_judged_is_left_alone() {
     world.put(&held).await;
     sleep(LAPSED).await;
     let controller = world.controller("r");
-    // Slow enough for the holder, which lives after all, to write between.
+    // Slow enough for the holder, which is alive after all, to write in between.
     world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
     world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
     world.store.break_next(Call::Store, Fault::Slow(2 * SECOND));
-    // Were it read anew before the write, that read would see what was not judged.
+    // A second read before the write would see a document that was not judged.
     for wait in [0, 0, 0, 2] {
         world.store.break_next(Call::Load, Fault::Slow(wait * SECOND));
     }
@@ -729,7 +733,7 @@ async fn a_document_that_changed_since_it_was_judged_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_was_lost_is_judged_as_of_any_other_write() {
+async fn a_lost_response_is_handled_as_for_any_other_write() {
     let world = World::new();
     world.put(&world.held("p")).await;
     sleep(LAPSED).await;
@@ -746,7 +750,7 @@ async fn a_holder_whose_lease_was_released_can_commit_nothing_and_the_next_tick_
     let world = World::new();
     let poller = world.poller("a");
     world.source.fill(3);
-    // The holder is frozen for longer than its lease, and lives.
+    // The holder is frozen for longer than its lease, but alive.
     let store = world.store.clone();
     world.handler.then(async move {
         for _ in 0..1000 {
@@ -773,7 +777,7 @@ async fn a_holder_whose_lease_was_released_can_commit_nothing_and_the_next_tick_
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_controller_runs_at_a_time_and_one_that_died_is_succeeded() {
+async fn one_controller_runs_at_a_time_and_a_crashed_one_is_replaced() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
     let (a, b) = (world.controller("a"), world.controller("b"));
@@ -784,15 +788,19 @@ async fn one_controller_runs_at_a_time_and_one_that_died_is_succeeded() {
     own.lease.released_at = None;
     world.put(&own).await;
     let report = b.run(true).await.unwrap();
-    assert_eq!(report.summary(), "recovery: skipped: `dead` is at it");
+    assert_eq!(report.summary(), "recovery: skipped: `dead` is running it");
     sleep(LAPSED).await;
     let report = b.run(true).await.unwrap();
-    assert_eq!((report.skipped, report.findings), (None, Vec::new()), "its own is no poller's");
+    assert_eq!(
+        (report.skipped, report.findings),
+        (None, Vec::new()),
+        "its own document is not a poller's"
+    );
     assert_eq!(world.document(DOCUMENT).await.lease.owner_id.as_deref(), Some("b"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn findings_of_a_run_are_exported_as_metrics_and_fall_again() {
+async fn findings_of_a_run_are_exported_as_metrics_and_reset_again() {
     let world = World::new();
     let mut document = world.fresh("p");
     document.source_fingerprint = SourceFingerprint::of(&[("object", "dbo.other")]);
@@ -830,12 +838,12 @@ async fn ten_thousand_documents_are_looked_at_in_one_scan() {
         world.put(&document).await;
     }
     let report = world.controller_of("r", Mode::Repair, []).run(true).await.unwrap();
-    assert_eq!(report.findings.len(), POLLERS, "none of them is in the settings");
+    assert_eq!(report.findings.len(), POLLERS, "no poller is in the settings");
     let calls = world.store.take_calls();
     println!("{}", report.summary());
     println!("counted below: {calls:?}");
     assert_eq!((report.calls.reads, report.calls.writes), (10_002, 3));
-    // Its own document: created blank, begun with its lease, given up.
+    // Its own document: created blank, written with its lease, released.
     assert_eq!((calls.gets, calls.puts), (10_002, 3));
     let memory = world.document(DOCUMENT).await;
     assert_eq!(Memory::read(&memory).0.len(), POLLERS);
