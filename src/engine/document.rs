@@ -1,12 +1,12 @@
 //! The state document: one JSON object that holds a poller's checkpoint and its lease.
 //!
-//! The document decides, the store obeys. Who may write what is a pure function from one document to the next
-//! (`document/transitions.rs`), and a [`StateStore`](crate::store::StateStore) only swaps bytes if the version it is
-//! given is still current. Checkpoint and lease share one object so that one compare-and-swap covers both. With two
-//! objects there would be a gap between checking one and writing the other.
+//! The document decides, and the store only swaps bytes. Who may write what is a pure function from one document to
+//! the next (`document/transitions.rs`). A [`StateStore`](crate::store::StateStore) replaces the bytes if the given
+//! version is still current. Checkpoint and lease share one object so that one compare-and-swap covers both. With two
+//! objects, there would be a gap between checking one and writing the other.
 //!
-//! Nothing here reads a clock. Times come in as arguments and are the storage service's, so that two instances with
-//! wrong clocks still agree on when a lease has lapsed.
+//! Nothing here reads a clock. Times are arguments, and come from the storage service, so that two instances with
+//! wrong clocks still agree on when a lease has expired.
 //!
 //! [`DocumentStore`] loads, creates and changes a document where it is stored.
 

@@ -1,17 +1,16 @@
-//! Closed windows: what was delivered of each range of positions, so that it can be read again later
-//! and compared.
+//! Closed windows: a summary of what was delivered in each range of positions, to read the range again later and
+//! compare.
 //!
-//! # Why so
+//! # Reason
 //!
-//! In a mode that goes by time, a row whose transaction commits later than the settle window allows
-//! appears before the checkpoint, where no read looks. So each commit in such a mode leaves its window
-//! here with the number and the sum of its event ids. A sum does not depend on the order, takes the
-//! same room for any number of rows, and that of two windows next to each other is the sum of theirs.
-//! A sum can only say that something differs; which rows are late is known while their ids are.
+//! In a mode based on time, a row whose transaction commits later than the settle window allows appears before the
+//! checkpoint, where no read looks. So each commit in such a mode stores its window here, with the number and the
+//! sum of its event ids. A sum does not depend on the order, has a fixed size, and the sum of two adjacent windows
+//! is the sum of theirs. A sum only shows that something differs. The late rows can be identified only while the
+//! individual ids are known.
 //!
-//! Late rows are handled as any others, with an in-flight record of their own. It moves into the window
-//! when they are not taken, so that they keep nobody else waiting, and the checkpoint never moves for
-//! them.
+//! Late rows are delivered like any others, with their own in-flight record. If they are not accepted, the record
+//! moves to the window, so that they do not block other rows. The checkpoint never moves for late rows.
 
 use std::time::Duration;
 
@@ -24,20 +23,20 @@ use super::transitions::Commit;
 use crate::cursor::Cursor;
 use crate::event::EventId;
 
-/// Most windows that wait to be read again: at 600 bytes each they add 20 kB to a document.
+/// Most windows that wait for a re-read: at 600 bytes each they add 20 kB to a document.
 pub const WINDOWS_MAX: usize = 32;
 
-/// Windows are merged up to so many rows: what is delivered again for one late row, where it is not
-/// known any more which rows were delivered before.
+/// Windows are merged up to this many rows: that many are redelivered for one late row if it is no longer known
+/// which rows had been delivered before.
 pub const WINDOW_ROWS_MAX: u64 = 10_000;
 
-/// Windows that are to be read again.
+/// Windows that will be read again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Audit {
     /// Oldest first. Only the oldest is ever read.
     #[serde(default)]
     pub windows: Vec<ClosedWindow>,
-    /// Rows so far for which there was no room: they are never read again.
+    /// Total rows for which there was no room: they are never read again.
     #[serde(default)]
     pub rows_skipped: u64,
     /// Fields of other versions.
@@ -48,7 +47,7 @@ pub struct Audit {
 /// A range of positions whose rows have been delivered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClosedWindow {
-    /// Position before its first row; `None` for the very beginning.
+    /// Position before its first row; `None` for the beginning of the source.
     #[serde(default)]
     pub after: Option<Cursor>,
     /// Position of its last row.
@@ -58,10 +57,10 @@ pub struct ClosedWindow {
     /// When the last of it was committed; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub closed_at: OffsetDateTime,
-    /// How far it has been delivered again; `None` where it has not.
+    /// How far it has been redelivered; `None` if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again_upto: Option<Cursor>,
-    /// Late rows that were not taken yet, and what happened to them so far.
+    /// Late rows that were not accepted yet, and what happened to them so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_taken: Option<Box<InFlight>>,
     /// Fields of other versions.
@@ -69,30 +68,30 @@ pub struct ClosedWindow {
     pub extra: Map<String, Json>,
 }
 
-/// What a commit means for the windows that are read again.
+/// How a commit affects the windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AuditStep {
-    /// The poller reads no window again; those that are left are forgotten.
+    /// The poller does not re-read windows; existing ones are dropped.
     #[default]
     Off,
     /// The rows between the checkpoint and the commit's position, which close a window.
     Closes(IdSum),
-    /// The rows are of the oldest window, so the checkpoint stays.
+    /// The rows belong to the oldest window, so the checkpoint stays.
     ReadAgain,
 }
 
-/// How many events there are, and the sum of their ids modulo 2^128.
+/// The number of events, and the sum of their ids modulo 2^128.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdSum {
     /// Number of events.
     pub rows: u64,
-    /// Ids are hashes, so no two sets that occur have the same sum and number.
+    /// Ids are hashes, so different sets practically never have the same sum and number.
     #[serde(with = "hex")]
     digest: u128,
 }
 
 impl IdSum {
-    /// Sums ids up.
+    /// Sums up ids.
     #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
     pub fn of<'a>(ids: impl IntoIterator<Item = &'a EventId>) -> Self {
         ids.into_iter()
@@ -116,7 +115,7 @@ impl ClosedWindow {
         self.again_upto.as_ref().or(self.after.as_ref())
     }
 
-    /// Returns the end of the range that is read next: what was not taken is tried by itself.
+    /// Returns the end of the range to read next: rejected late rows are retried on their own.
     pub fn end(&self) -> &Cursor {
         let not_taken = self.not_taken.as_ref();
         not_taken.filter(|late| late.after.as_ref() == self.begin()).map_or(&self.upto, |l| &l.upto)
@@ -126,7 +125,7 @@ impl ClosedWindow {
         self.upto == other.upto && self.closed_at == other.closed_at
     }
 
-    /// Whether the window of the commit that came next may be merged into this one.
+    /// Whether the window of the following commit may be merged into this one.
     fn takes(&self, next: &Self) -> bool {
         let begun = |window: &Self| window.again_upto.is_some() || window.not_taken.is_some();
         next.after.as_ref() == Some(&self.upto)
@@ -137,15 +136,15 @@ impl ClosedWindow {
 }
 
 impl Audit {
-    /// Whether there is nothing to say.
+    /// Whether there is nothing to store.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the window that is to be read again `now`: the oldest one, `wait` after it was closed.
+    /// Returns the window to re-read `now`: the oldest one, once `wait` has passed since it was closed.
     ///
-    /// `now` may be up to one `grain` of the store's clock too early. A back-off that may be over is over, as in
-    /// [`StateDocument::hindrance`](super::StateDocument::hindrance).
+    /// `now` may be up to one `grain` of the store's clock too early. A backoff that may be over counts as over, as
+    /// in [`StateDocument::hindrance`](super::StateDocument::hindrance).
     pub fn due(
         &self,
         now: OffsetDateTime,
@@ -158,8 +157,7 @@ impl Audit {
         (age >= wait && until.is_none_or(|until| now + grain >= until)).then_some(window)
     }
 
-    /// Forgets `window` and those before it, since all their rows have been delivered; `false` where it
-    /// is not known.
+    /// Removes `window` and those before it, since all their rows have been delivered; `false` if it is unknown.
     pub fn finish(&mut self, window: &ClosedWindow) -> bool {
         let Some(at) = self.windows.iter().position(|known| known.is(window)) else {
             return false;
@@ -168,8 +166,7 @@ impl Audit {
         true
     }
 
-    /// Notes that late rows of the oldest window were delivered, from where it was to be read on, up to
-    /// this position.
+    /// Records that late rows of the oldest window were delivered, from its current start up to this position.
     pub fn deliver_again(&mut self, after: Option<&Cursor>, upto: &Cursor) {
         if let Some(window) = self.windows.first_mut().filter(|window| window.begin() == after) {
             window.again_upto = Some(upto.clone());
@@ -177,8 +174,8 @@ impl Audit {
         }
     }
 
-    /// Adds the window of a commit. Where there are too many, the two neighbours with the fewest rows
-    /// become one, or the new one is not audited.
+    /// Adds the window of a commit. If there are too many, the two neighbours with the fewest rows are merged, or the
+    /// new window is not audited.
     pub(super) fn close(&mut self, window: ClosedWindow) {
         self.windows.push(window);
         if self.windows.len() <= WINDOWS_MAX {
@@ -198,7 +195,7 @@ impl Audit {
         if let Some(one) = self.windows.get_mut(at) {
             one.ids = one.ids.plus(next.ids);
             one.upto = next.upto;
-            // Its youngest row must have had time to become visible, and its neighbours too.
+            // Its youngest row, and those of its neighbour, must have had time to become visible.
             one.closed_at = next.closed_at;
         }
     }
@@ -210,7 +207,7 @@ impl Audit {
         }
     }
 
-    /// Returns what is known of late rows of the oldest window.
+    /// Returns the record of late rows of the oldest window.
     pub(super) fn not_taken(&self) -> Option<&InFlight> {
         self.windows.first()?.not_taken.as_deref()
     }
@@ -248,13 +245,13 @@ impl StateDocument {
         }
     }
 
-    /// Puts a batch in flight, with what is known of earlier tries.
+    /// Puts a batch in flight, with the history of earlier attempts.
     pub(super) fn start_batch(&mut self, batch: InFlight, now: OffsetDateTime) {
         let known = if batch.late { self.audit.not_taken() } else { self.in_flight.as_ref() };
         self.in_flight = Some(batch.continuing(known).announced(now));
     }
 
-    /// Late rows that were not taken keep nobody waiting: what is known of them goes to their window.
+    /// Late rows that were not accepted must not block others: their record moves to their window.
     pub(super) fn put_late_rows_back(&mut self) {
         if let Some(late) = self.in_flight.take_if(|batch| batch.late) {
             self.audit.put_back(late);

@@ -1,9 +1,9 @@
-//! A poller's stored document: read, and changed by compare-and-swap.
+//! A poller's stored document: reads, and changes by compare-and-swap.
 //!
 //! A document is written under the tag with which it was read, so only one of two writers wins.
-//! [`DocumentStore::replace`] makes one such write, and finds out what became of one without a response.
-//! [`DocumentStore::changing`] is the loop around it for writers without a lease: read, decide, write, and again
-//! with the other writer's document. Writes of a holder are judged by more than that, in `lease/judge.rs`.
+//! [`DocumentStore::replace`] makes one such write, and determines its outcome if there was no response.
+//! [`DocumentStore::changing`] is the loop around it for writers without a lease: read, decide, write, and repeat
+//! with the other writer's document. Writes of a holder need more rules, which are in `lease/judge.rs`.
 
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -21,7 +21,7 @@ pub enum LoadError {
     /// The store did not respond, or rejected the request.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The stored content must not be used.
+    /// The stored content cannot be used.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
@@ -50,7 +50,7 @@ impl<'a> DocumentStore<'a> {
     }
 
     /// Creates a blank document, under whose tag a lease can then be granted. It does not matter which request
-    /// created it, so the caller reads it.
+    /// created it, so the caller reads it afterwards.
     pub(crate) async fn create(self, blank: &StateDocument) -> Result<(), LoadError> {
         let mut pause = self.pause();
         loop {
@@ -104,7 +104,7 @@ impl<'a> DocumentStore<'a> {
         Changing { documents: self, pause: self.pause(), contended: false }
     }
 
-    /// Returns the delays between requests that write nothing yet.
+    /// Returns the delays between requests before anything is written.
     pub(crate) fn pause(self) -> Pause {
         Pause::new(self.until, seed_of(self.key.poller()))
     }
@@ -121,8 +121,8 @@ impl<'a> DocumentStore<'a> {
         Ok(Snapshot::written(document.clone(), written, bytes))
     }
 
-    /// Reads the document until that succeeds or the deadline passes. Neither a failed read nor content that is no
-    /// state document proves anything: a captive portal or a proxy may have answered in the store's place.
+    /// Reads the document until that succeeds or the deadline passes. A failed read, or content that is not a state
+    /// document, proves nothing: a captive portal or a proxy may have answered instead of the store.
     pub(crate) async fn read(self, pause: &mut Pause) -> Result<Option<Snapshot>, LoadError> {
         loop {
             match self.load().await {
@@ -134,14 +134,14 @@ impl<'a> DocumentStore<'a> {
 
     /// The error of a write that left no trace in the document.
     pub(crate) fn unanswered(self) -> StoreError {
-        let reason = "the write was neither accepted nor refused in time".to_owned();
+        let reason = "the write was neither accepted nor rejected in time".to_owned();
         StoreError::Unknown { key: self.store.location(self.key), reason }
     }
 
     /// The error of a write whose document changes before every attempt.
     pub(crate) fn contended(self) -> StoreError {
         let reason =
-            "another writer, or a proxy that rewrites `ETag`, changed its version before every try";
+            "another writer, or a proxy that rewrites `ETag`, changed it before every attempt";
         StoreError::Unknown { key: self.store.location(self.key), reason: reason.to_owned() }
     }
 }
@@ -180,7 +180,7 @@ impl Changing<'_> {
         }
     }
 
-    /// Writes `next` in place of `base`. `None` if the change is to be decided again: another writer was first, or
+    /// Writes `next` in place of `base`. `None` if the change must be decided again: another writer was first, or
     /// nothing was stored and a blank document was created.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The fence: how a target refuses writers whose lease has passed to another.
+//! The fence: how a target rejects writers that have lost the lease to a successor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use super::state_document::StateDocument;
 use super::transitions::{EndOfTick, Refusal};
 use crate::grant::{FencingToken, Generation, Holder};
 
-/// Named in the `requires` of a document that keeps a target's fence: a build that does not know the field
-/// would keep granting leases.
+/// Listed in the `requires` of a document that stores a target's fence: a build that does not know the field would
+/// keep granting leases.
 pub(super) const REQUIREMENT: &str = "target_fence";
 
-/// The highest grant a target has accepted a write of.
+/// The highest grant under which a target has accepted a write.
 ///
-/// Many batches share a token, so what is equal is let in. Generation comes first: a document that
-/// was lost and made again starts its tokens at one, but under a higher generation.
+/// Many batches share a token, so an equal grant is accepted. Generation is compared first: a document that was lost
+/// and created again restarts its tokens at one, but under a higher generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fence {
     /// Generation of the state document.
@@ -28,7 +28,7 @@ pub struct Fence {
 }
 
 impl fmt::Display for Fence {
-    /// Writes it as commands take it: `generation.token`.
+    /// Writes it in the format of commands: `generation.token`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}.{}", self.generation, self.token)
     }
@@ -50,21 +50,21 @@ impl FromStr for Fence {
     }
 }
 
-/// A write of a holder that has been superseded; it must not change the target.
+/// A write of a superseded holder; it must not change the target.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error(
     "stale write blocked: token {} of generation {} after {} of {} (token_mismatch)",
     stale.token, stale.generation, current.token, current.generation
 )]
 pub struct StaleWrite {
-    /// The grant of the refused writer.
+    /// The grant of the rejected writer.
     pub stale: Fence,
     /// The grant that the target has accepted since.
     pub current: Fence,
 }
 
 impl StaleWrite {
-    /// The `reason` of the log event `stale_write_blocked`, as seed 004 names it.
+    /// The `reason` of the log event `stale_write_blocked`.
     pub const REASON: &'static str = "token_mismatch";
 }
 
@@ -75,7 +75,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`StaleWrite`] if a higher grant has been accepted before.
+    /// [`StaleWrite`] if a higher grant has already been accepted.
     pub fn admit(self, generation: Generation, token: FencingToken) -> Result<Self, StaleWrite> {
         let asked = Self { generation, token };
         if asked < self { Err(StaleWrite { stale: asked, current: self }) } else { Ok(asked) }
@@ -88,20 +88,20 @@ impl StateDocument {
         Fence { generation: self.generation, token: self.lease.fencing_token }
     }
 
-    /// Returns how the target refused the newest grant, if it did: no lease is granted then, until an
-    /// operator raises the grants, resets the poller or replaces the document.
+    /// Returns how the target rejected the newest grant, if it did. No lease is granted then until an operator raises
+    /// the grants, resets the poller or replaces the document.
     pub fn fence_ahead(&self) -> Option<StaleWrite> {
         let stale = self.newest_grant();
         let current = self.lease.target_fence.filter(|fence| *fence > stale)?;
         Some(StaleWrite { stale, current })
     }
 
-    /// Gives the lease up and keeps `fence`, which a target has that refused this grant although it is the
-    /// newest one.
+    /// Releases the lease and stores `fence`: the fence of a target that rejected this grant although it is the
+    /// newest.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn refused_by_target(
         &self,
         holder: &Holder,
@@ -117,7 +117,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Forgets the fence of a target, if the newest grant is above it now.
+    /// Drops the stored fence of a target if the newest grant is now above it.
     pub(super) fn forget_passed_fence(&mut self) {
         if self.fence_ahead().is_none() {
             self.lease.target_fence = None;
@@ -156,7 +156,7 @@ mod tests {
         document.lease.fencing_token = FencingToken(2);
         let (holder, now) = (document.holder("a"), OffsetDateTime::UNIX_EPOCH);
         let above = Fence { generation: Generation(7), token: FencingToken(9) };
-        // A target that names no higher grant is wrong: no command could end that.
+        // A target that names no higher grant is wrong: no command could resolve that.
         for fence in [Fence::default(), document.newest_grant()] {
             let kept = document.refused_by_target(&holder, fence, now, None).unwrap();
             assert_eq!(kept, document.release(&holder, now, None).unwrap());
@@ -182,15 +182,15 @@ mod tests {
         let stale = refused.newest_grant();
         let expected = Refusal::FenceAhead(StaleWrite { stale, current: above });
         assert_eq!(refused.acquire(request()).unwrap_err(), expected);
-        assert_eq!(refused.grant(request()).unwrap_err(), expected, "nor by hand");
+        assert_eq!(refused.grant(request()).unwrap_err(), expected, "nor for an operator");
         for even_live in [false, true] {
-            assert_eq!(refused.broken_by_hand(age, now, even_live), Ok(None), "nobody holds it");
+            assert_eq!(refused.broken_by_hand(age, now, even_live), Ok(None), "it has no holder");
         }
-        // One whose lease has passed to another keeps nothing.
+        // A holder that has been superseded stores nothing.
         let taken = document.break_lease().unwrap();
         let late = taken.refused_by_target(&holder, above, now, None);
         assert!(matches!(late, Err(Refusal::Superseded { .. })));
-        // An operator ends it, and so does whatever is put in the document's place.
+        // An operator resolves it, and so does any document that replaces this one.
         let generation = Generation(8);
         let raised = refused.raised_above(above, generation).unwrap().unwrap();
         let restored = refused.restored(generation, FencingToken(0)).unwrap();
@@ -200,7 +200,7 @@ mod tests {
         }
         let low = Fence { token: FencingToken(5), ..above };
         let too_low = refused.raised_above(low, generation).unwrap().unwrap();
-        assert!(too_low.fence_ahead().is_some(), "the target would refuse it again");
+        assert!(too_low.fence_ahead().is_some(), "the target would reject it again");
     }
 
     #[test]

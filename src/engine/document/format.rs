@@ -1,8 +1,8 @@
-//! The stored form of the state document and of its marker, and the refusal to guess.
+//! The stored format of the state document and of its marker, and strict validation.
 //!
-//! A document that is truncated, foreign, of another version, or that requires a feature this
-//! version does not know is an error which says what to do. It is never taken for "absent", since
-//! that would start the poller at the beginning and overwrite what somebody still needs.
+//! A document that is truncated, foreign, of another version, or that requires an unknown feature is an error that
+//! says what to do. It is never treated as absent: that would restart the poller at the beginning, and overwrite
+//! state that may still be needed.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +22,16 @@ use crate::grant::Generation;
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 1;
 
-/// Names in `requires` that this build obeys.
+/// Names in `requires` that this build supports.
 const KNOWN_REQUIREMENTS: &[&str] =
     &["paused", super::fence::REQUIREMENT, super::range::REQUIREMENT];
 
-/// A stored document that must not be used, nor overwritten.
+/// A stored document that must not be used or overwritten.
 #[derive(Debug, Error)]
 pub enum FormatError {
     /// The bytes are not JSON; most often a truncated copy.
     #[error(
-        "state document of `{poller}` {}, and nothing was overwritten: {}",
+        "state document of `{poller}` {}; nothing was overwritten: {}",
         self.defect(),
         restore_state(poller, None)
     )]
@@ -90,9 +90,9 @@ pub enum FormatError {
         /// The name in the document.
         found: String,
     },
-    /// The lease has no fencing token, so the next grant would repeat one that was given before.
+    /// The lease has no fencing token, so the next grant could repeat an earlier one.
     #[error(
-        "state document of `{poller}` {}: without the last one the next grant could repeat an earlier token; {}",
+        "state document of `{poller}` {}: without it the next grant could repeat an earlier token; {}",
         self.defect(),
         restore_state(poller, None)
     )]
@@ -102,7 +102,7 @@ pub enum FormatError {
         /// The value found instead, as JSON; `null` if it is missing.
         found: String,
     },
-    /// There is no position, though a batch was delivered.
+    /// There is no position, although a batch was delivered.
     #[error(
         "state document of `{poller}` {}: everything would be delivered again; {}",
         self.defect(),
@@ -116,8 +116,8 @@ pub enum FormatError {
     },
     /// The marker cannot be read.
     #[error(
-        "marker of `{poller}` is not JSON ({length} bytes; {cause}): remove `{poller}.marker.json`, and `highwater recover \
-         --yes` writes it again"
+        "marker of `{poller}` is not JSON ({length} bytes; {cause}): remove `{poller}.marker.json`, then run \
+         `highwater recover --yes` to write it again"
     )]
     Marker {
         /// The poller.
@@ -142,7 +142,7 @@ pub enum FormatError {
 }
 
 impl FormatError {
-    /// Returns what is wrong, to follow the name of the document or the file, without what to do about it.
+    /// Returns what is wrong, phrased to follow the name of the document or file, without what to do about it.
     pub fn defect(&self) -> String {
         match self {
             Self::NotJson { length, cause, .. } | Self::Marker { length, cause, .. } => {
@@ -161,7 +161,7 @@ impl FormatError {
                 format!("has the fencing token `{found}`, expected a whole number")
             }
             Self::NoCursor { batch_id, .. } => {
-                format!("has no cursor, though batch `{batch_id}` was delivered")
+                format!("has no cursor, although batch `{batch_id}` was delivered")
             }
             Self::Cursor { cause, .. } => {
                 format!("has a checkpoint that cannot be used ({cause})")
@@ -170,7 +170,7 @@ impl FormatError {
     }
 }
 
-/// Returns why JSON is no state document, in the words of the document.
+/// Returns why JSON is not a state document, in terms of the document.
 fn foreign(bytes: &[u8], cause: &serde_json::Error) -> String {
     const NEEDED: [&str; 5] =
         ["version", "poller_name", "source_fingerprint", "checkpoint", "lease"];
@@ -188,7 +188,7 @@ fn foreign(bytes: &[u8], cause: &serde_json::Error) -> String {
     if !missing.is_empty() {
         return format!("it has no `{}`", missing.join("`, `"));
     }
-    // The names of our own types say nothing to a reader.
+    // Our own type names mean nothing to a reader.
     let text = cause.to_string();
     match text.split_once("expected struct ") {
         Some((found, _)) => format!("{found}expected an object"),
@@ -200,7 +200,7 @@ fn foreign(bytes: &[u8], cause: &serde_json::Error) -> String {
 ///
 /// # Errors
 ///
-/// [`FormatError`] names the first thing that keeps the document from being used.
+/// [`FormatError`]; it names the first problem that makes the document unusable.
 pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> {
     let owned = || poller.to_owned();
     let json: Json = serde_json::from_slice(without_bom(bytes))
@@ -240,8 +240,8 @@ pub fn decode(poller: &str, bytes: &[u8]) -> Result<StateDocument, FormatError> 
     Ok(document)
 }
 
-/// Reads a document without the statistics that cannot be read: they decide nothing about delivery. `None`
-/// where it cannot be read without them either.
+/// Reads a document without its unreadable statistics, which do not affect delivery. `None` if it cannot be read
+/// without them either.
 fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
     let mut json: Json = serde_json::from_slice(without_bom(bytes)).ok()?;
     let mut dropped = Vec::new();
@@ -267,17 +267,17 @@ fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
         event = "statistics_dropped",
         poller.name = poller,
         fields,
-        "Statistics `{fields}` in the state document of poller `{poller}` cannot be read and are dropped; the \
+        "Statistics `{fields}` in the state document of poller `{poller}` could not be read and were dropped; the \
          position is not affected"
     );
     Some(document)
 }
 
-/// A time as documents have it.
+/// A time as written in documents.
 #[derive(Deserialize)]
 struct StoredTime(
     #[serde(with = "time::serde::rfc3339::option")]
-    #[expect(dead_code, reason = "only whether it can be read is asked")]
+    #[expect(dead_code, reason = "it is only parsed to validate it")]
     Option<OffsetDateTime>,
 );
 
@@ -285,12 +285,12 @@ fn is_unreadable<T: DeserializeOwned>(json: &Json, pointer: &str) -> bool {
     json.pointer(pointer).is_some_and(|found| T::deserialize(found).is_err())
 }
 
-/// Returns the stored form: JSON with two spaces of indent, since people read it.
+/// Returns the stored format: JSON indented by two spaces, since people read it.
 pub fn encode(document: &StateDocument) -> Vec<u8> {
     serde_json::to_vec_pretty(document).expect("a state document has only string keys")
 }
 
-/// What outlives a lost state document: proof that the poller has run.
+/// The marker, which outlives a lost state document: proof that the poller has run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     /// The poller.
@@ -328,7 +328,7 @@ fn unknown_requirement(json: &Json) -> Option<String> {
         .find(|name| !KNOWN_REQUIREMENTS.contains(&name.as_str()))
 }
 
-/// Editors on Windows put a byte order mark in front.
+/// Editors on Windows may write a byte order mark.
 fn without_bom(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes)
 }
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_its_reason() {
+    fn unusable_content_is_rejected_with_its_reason() {
         let with = |from: &str, to: &str| SEED.replace(from, to);
         for (document, expected) in [
             (String::new(), "is not JSON (0 bytes; EOF"),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_whose_token_or_cursor_is_lost_is_refused_with_the_commands_that_repair_it() {
+    fn a_document_without_token_or_cursor_is_rejected_with_the_commands_that_repair_it() {
         let with = |pointer: &str, value: Option<Json>| {
             let mut json: Json = serde_json::from_str(SEED).unwrap();
             let (parent, name) = pointer.rsplit_once('/').unwrap();
@@ -472,11 +472,11 @@ mod tests {
             ("/lease/fencing_token", Some(Json::Null), "has no fencing token:"),
             ("/lease/fencing_token", Some((-1).into()), "has the fencing token `-1`"),
             ("/lease/fencing_token", Some("42".into()), "has the fencing token `\"42\"`"),
-            ("/checkpoint/cursor", None, "though batch `batch_20260407_012346_0001` was"),
+            ("/checkpoint/cursor", None, "although batch `batch_20260407_012346_0001` was"),
             (
                 "/checkpoint/cursor",
                 Some(Json::Null),
-                "though batch `batch_20260407_012346_0001` was",
+                "although batch `batch_20260407_012346_0001` was",
             ),
         ] {
             let text = error(&with(pointer, value));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_that_cannot_be_read_are_dropped_and_all_else_stays() {
+    fn unreadable_statistics_are_dropped_and_everything_else_stays() {
         let seed = decode("orders", SEED.as_bytes()).unwrap();
         for (pointer, value) in [
             ("timings", serde_json::json!([-1])),
@@ -511,7 +511,7 @@ mod tests {
         json["checkpoint"]["metadata"]["row_count"] = (-1).into();
         let read = decode("orders", json.to_string().as_bytes()).unwrap();
         assert_eq!(read.checkpoint.cursor, seed.checkpoint.cursor);
-        // What decides delivery is as strict as ever, with and without a bad statistic.
+        // Fields that affect delivery are still strict, with and without a bad statistic.
         for (pointer, value) in [
             ("/generation", serde_json::json!(-1)),
             ("/paused", serde_json::json!({ "by": 1 })),
@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn two_pollers_cannot_share_one_document() {
-        // Each keeps its own under its own name, and one that was put under another is refused.
+        // Each has its own under its own name, and a document stored under the other name is rejected.
         let [orders, invoices] = ["orders", "invoices"].map(|poller| {
             let key = crate::store::StateKey::Document(poller.to_owned());
             assert_eq!(key.path(), format!("{poller}.json"));

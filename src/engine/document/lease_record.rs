@@ -1,4 +1,4 @@
-//! What the state document says of its lease.
+//! The lease in the state document.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -7,10 +7,10 @@ use time::OffsetDateTime;
 use super::fence::Fence;
 use crate::grant::FencingToken;
 
-/// Who holds the lease, and how long.
+/// Who holds the lease, and for how long.
 ///
-/// The three timestamps are for people. Expiry is judged by the age of the document and
-/// `ttl_seconds`: see [`lease_state`](super::StateDocument::lease_state).
+/// The three timestamps are for people. Expiry is determined by the age of the document and `ttl_seconds`: see
+/// [`lease_state`](super::StateDocument::lease_state).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// The last holder; `None` before the first grant and after a lease was broken.
@@ -31,21 +31,21 @@ pub struct LeaseRecord {
     /// How long the lease lives without a write of its holder.
     #[serde(default = "default_ttl_seconds")]
     pub ttl_seconds: u64,
-    /// Age of the holder's last write when another writer wrote: whole seconds.
+    /// Age of the holder's last write at the time another writer wrote: whole seconds.
     #[serde(default)]
     pub idle_before_seconds: u64,
-    /// The rest of a second of that. A field of its own: builds that know it not read seconds only.
+    /// Its fraction of a second. A separate field, because older builds read only whole seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle_before_nanos: u32,
-    /// When the holder gave the lease up; `None` while it is held or has lapsed.
+    /// When the holder released the lease; `None` while it is held or has expired.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub released_at: Option<OffsetDateTime>,
-    /// The grants whose holders gave them up. They stay known after a takeover, so that a holder whose
-    /// last answer was lost can see that its write landed.
+    /// The grants that their holders released. They stay known after a takeover, so that a holder that lost its last
+    /// response can see that its write succeeded.
     #[serde(default, skip_serializing_if = "ReleasedGrants::is_empty")]
     pub released: ReleasedGrants,
-    /// The fence of a target that refused the newest grant as too low. No lease is granted while it is set:
-    /// each grant raises the token, so a copy of the document would climb past the live owner.
+    /// The fence of a target that rejected the newest grant as too low. No lease is granted while it is set: each
+    /// grant raises the token, so a copy of the document would climb past the live owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_fence: Option<Fence>,
     /// Fields of other versions.
@@ -53,13 +53,13 @@ pub struct LeaseRecord {
     pub extra: Map<String, Json>,
 }
 
-/// Tokens of released grants of this generation, as ranges: most leases are released, so the tokens
-/// follow one another and one range holds them all. Each lease that lapsed or was broken ends a range.
+/// Tokens of released grants of this generation, as ranges. Most leases are released, so their tokens are
+/// consecutive and one range holds them all. Each lease that expired or was broken ends a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReleasedGrants(Vec<TokenRange>);
 
-/// Tokens from the first to the last, both included.
+/// Tokens from the first to the last, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct TokenRange {
     from: FencingToken,
@@ -67,8 +67,8 @@ struct TokenRange {
 }
 
 impl ReleasedGrants {
-    /// Most ranges that are kept. A holder looks for its token for about a minute; within that time only
-    /// a crash loop ends more leases without a release.
+    /// Most ranges to keep. A holder looks for its token for about a minute; in that time, only a crash loop ends
+    /// more leases without a release.
     const RANGES_MAX: usize = 8;
 
     /// Whether no grant is known to have been released.
@@ -81,7 +81,7 @@ impl ReleasedGrants {
         self.0.iter().any(|range| (range.from..=range.to).contains(&token))
     }
 
-    /// Notes that the grant with this token, the newest one, was released.
+    /// Records that the newest grant, with this token, was released.
     pub(super) fn note(&mut self, token: FencingToken) {
         if self.contains(token) {
             return;
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn released_grants_that_follow_one_another_take_one_range() {
+    fn consecutive_released_grants_share_one_range() {
         let tokens: Vec<_> = (1..=500).collect();
         let all = released(&tokens);
         assert_eq!(
             serde_json::to_value(&all).unwrap(),
             serde_json::json!([{"from": 1, "to": 500}])
         );
-        // A fail after a prefix is one write and gives the same grant up.
+        // A failure after an accepted prefix is one write and releases the same grant.
         assert_eq!(released(&[1, 2, 2]), released(&[1, 2]));
     }
 

@@ -1,12 +1,12 @@
-//! The document of a part of a poller: which part it is, how the keys come to be divided anew, and which parts
-//! have taken its place. Pure.
+//! The document of a partition: which partition it is, the progress of a repartition, and which partitions have
+//! replaced it. Pure.
 //!
-//! # Why so
+//! # Reason
 //!
-//! The partitions stop, each is run up to one position, and new ones start after it. So whatever is delivered before
-//! is of the old parts and whatever is delivered after is of the new ones, and no state of a row comes twice or
-//! not at all. How far this has come is kept in the document of the first of the old parts, which is the last to
-//! give way: whoever finds it there goes on.
+//! The partitions stop, each is run up to one position, and new ones start after it. So everything before that
+//! position is delivered by the old partitions, and everything after it by the new ones: no state of a row is
+//! delivered twice or missed. The document of the first old partition records the progress, and is the last to be
+//! replaced, so any run that finds the record there can continue.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -22,38 +22,38 @@ use crate::partition::Partition;
 /// Progress of a repartition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RepartitionRecord {
-    /// How many parts there were.
+    /// The old number of partitions.
     pub from: u16,
-    /// How many there will be.
+    /// The new number of partitions.
     pub to: u16,
     /// When it was started; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub begun_at: OffsetDateTime,
-    /// Up to where all old parts are run, once that is known; `None` also where nothing was delivered yet.
+    /// Position up to which all old partitions are run, once known; `None` also if nothing was delivered yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<Cursor>,
-    /// Set once they all have come so far.
+    /// Whether all of them have reached it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub caught_up: bool,
-    /// Behind what the new parts begin.
+    /// Position after which the new partitions start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Cursor>,
 }
 
-/// Why parts have no position in common.
+/// Why partitions have no common position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoCommonBound {
-    /// Some part still reads the rows that a table had when its changes began to be tracked.
+    /// A partition is still reading the initial snapshot of a table with change tracking.
     FirstReading,
     /// Their checkpoints are of different modes.
     Modes,
 }
 
-/// Returns the position up to which all parts are run: the furthest of their checkpoints, with all rows that share
-/// its cursor. `None` where no part has delivered anything.
+/// Returns the position up to which all partitions are run: the furthest of their checkpoints, including all rows
+/// with the same cursor. `None` if no partition has delivered anything.
 ///
-/// Whether a row may be read does not depend on its part: no row can still appear before a checkpoint that any part
-/// has reached, as far as its mode promises that at all.
+/// Whether a row may be read does not depend on its partition. So no row can appear before a checkpoint that any
+/// partition has reached, as far as its mode guarantees that at all.
 ///
 /// # Errors
 ///
@@ -82,8 +82,8 @@ fn reads_changes(cursor: &Cursor) -> bool {
     position.is_ok_and(|position| position.phase == TrackedPhase::Changes)
 }
 
-/// Returns behind what new parts begin once all old ones have come to `bound`: there, or where the first window
-/// begins that was still to be read again for late rows.
+/// Returns the position after which new partitions start once all old ones have reached `bound`: there, or at the
+/// start of the first window that still had to be read again for late rows.
 pub fn seed_position(bound: Option<Cursor>, documents: &[StateDocument]) -> Option<Cursor> {
     documents.iter().fold(bound, |earliest, document| {
         let Some(window) = document.audit.windows.first() else { return earliest };
@@ -94,20 +94,19 @@ pub fn seed_position(bound: Option<Cursor>, documents: &[StateDocument]) -> Opti
 }
 
 impl StateDocument {
-    /// Returns into how many parts the keys were divided when this document was last of use; one where it is of
-    /// the whole. A document whose rows others deliver says how many those are.
+    /// Returns the number of partitions when this document was last in use; one if it is not a partition. If other
+    /// partitions have taken over its rows, returns their number.
     pub fn divided_into(&self) -> u16 {
         let own = self.partition.map_or(1, |partition| partition.count);
         self.taken_over_by.unwrap_or(own)
     }
 
-    /// Whether somebody has said into how many parts the keys are divided: a blank document of a whole poller says
-    /// nothing yet.
+    /// Whether the number of partitions was ever set: a blank document of an unpartitioned poller does not say.
     pub fn names_partition_count(&self) -> bool {
         !self.is_blank() || self.partition.is_some() || self.checkpoint.cursor.is_some()
     }
 
-    /// Whether the document is of a division into `count` parts that delivers, or may come to be.
+    /// Whether the document belongs to a poller with `count` partitions that delivers, or may start to.
     pub fn is_of_division(&self, count: u16) -> bool {
         !self.names_partition_count()
             || (self.taken_over_by.is_none() && self.divided_into() == count)
@@ -127,7 +126,7 @@ impl StateDocument {
         seed
     }
 
-    /// Keeps ticks from running during a repartition; the first partition has the record of it.
+    /// Keeps ticks from running during a repartition; the document of the first partition records it.
     #[must_use]
     pub fn held_for_repartition(
         &self,

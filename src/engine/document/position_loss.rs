@@ -22,7 +22,7 @@ impl StateDocument {
         self.reset_generation.is_some_and(|reset| reset > generation)
     }
 
-    /// Notes that rows after the checkpoint are lost. Owner and token stay.
+    /// Records that rows after the checkpoint are lost. Owner and token stay.
     #[must_use]
     pub fn losing_position(&self, reason: &str, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -32,14 +32,14 @@ impl StateDocument {
 }
 
 impl StateDocument {
-    /// Takes over what a source wants kept, which is all but a loss: that may have been written meanwhile.
+    /// Replaces the retained state of the source, except a recorded loss: that may have been written meanwhile.
     pub(crate) fn remember(&mut self, state: &SourceState) {
         let lost = self.source_state.remove(LOST);
         self.source_state.clone_from(state);
         self.source_state.extend(lost.map(|lost| (LOST.to_owned(), lost)));
     }
 
-    /// Carries over the loss of the document that this one takes the place of, if both are of one source.
+    /// Carries over the loss of the document that this one replaces, if both have the same source.
     pub(crate) fn inherit_loss(&mut self, replaced: &Self) {
         let lost = replaced.source_state.get(LOST);
         if let Some(lost) = lost.filter(|_| replaced.source_fingerprint == self.source_fingerprint)
@@ -49,7 +49,7 @@ impl StateDocument {
     }
 }
 
-/// Returns what a source remembers without a loss, as an operator who resets a poller accepts it.
+/// Returns the retained state without a loss, as accepted by an operator who resets a poller.
 pub(crate) fn forgiven(mut state: SourceState) -> SourceState {
     state.remove(LOST);
     state

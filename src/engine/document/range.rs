@@ -1,7 +1,7 @@
-//! The document of a range that is delivered again: what it says of the range, and how it ends.
+//! The document of a range that is redelivered: what the range is, and how it ends.
 //!
-//! It is a state document like a poller's, under a name of its own, so lease, token, attempts and
-//! checkpoint work as they do there. What it adds is where it ends.
+//! It is a state document like a poller's, with its own name, so lease, token, attempts and checkpoint work the same.
+//! In addition, it has an end.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -11,21 +11,21 @@ use super::state_document::StateDocument;
 use super::transitions::LeaseAge;
 use crate::cursor::Cursor;
 
-/// Name in `requires` of what a reader of such a document must obey.
+/// Name in `requires`: a reader of such a document must support it.
 pub(super) const REQUIREMENT: &str = "range";
 
-/// A part of a poller's past that is delivered again.
+/// A range of a poller's past that is redelivered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RangeRecord {
-    /// The poller whose rows they are.
+    /// The poller that the rows belong to.
     pub of: String,
-    /// The rows come after this position; `None` from the beginning.
+    /// The position before its first row; `None` for the beginning.
     #[serde(default)]
     pub after: Option<Cursor>,
-    /// They end at this position, which is part of the range.
+    /// The position of its last row.
     pub upto: Cursor,
-    /// Where its windows end, in order, each delivered under a document of its own; none where the
-    /// range is delivered under this one.
+    /// Where its windows end, in order; each is delivered under its own document. Empty if the range is delivered
+    /// under this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Cursor>,
     /// Rows that were counted when it was planned.
@@ -37,7 +37,7 @@ pub struct RangeRecord {
     /// When it was started; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub begun_at: OffsetDateTime,
-    /// When nothing was left of it; storage time.
+    /// When all of it was delivered; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub done_at: Option<OffsetDateTime>,
     /// When it was cancelled; storage time.
@@ -49,7 +49,7 @@ pub struct RangeRecord {
 }
 
 impl RangeRecord {
-    /// Whether nothing more of it is to be delivered.
+    /// Whether nothing more of it will be delivered.
     pub fn has_ended(&self) -> bool {
         self.done_at.is_some() || self.cancelled_at.is_some()
     }
@@ -74,7 +74,7 @@ impl StateDocument {
     #[must_use]
     pub fn end_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
-        // Rows that were in flight have left the range, or it would not be at its end.
+        // Rows that were in flight are outside the range, or it would not have reached its end.
         next.in_flight = None;
         if let Some(range) = &mut next.range {
             range.done_at.get_or_insert(now);
@@ -92,8 +92,8 @@ impl StateDocument {
         next
     }
 
-    /// Whether somebody has paused what it is of, or given it up, or rows after the checkpoint were found lost, so
-    /// that no further batch begins.
+    /// Whether no further batch may start: the poller is paused, the range is cancelled, or rows after the checkpoint
+    /// are lost.
     pub fn is_blocked(&self) -> bool {
         let cancelled = |range: &RangeRecord| range.cancelled_at.is_some();
         self.paused.is_some()
@@ -101,7 +101,7 @@ impl StateDocument {
             || self.range.as_ref().is_some_and(cancelled)
     }
 
-    /// Counts rows that a commit has moved past.
+    /// Counts the rows that a commit has moved past.
     pub(super) fn count_in_range(&mut self, rows: u64) {
         if let Some(range) = &mut self.range {
             range.rows = range.rows.saturating_add(rows);

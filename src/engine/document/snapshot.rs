@@ -9,12 +9,12 @@ use super::state_document::StateDocument;
 use super::transitions::LeaseAge;
 use crate::store::{ETag, StateKey, Stored, Written};
 
-/// A document as it was read or written, with what is needed to change it and to know the time.
+/// A document as read or written, with what is needed to change it and to know the time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The document. Copies of a snapshot share it: an idle tick makes two, and changes neither.
+    /// The document. Copies of a snapshot share it: an idle tick makes two copies, and changes neither.
     pub document: Arc<StateDocument>,
-    /// Its tag; `None` where nothing is stored yet.
+    /// Its tag; `None` if nothing is stored yet.
     pub etag: Option<ETag>,
     /// When it was written, by the service's clock.
     last_modified: OffsetDateTime,
@@ -22,7 +22,7 @@ pub struct Snapshot {
     date: OffsetDateTime,
     /// When that answer arrived, on our monotonic clock.
     read_at: Instant,
-    /// How many bytes the document has in the store; 0 where nothing is stored.
+    /// Size of the stored document in bytes; 0 if nothing is stored.
     bytes: usize,
 }
 
@@ -33,7 +33,7 @@ impl Snapshot {
         Self { document, etag: None, last_modified: date, date, read_at, bytes: 0 }
     }
 
-    /// Reads what a store answered at `date`.
+    /// Reads the answer of a store, given at `date`.
     ///
     /// # Errors
     ///
@@ -45,12 +45,12 @@ impl Snapshot {
         Ok(Self { document, etag, last_modified, date, read_at: Instant::now(), bytes })
     }
 
-    /// Returns `document` as what would replace this one.
+    /// Returns a snapshot with `document`, to replace this one.
     pub(crate) fn with(self, document: StateDocument) -> Self {
         Self { document: Arc::new(document), ..self }
     }
 
-    /// Returns the document as just written, in so many `bytes`.
+    /// Returns the document as just written, of `bytes` bytes.
     pub(crate) fn written(document: StateDocument, written: Written, bytes: usize) -> Self {
         Self {
             document: Arc::new(document),
@@ -62,7 +62,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the document to change, which other copies of the snapshot do not see.
+    /// Returns the document to change; other copies of the snapshot are not affected.
     pub(crate) fn document_mut(&mut self) -> &mut StateDocument {
         Arc::make_mut(&mut self.document)
     }
@@ -72,7 +72,7 @@ impl Snapshot {
         Arc::unwrap_or_clone(self.document)
     }
 
-    /// Returns how many bytes the document has in the store.
+    /// Returns the size of the stored document in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -89,8 +89,8 @@ impl Snapshot {
 
     /// Returns how old the document is.
     ///
-    /// Time since the read is added, since whoever acts on it writes under the tag: if the holder has
-    /// written meanwhile, the write is refused.
+    /// The time since the read is included. That is safe because a caller acts on it with a write under the tag: if
+    /// the holder has written meanwhile, that write is rejected.
     pub fn age(&self, grain: Duration) -> LeaseAge {
         let at_read = Duration::try_from(self.date - self.last_modified).unwrap_or_default();
         LeaseAge { since_write: at_read + self.read_at.elapsed(), grain }

@@ -19,45 +19,45 @@ use crate::partition::Partition;
 
 /// Everything that a poller remembers between ticks.
 ///
-/// Fields that this version does not know are kept in `extra` and written back. A field that *must*
-/// be obeyed is also named in `requires`; a reader that does not know such a name refuses.
+/// Unknown fields are kept in `extra` and written back. A field that *must* be supported is also listed in
+/// `requires`; a reader that does not know a listed name rejects the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateDocument {
     /// Version of the format; see [`VERSION`].
     pub version: u32,
     /// The poller this document belongs to.
     pub poller_name: String,
-    /// Hash of the source definition that gives the checkpoint its meaning.
+    /// Hash of the source definition that the checkpoint refers to.
     pub source_fingerprint: SourceFingerprint,
-    /// The source definition in plain text, for messages; absent in documents made before the field existed.
+    /// The source definition in plain text, for messages; absent in documents written before the field existed.
     #[serde(default, skip_serializing_if = "SourceDefinition::is_empty")]
     pub source_definition: SourceDefinition,
-    /// When the document was created; 0 in blank ones, and in those made before the field existed.
+    /// When the document was created; 0 in blank documents, and in those written before the field existed.
     #[serde(default)]
     pub generation: Generation,
-    /// Unique per logical write: shows, after a lost response, whether the write landed.
+    /// Unique per logical write: shows, after a lost response, whether the write succeeded.
     #[serde(default)]
     pub write_id: String,
-    /// Names of features that a reader must know.
+    /// Names of features that a reader must support.
     #[serde(default)]
     pub requires: Vec<String>,
     /// What has been delivered.
     pub checkpoint: Checkpoint,
     /// Who may deliver.
     pub lease: LeaseRecord,
-    /// The batch being handled, and what has happened to it so far.
+    /// The batch in flight, and its history so far.
     #[serde(default)]
     pub in_flight: Option<InFlight>,
-    /// Rows that were quarantined since a row was last accepted: the count of the breaker.
+    /// Rows quarantined since a row was last accepted: the counter of the breaker.
     #[serde(default, skip_serializing_if = "super::lease_record::is_zero")]
     pub quarantined_in_a_row: u32,
     /// Set while no tick may run.
     #[serde(default)]
     pub paused: Option<Paused>,
-    /// What the last tick saw that wrote.
+    /// What the last tick that wrote saw.
     #[serde(default)]
     pub observed: Option<Observed>,
-    /// When a tick succeeded last: with each commit, and with each note of an idle tick.
+    /// When a tick last succeeded: written with each commit, and by idle ticks that record their status.
     #[serde(
         default,
         with = "time::serde::rfc3339::option",
@@ -73,34 +73,34 @@ pub struct StateDocument {
     /// Small histograms by step, for percentiles.
     #[serde(default)]
     pub timings: BTreeMap<String, Histogram>,
-    /// What the source's mode must remember between ticks.
+    /// What the source retains between ticks.
     #[serde(default)]
     pub source_state: Map<String, Json>,
-    /// What has been delivered and will be read again, in the modes that go by time.
+    /// What has been delivered and will be read again, in modes based on time.
     #[serde(default, skip_serializing_if = "Audit::is_empty")]
     pub audit: Audit,
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
-    /// Whether the journal is known to have had entries: noted with the first write after an append.
+    /// Whether the journal is known to have had entries: set by the first write after an append.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub journal_told: bool,
     /// Whether the marker that outlives this document has been written.
     #[serde(default)]
     pub marked: bool,
-    /// Generation of the last reset, or of the start where there was none. Only these end a loss.
+    /// Generation of the last reset, or of the start if there was none. Only these end a loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_generation: Option<Generation>,
-    /// Set while a range is delivered again on purpose; part of every batch id.
+    /// Set while a range is redelivered on request; part of every batch id.
     #[serde(default)]
     pub replay_id: Option<String>,
-    /// The range, where this is the document of one and not of a poller.
+    /// The range, if this is the document of a range and not of a poller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<RangeRecord>,
-    /// Which part of the keys it is of, where they are divided.
+    /// The partition of the keys that it belongs to, if the poller is partitioned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
-    /// How many parts deliver its rows now, where those are others than it.
+    /// The number of partitions that have taken over its rows, if they have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over_by: Option<u16>,
     /// Progress of a repartition; in the document of the first partition only.
@@ -147,25 +147,25 @@ impl StateDocument {
         }
     }
 
-    /// Returns the place kept for a document: it grants nothing and is there to be replaced.
+    /// Returns a blank document: it grants nothing, and exists only to be replaced.
     ///
-    /// A request to create can only be conditional on nothing being there, which holds again after a
-    /// deletion. So one that was given up may land minutes later, on the ruins of what came after it.
-    /// That is why nothing but a blank document is ever created: the first grant, its generation and
-    /// its token ride on a write under the blank one's tag, and that can land only once.
+    /// A request to create can only be conditional on absence, which holds again after a deletion. An abandoned
+    /// request may therefore succeed minutes later, after everything that followed it was lost. So only blank
+    /// documents are ever created: the first grant, its generation and its token are written under the blank
+    /// document's tag, and that write can succeed only once.
     pub fn blank(poller: &str, fingerprint: SourceFingerprint) -> Self {
         Self::new(poller, fingerprint, Generation(0))
     }
 
-    /// Whether it has no generation yet, so that none of our grants can have been made of it.
+    /// Whether it has no generation yet, so no grant of ours can be based on it.
     pub fn is_blank(&self) -> bool {
         self.generation == Generation(0)
     }
 
-    /// Returns a blank document under its generation.
+    /// Returns a blank document with its generation.
     ///
-    /// What an operator has written into it meanwhile stays, as does the checkpoint of a document
-    /// made before generations existed. Without a checkpoint any source may be begun with.
+    /// What an operator has written into it meanwhile stays, as does the checkpoint of a document written before
+    /// generations existed. Without a checkpoint, any source is acceptable.
     #[must_use]
     pub fn begun(&self, generation: Generation, fingerprint: &SourceFingerprint) -> Self {
         let reset_generation = Some(generation);
@@ -176,7 +176,7 @@ impl StateDocument {
         next
     }
 
-    /// Returns how the source with the fingerprint and definition given differs from the one of this document.
+    /// Returns how the given source differs from the one of this document.
     pub fn source_differences(
         &self,
         fingerprint: &SourceFingerprint,
@@ -187,7 +187,7 @@ impl StateDocument {
         })
     }
 
-    /// Returns the newest grant as one of `owner_id`.
+    /// Returns the newest grant as held by `owner_id`.
     pub fn holder(&self, owner_id: &str) -> Holder {
         Holder {
             generation: self.generation,
@@ -200,10 +200,10 @@ impl StateDocument {
 /// What to do when a poller that has run before has no state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMissingState {
-    /// Stop and say so: the state may come back, and a silent replay would deliver everything again.
+    /// Stop and report it: the state may come back, and a silent restart would redeliver everything.
     #[default]
     Stop,
-    /// Begin at the beginning, under a higher generation.
+    /// Start at the beginning, under a higher generation.
     Recreate,
 }
 
@@ -219,13 +219,13 @@ pub struct Checkpoint {
     /// The batch that moved it here.
     #[serde(default)]
     pub last_successful_batch_id: Option<BatchId>,
-    /// The grant that it was delivered under, as two holders may deliver the same batch.
+    /// The grant under which it was delivered, since two holders may deliver the same batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<FencingToken>,
     /// When that was.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub updated_at: Option<OffsetDateTime>,
-    /// About that batch.
+    /// Details of that batch.
     #[serde(default)]
     pub metadata: CheckpointMetadata,
     /// Fields of other versions.
@@ -233,7 +233,7 @@ pub struct Checkpoint {
     pub extra: Map<String, Json>,
 }
 
-/// About the batch that moved the checkpoint.
+/// Details of the batch that moved the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointMetadata {
     /// Rows in it.
@@ -244,7 +244,7 @@ pub struct CheckpointMetadata {
     pub extra: Map<String, Json>,
 }
 
-/// The batch being handled: what a successor needs to know of it.
+/// The batch in flight: what a successor needs to know about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InFlight {
     /// Content identity of the batch.
@@ -261,13 +261,13 @@ pub struct InFlight {
     /// Whether its rows were found late, in the oldest window of [`StateDocument::audit`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
-    /// Whether its first row had failed alone, and the others are tried to tell whether the target takes any.
+    /// Whether its first row had failed alone, and the others are delivered to test if the target accepts any row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub probing: bool,
-    /// Failed attempts at this position so far; rows that changed meanwhile do not start it over.
+    /// Failed attempts at this position so far; a change of the rows does not reset the count.
     #[serde(default)]
     pub attempt: u32,
-    /// Times a holder died at this position.
+    /// Crashes of holders at this position.
     #[serde(default)]
     pub crashes: u32,
     /// Crashes before the last cleanly reported failure.
@@ -276,13 +276,13 @@ pub struct InFlight {
     /// When the first attempt at this position failed.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub first_failed_at: Option<OffsetDateTime>,
-    /// Not to be tried before; storage time.
+    /// Earliest time of the next attempt; storage time.
     #[serde(default, with = "time::serde::rfc3339::option")]
     pub next_attempt_at: Option<OffsetDateTime>,
-    /// Why it failed first.
+    /// The first error.
     #[serde(default)]
     pub first_error: Option<String>,
-    /// Why it failed last.
+    /// The last error.
     #[serde(default)]
     pub last_error: Option<String>,
     /// When this batch was first announced; storage time. Handlers get it at each attempt.
@@ -292,7 +292,7 @@ pub struct InFlight {
         skip_serializing_if = "Option::is_none"
     )]
     pub started_at: Option<OffsetDateTime>,
-    /// What the steps of a handler chain said of it, in their order; none for other handlers.
+    /// Results of the steps of a handler chain, in order; empty for other handlers.
     #[serde(default)]
     pub steps: Vec<StepResult>,
     /// Fields of other versions.
@@ -300,19 +300,19 @@ pub struct InFlight {
     pub extra: Map<String, Json>,
 }
 
-/// How a batch has failed so far.
+/// How a batch has been failing so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureRecord {
     /// Attempts.
     pub attempts: u32,
     /// Since when.
     pub since: Option<OffsetDateTime>,
-    /// Why it failed last.
+    /// The last error.
     pub error: String,
 }
 
 impl InFlight {
-    /// Returns how the batch has failed so far; `None` where it has not.
+    /// Returns how the batch has been failing so far; `None` if it has not.
     pub fn failing(&self) -> Option<FailureRecord> {
         let error = self.last_error.clone()?;
         Some(FailureRecord { attempts: self.attempt, since: self.first_failed_at, error })
@@ -322,7 +322,7 @@ impl InFlight {
 /// Why no tick may run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Paused {
-    /// Who asked for it.
+    /// Who paused it.
     pub by: String,
     /// Why.
     pub reason: String,
@@ -335,47 +335,47 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// Name of the handler that a target's 410 pauses its poller under.
+    /// Name under which a target's 410 pauses its poller.
     const BY_HANDLER: &str = "handler of `";
-    /// Name that a failure policy of `stop` pauses its poller under.
+    /// Name under which the failure policy `stop` pauses its poller.
     const BY_POLICY: &str = "failure policy of `";
 
-    /// Returns who pauses a poller whose target is gone.
+    /// Returns the name under which a poller is paused if its target is gone.
     pub fn by_handler_of(poller: &str) -> String {
         format!("{}{poller}`", Self::BY_HANDLER)
     }
 
-    /// Returns who pauses a poller whose failure policy says so.
+    /// Returns the name under which a poller is paused by its failure policy.
     pub fn by_policy_of(poller: &str) -> String {
         format!("{}{poller}`", Self::BY_POLICY)
     }
 
-    /// Whether a rule paused the poller, and no person.
+    /// Whether a rule paused the poller, rather than a person.
     pub fn is_by_rule(by: &str) -> bool {
         by.starts_with(Self::BY_HANDLER) || by.starts_with(Self::BY_POLICY)
     }
 }
 
-/// The backlog of a poller, as the last tick that wrote saw it.
+/// The backlog of a poller, as seen by the last tick that wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observed {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// Lag behind the source in seconds; `None` in modes that know no times.
+    /// Lag behind the source in seconds; `None` in modes without times.
     #[serde(default)]
     pub lag: Option<f64>,
-    /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
+    /// Positions from the start of the last read to the newest readable one; 0 if no row waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<u64>,
-    /// Rows after the checkpoint, as they were counted last: up to a limit, and after an earlier tick; 0 where no
-    /// row waits, `None` where they are not known.
+    /// Rows after the checkpoint, as of the last count, which has a limit and may be from an earlier tick; 0 if no
+    /// row waits, `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
-    /// Positions that may not be read yet.
+    /// Positions that cannot be read yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back: Option<u64>,
-    /// Positions until changes are lost to the cleaning up of tracked changes.
+    /// Positions until change tracking clean-up loses changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention_left: Option<u64>,
     /// Idle ticks of this process since its last delivery.
@@ -386,7 +386,7 @@ pub struct Observed {
     pub extra: Map<String, Json>,
 }
 
-/// Failed ticks without a success in between.
+/// Consecutive failed ticks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastFailure {
     /// The last one; storage time.
@@ -409,10 +409,10 @@ pub struct LastFailure {
 /// One past tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecentTick {
-    /// When it ended; storage time.
+    /// When it finished; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How it ended, by the name of its log event.
+    /// How it finished, as the name of its log event.
     pub outcome: String,
     /// Rows committed.
     #[serde(default)]
@@ -426,9 +426,9 @@ pub struct RecentTick {
     /// Idle ticks of the same process just before it.
     #[serde(default)]
     pub idle_before: u64,
-    /// Longest of each step in it, in milliseconds: `fetch`, `handler`, `commit`, and `heartbeat` for
-    /// how late a renewal landed; `lag` is how old the oldest row of the last batch was. The last commit
-    /// is told by the next tick of the same process, as it cannot tell of itself.
+    /// Longest of each step in it, in milliseconds: `fetch`, `handler`, `commit`, and `heartbeat` for the delay of a
+    /// renewal; `lag` is the age of the oldest row of the last batch. The last commit is recorded by the next tick of
+    /// the same process, because a commit cannot record its own duration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub longest_ms: BTreeMap<String, u64>,
     /// Fields of other versions.
@@ -440,12 +440,12 @@ pub struct RecentTick {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histogram {
-    /// `counts[i]` durations were at most 2^i ms; the last bucket takes the rest.
+    /// `counts[i]` durations were at most 2^i ms; the last bucket has the rest.
     counts: Vec<u64>,
 }
 
 impl Histogram {
-    /// Buckets up to 2^20 ms, about 17 minutes: longer than any tick may run.
+    /// Buckets up to 2^20 ms, about 17 minutes: longer than any tick.
     const BUCKETS: usize = 21;
 
     /// Counts one duration.
@@ -458,7 +458,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the upper bound in milliseconds of `percent` of the durations.
+    /// Returns an upper bound in milliseconds for `percent` of the durations.
     pub fn percentile_ms(&self, percent: u64) -> Option<u64> {
         let total: u64 = self.counts.iter().sum();
         let wanted = (total * percent).div_ceil(100).max(1);

@@ -1,9 +1,8 @@
-//! Results of the steps of a handler chain for the batch in flight, and since when it is in flight.
+//! Results of the steps of a handler chain for the batch in flight, and since when it has been in flight.
 //!
-//! A result belongs to exactly one batch: the same rows after the same position, byte for byte. It is
-//! written after its step has taken the batch and before the next one is called, by the holder of the
-//! lease; so whoever finds the batch in flight knows which steps need not be called again, and calls at
-//! most the one again whose result was not written in time.
+//! A result belongs to exactly one batch: the same rows after the same position, byte for byte. The lease holder
+//! writes it after its step has accepted the batch and before it calls the next one. So an instance that finds the
+//! batch in flight knows which steps are done, and repeats at most the one whose result was not written in time.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -14,7 +13,7 @@ use super::transitions::Refusal;
 use crate::event::Digested;
 use crate::grant::Holder;
 
-/// The outcome of a step that has taken the batch; any other means that it is called again.
+/// The outcome of a step that has accepted the batch; a step with any other outcome is called again.
 pub const STEP_TAKEN: &str = "taken";
 
 /// Result of one step of a handler chain for the batch in flight.
@@ -35,27 +34,27 @@ pub struct StepResult {
 }
 
 impl StepResult {
-    /// Returns the result of a step that has taken the batch with this digest.
+    /// Returns the result of a step that has accepted the batch with this digest.
     pub fn accepted(step: &str, digest: Digested, at: OffsetDateTime) -> Self {
         let (step, outcome) = (step.to_owned(), STEP_TAKEN.to_owned());
         Self { step, digest, at, outcome, extra: Map::new() }
     }
 
-    /// Whether it says that `step` has taken the bytes with this digest.
+    /// Whether `step` has accepted the bytes with this digest.
     fn says_taken(&self, step: &str, digest: &Digested) -> bool {
         self.step == step && self.digest == *digest && self.outcome == STEP_TAKEN
     }
 }
 
 impl StateDocument {
-    /// Keeps the result of a step for the batch in flight, or for a part of it, which then replaces it.
+    /// Stores the result of a step for the batch in flight, or for a part of it, which then replaces the batch.
     ///
-    /// `steps_before` is how many steps have taken the same bytes before it; what else was kept, of a chain
-    /// that has other steps now, is dropped.
+    /// `steps_before` is the number of steps that have accepted the same bytes before it. Other results, from a chain
+    /// with different steps, are dropped.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn complete_step(
         &self,
         holder: &Holder,
@@ -73,13 +72,13 @@ impl StateDocument {
 }
 
 impl InFlight {
-    /// Returns how many of the `steps`, from the first one on, have taken the bytes with this digest.
+    /// Returns how many of the `steps`, from the first one on, have accepted the bytes with this digest.
     pub fn steps_done(&self, steps: &[&str], digest: &Digested) -> usize {
         let results = self.steps.iter().zip(steps);
         results.take_while(|(result, step)| result.says_taken(step, digest)).count()
     }
 
-    /// Takes over what belongs to the bytes, where `previous` is of the very same.
+    /// Carries over what belongs to the bytes, if `previous` has the same ones.
     pub(super) fn keeping_results(self, previous: Option<&Self>) -> Self {
         match previous {
             Some(previous) if previous.batch_id == self.batch_id => Self {
@@ -92,13 +91,13 @@ impl InFlight {
         }
     }
 
-    /// Notes when the batch was announced, unless that is known already.
+    /// Records when the batch was announced, unless already known.
     pub(super) fn announced(mut self, now: OffsetDateTime) -> Self {
         self.started_at.get_or_insert(now);
         self
     }
 
-    /// Takes over what holds for a part of `whole` too: since when it is in hand, but no results.
+    /// Carries over what also applies to a part of `whole`: since when it has been in flight, but no results.
     pub(super) fn being_part_of(self, whole: Option<&Self>, now: OffsetDateTime) -> Self {
         let mut part = self.keeping_results(whole);
         if part.started_at.is_none() {

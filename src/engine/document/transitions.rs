@@ -1,7 +1,7 @@
 //! The rules: pure functions from one document to the next.
 //!
-//! Each returns the whole next document or says why there is none; none reads a clock or does I/O. A
-//! lost compare-and-swap is handled by applying the same function to the document that won.
+//! Each returns the complete next document, or why there is none. None of them reads a clock or does I/O. After a
+//! lost compare-and-swap, the same function is applied to the document that won.
 
 mod failure;
 mod recovery;
@@ -23,14 +23,14 @@ use crate::cursor::Cursor;
 use crate::event::BatchId;
 use crate::grant::{FencingToken, Holder};
 
-/// The highest token: the largest integer that every JSON reader keeps exact (2^53 − 1).
+/// The highest token: the largest integer that every JSON reader represents exactly (2^53 − 1).
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
-/// Added to a lease's ttl, besides two grains of the store's clock, before a takeover: room
-/// for the time a renewal spends on its way.
+/// Added to a lease's ttl, in addition to two grains of the store's clock, before a takeover: allows for the time of
+/// a renewal in progress.
 const LAPSE_MARGIN: Duration = Duration::from_secs(2);
 
-/// How old a document is, by the service's own clock alone.
+/// The age of a document, by the service's own clock alone.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseAge {
     /// `Date` of the read minus `Last-Modified` of what was read.
@@ -39,12 +39,12 @@ pub struct LeaseAge {
     pub grain: Duration,
 }
 
-/// What an instance may do with a lease.
+/// The state of a lease, from the view of an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeaseState {
     /// It is free.
     Free,
-    /// This very instance holds it.
+    /// This instance holds it.
     Own,
     /// Its holder has not written for longer than its ttl.
     Lapsed,
@@ -64,7 +64,7 @@ pub enum Refusal {
         /// The holder.
         owner_id: String,
     },
-    /// Somebody paused the poller.
+    /// The poller is paused.
     #[error("poller is paused by `{by}`: {reason}")]
     Paused {
         /// Who.
@@ -74,15 +74,15 @@ pub enum Refusal {
         /// Since when.
         since: OffsetDateTime,
     },
-    /// The failed batch is not to be tried yet.
-    #[error("batch failed before and is not tried again until {until}")]
+    /// The failed batch must not be retried yet.
+    #[error("batch failed and is not retried before {until}")]
     BackingOff {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
         /// What failed.
         failing: Option<FailureRecord>,
     },
-    /// A newer lease has been granted, or the document was made again.
+    /// A newer lease has been granted, or the document was created again.
     #[error(
         "lease superseded: held token {} of generation {}, document has {current} owned by `{owner_id}`",
         held.token, held.generation
@@ -100,19 +100,19 @@ pub enum Refusal {
     Backwards {
         /// Leading part of the checkpoint.
         from: String,
-        /// Leading part of what was to replace it.
+        /// Leading part of the new position.
         to: String,
     },
     /// The target has accepted a higher grant than the newest one.
     #[error(
-        "target has accepted grant {}, and the newest grant of the state document is {}",
+        "target has accepted grant {}, but the newest grant of the state document is {}",
         .0.current, .0.stale
     )]
     FenceAhead(StaleWrite),
-    /// There is no higher token that every JSON reader keeps exact.
+    /// No higher token is represented exactly by every JSON reader.
     #[error(
-        "fencing token has reached {TOKEN_MAX}, the highest that JSON readers keep exact: let a poller of \
-         another name continue from here, with `highwater clone {poller} {poller}_2 --reason \"tokens used up\"`"
+        "fencing token has reached {TOKEN_MAX}, the highest that JSON readers represent exactly; continue \
+         under another name: `highwater clone {poller} {poller}_2 --reason \"tokens used up\"`"
     )]
     TokensExhausted {
         /// The poller.
@@ -125,13 +125,13 @@ pub enum Refusal {
 pub struct Acquire<'a> {
     /// The instance.
     pub owner_id: &'a str,
-    /// How long the lease is to live without a write.
+    /// How long the lease lives without a write.
     pub ttl: Duration,
     /// How old the document is.
     pub age: LeaseAge,
     /// The service's clock.
     pub now: OffsetDateTime,
-    /// The batch that will be handled under it; `None` where it is not known yet.
+    /// The batch that will be delivered under it; `None` if not known yet.
     pub in_flight: Option<InFlight>,
 }
 
@@ -140,30 +140,30 @@ pub struct Acquire<'a> {
 pub struct Commit {
     /// The batch.
     pub batch_id: BatchId,
-    /// Position of the last row that was taken.
+    /// Position of the last accepted row.
     pub upto: Cursor,
-    /// Rows that were taken.
+    /// Accepted rows.
     pub rows: u64,
     /// The service's clock.
     pub now: OffsetDateTime,
-    /// What it means for the windows that are read again.
+    /// How it affects the windows to read again.
     pub audit: AuditStep,
     /// What comes next, in the same write.
     pub then: AfterCommit,
 }
 
-/// What a commit's write does besides moving the checkpoint.
+/// What a commit does in the same write, besides moving the checkpoint.
 #[derive(Clone, Debug)]
 pub enum AfterCommit {
-    /// The lease is given up.
+    /// The lease is released.
     Release(Option<EndOfTick>),
     /// The next batch is announced, and the lease stays held.
     Handle(Box<InFlight>),
-    /// The lease is given up, and what is known of the rows that come next is kept.
+    /// The lease is released, and the history of the rows that come next is kept.
     Leave(Box<InFlight>, Option<EndOfTick>),
 }
 
-/// What the last write of a tick notes of it.
+/// What the last write of a tick records about it.
 #[derive(Clone, Debug)]
 pub struct EndOfTick {
     /// The entry for the ring of recent ticks.
@@ -177,8 +177,8 @@ pub struct EndOfTick {
 impl StateDocument {
     /// Returns the state of the lease for `owner_id`.
     ///
-    /// A lease has lapsed when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`: both readings are
-    /// the service's, so no instance's clock takes part.
+    /// A lease has expired when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`. Both durations are measured by
+    /// the service's clock, so no instance's clock matters.
     pub fn lease_state(&self, owner_id: &str, age: LeaseAge) -> LeaseState {
         let lease = &self.lease;
         let Some(holder) = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none()) else {
@@ -194,7 +194,7 @@ impl StateDocument {
         }
     }
 
-    /// Returns how long until the lease lapses if its holder does not write again.
+    /// Returns how long until the lease expires if its holder does not write again.
     pub fn lapses_in(&self, age: LeaseAge) -> Duration {
         let ttl = Duration::from_secs(self.lease.ttl_seconds);
         (ttl + age.grain * 2 + LAPSE_MARGIN).saturating_sub(self.idle(age))
@@ -202,8 +202,8 @@ impl StateDocument {
 
     /// Returns why no tick may run now, apart from the lease.
     ///
-    /// A store's clock is cut to whole grains, so `now` may be up to one grain too early. A back-off that may be over
-    /// is over: a tick that was refused for that would cost a whole interval of its timer.
+    /// The store's clock is truncated to whole grains, so `now` may be up to one grain too early. A backoff that may
+    /// be over counts as over: otherwise a tick could be refused at the due time and wait for another timer interval.
     pub fn hindrance(&self, now: OffsetDateTime, grain: Duration) -> Option<Refusal> {
         if let Some(paused) = &self.paused {
             let (by, reason) = (paused.by.clone(), paused.reason.clone());
@@ -216,8 +216,8 @@ impl StateDocument {
 
     /// Grants the lease with the next fencing token.
     ///
-    /// A holder that died is counted here: over a lapsed, unreleased lease the batch it had in hand
-    /// gets one more crash.
+    /// Crashes of holders are counted here: if the lease expired without a release, the batch in flight gets one more
+    /// crash.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl StateDocument {
         }
     }
 
-    /// Grants the lease whether ticks may run or not: for what an operator does under it by hand.
+    /// Grants the lease even if ticks may not run: for what an operator does under it.
     ///
     /// # Errors
     ///
@@ -263,23 +263,23 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Says that the holder is alive; the token stays.
+    /// Records that the holder is alive; the token stays.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn renew(&self, holder: &Holder, now: OffsetDateTime) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         next.touch(now);
         Ok(next)
     }
 
-    /// Moves the checkpoint forward, or on in the window that is read again.
+    /// Moves the checkpoint forward, or the progress in the window that is read again.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another, [`Refusal::Backwards`] if the
-    /// position lies before the checkpoint.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease, [`Refusal::Backwards`] if the position
+    /// is before the checkpoint.
     pub fn commit(&self, holder: &Holder, commit: Commit) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         if commit.audit == AuditStep::ReadAgain {
@@ -317,11 +317,11 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Gives the lease up.
+    /// Releases the lease.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn release(
         &self,
         holder: &Holder,
@@ -334,13 +334,13 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Keeps ticks from running; owner and token stay, so a holder may finish its batch.
+    /// Pauses the poller. Owner and token stay, so a holder may finish its batch.
     #[must_use]
     pub fn pause(&self, paused: Paused, age: LeaseAge) -> Self {
         self.written_by_other(age).paused_by_holder(paused)
     }
 
-    /// Keeps ticks from running, in a write of the holder itself.
+    /// Pauses the poller, in a write of the holder itself.
     #[must_use]
     pub fn paused_by_holder(&self, paused: Paused) -> Self {
         let mut next = self.clone();
@@ -349,15 +349,15 @@ impl StateDocument {
         next
     }
 
-    /// Keeps builds that do not know the feature `name` from using the document.
+    /// Prevents builds that do not know the feature `name` from using the document.
     pub(super) fn require(&mut self, name: &str) {
         if !self.requires.iter().any(|known| known == name) {
             self.requires.push(name.to_owned());
         }
     }
 
-    /// Lets ticks run again, at once even where the batch was backing off, and counts its attempts
-    /// anew: whoever resumes has mended something.
+    /// Resumes the poller, at once even if the batch was backing off, and restarts the count of its attempts: an
+    /// operator who resumes has fixed something.
     #[must_use]
     pub fn resume(&self, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -374,8 +374,8 @@ impl StateDocument {
         next
     }
 
-    /// Moves the checkpoint anywhere, as an operator asked: clears the owner and raises the token,
-    /// so that nothing a former holder writes can land.
+    /// Moves the checkpoint to any position, on request of an operator. Clears the owner and raises the token, so
+    /// that no write of a former holder can succeed.
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl StateDocument {
         let mut next = self.break_lease()?;
         next.checkpoint = Checkpoint { cursor: to, ..Checkpoint::default() };
         next.in_flight = None;
-        // It speaks of what came before the position, and that is another one now.
+        // It belongs to the old position.
         next.source_state.clear();
         next.observed = None;
         next.last_failure = None;
@@ -393,8 +393,8 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Keeps the position while an operator accepts another source for it: clears the owner and raises the
-    /// token, so that nothing a former holder read from the old source can be committed.
+    /// Keeps the position while an operator accepts another source for it. Clears the owner and raises the token, so
+    /// that nothing a former holder read from the old source can be committed.
     ///
     /// # Errors
     ///
@@ -406,7 +406,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Takes the lease from its holder, and raises the token.
+    /// Removes the lease from its holder, and raises the token.
     ///
     /// # Errors
     ///
@@ -420,7 +420,7 @@ impl StateDocument {
         Ok(next)
     }
 
-    /// Notes that ticks failed, in a write without a lease. Owner and token stay.
+    /// Records failed ticks, in a write without a lease. Owner and token stay.
     #[must_use]
     pub fn failing(&self, failure: LastFailure, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -443,7 +443,7 @@ impl StateDocument {
         self.last_failure = Some(LastFailure { since, count, ..failure });
     }
 
-    /// Notes what idle ticks saw. Owner and token stay, so a holder continues as before.
+    /// Records what idle ticks saw. Owner and token stay, so a holder continues as before.
     #[must_use]
     pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
         let mut next = self.written_by_other(age);
@@ -452,7 +452,7 @@ impl StateDocument {
         next
     }
 
-    /// Whether the lease is still `holder`'s.
+    /// Whether `holder` still holds the lease.
     pub fn is_held_by(&self, holder: &Holder) -> bool {
         self.lease.owner_id.as_deref() == Some(&holder.owner_id)
             && self.lease.fencing_token == holder.token
@@ -464,8 +464,8 @@ impl StateDocument {
         self.generation == holder.generation && self.lease.released.contains(holder.token)
     }
 
-    /// Whether `batch_id` was committed last, and under the grant of `holder`: a successor of a stale
-    /// holder delivers the same batch under the same id.
+    /// Whether `batch_id` was committed last, under the grant of `holder`: the successor of a stale holder delivers
+    /// the same batch under the same id.
     pub fn was_committed_by(&self, holder: &Holder, batch_id: &BatchId) -> bool {
         self.generation == holder.generation
             && self.checkpoint.fencing_token == Some(holder.token)
@@ -479,7 +479,7 @@ impl StateDocument {
         Err(self.superseded(holder))
     }
 
-    /// Says that this document's newest grant is not `holder`'s.
+    /// Returns the refusal for a grant of `holder` that is not this document's newest.
     pub fn superseded(&self, holder: &Holder) -> Refusal {
         Refusal::Superseded {
             held: holder.clone(),
@@ -525,7 +525,7 @@ impl StateDocument {
         self.observed = Some(tick.observed);
     }
 
-    /// Adds an entry to the ring of what was done last.
+    /// Adds an entry to the ring of recent ticks.
     pub(crate) fn note(&mut self, recent: RecentTick) {
         self.recent.push(recent);
         let surplus = self.recent.len().saturating_sub(RECENT_MAX);
@@ -541,17 +541,17 @@ impl StateDocument {
 }
 
 impl InFlight {
-    /// Returns how many holders in a row have died with it.
+    /// Returns how many consecutive holders have crashed with it.
     pub fn crashes_in_a_row(&self) -> u32 {
         self.crashes.saturating_sub(self.crashes_survived)
     }
 
-    /// Takes over what is known of earlier tries at the same position.
+    /// Carries over the history of earlier attempts at the same position.
     ///
-    /// The counts belong to the position at which the poller is stuck, not to the batch: its last row
-    /// may have changed meanwhile and so left it, and a row that changes all the time must not keep one
-    /// beside it, which is never taken, from being counted. They end when the checkpoint moves. What
-    /// belongs to the bytes stays only where the batch id is the same.
+    /// The counts belong to the position at which the poller is stuck, not to the batch. The last row may have
+    /// changed and thereby left the batch, and a row that changes constantly must not keep the counts of a rejected
+    /// row next to it at zero. They are reset when the checkpoint moves. What belongs to the bytes is kept only if
+    /// the batch id is the same.
     pub(super) fn continuing(self, previous: Option<&Self>) -> Self {
         let same = self.keeping_results(previous);
         match previous {

@@ -34,7 +34,7 @@ fn window(after: i64, upto: i64, ids: IdSum) -> ClosedWindow {
     }
 }
 
-/// Windows next to each other, of so many rows each.
+/// Adjacent windows with these numbers of rows.
 fn closed(rows: &[u64]) -> Audit {
     let mut audit = Audit::default();
     for (after, rows) in (0..).zip(rows) {
@@ -62,7 +62,7 @@ fn in_flight(after: i64, upto: i64, late: bool) -> InFlight {
     .unwrap()
 }
 
-/// A document at 9 with one window up to there, held by `owner` with `batch` in hand.
+/// A document at 9 with one window up to there, held by `owner` with `batch` in flight.
 fn held(owner: &str, batch: Option<InFlight>) -> (StateDocument, Holder) {
     let mut document = StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(7));
     document.checkpoint.cursor = Some(at(9));
@@ -119,7 +119,7 @@ fn windows_are_bounded_and_the_smallest_neighbours_become_one() {
     let audit = closed(&rows);
     assert_eq!(audit.windows.len(), WINDOWS_MAX);
     let kept: u64 = audit.windows.iter().map(|w| w.ids.rows).sum();
-    assert_eq!((kept, audit.rows_skipped), (rows.iter().sum(), 0), "nothing is forgotten");
+    assert_eq!((kept, audit.rows_skipped), (rows.iter().sum(), 0), "nothing is dropped");
     let ranges = ranges(&audit);
     assert!(ranges.contains(&(6, 8, 101)), "{ranges:?}");
     assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0), "without a gap: {ranges:?}");
@@ -158,7 +158,7 @@ fn windows_with_a_gap_or_in_progress_are_not_merged() {
 }
 
 #[test]
-fn the_oldest_window_is_due_once_its_time_has_come_and_no_attempt_waits() {
+fn the_oldest_window_is_due_after_its_wait_unless_an_attempt_is_backing_off() {
     let mut audit = closed(&[1, 1]);
     let closed_at = audit.windows[0].closed_at;
     assert_eq!(audit.due(closed_at + WAIT - Duration::from_secs(1), WAIT, Duration::ZERO), None);
@@ -180,7 +180,7 @@ fn the_oldest_window_is_due_once_its_time_has_come_and_no_attempt_waits() {
 }
 
 #[test]
-fn a_finished_window_goes_with_those_before_it_and_an_unknown_one_takes_nothing() {
+fn finishing_a_window_removes_earlier_ones_and_an_unknown_window_removes_none() {
     let mut audit = closed(&[1, 1, 1]);
     let second = audit.windows[1].clone();
     let other = ClosedWindow { closed_at: NOW, ..second.clone() };
@@ -191,7 +191,7 @@ fn a_finished_window_goes_with_those_before_it_and_an_unknown_one_takes_nothing(
 }
 
 #[test]
-fn a_commit_closes_a_window_and_late_rows_leave_the_checkpoint_where_it_is() {
+fn a_commit_closes_a_window_and_late_rows_do_not_move_the_checkpoint() {
     let (document, holder) = held("a", Some(in_flight(9, 12, false)));
     let closes = AuditStep::Closes(sum(&[10, 12]));
     let late = Box::new(in_flight(0, 4, true));
@@ -200,7 +200,7 @@ fn a_commit_closes_a_window_and_late_rows_leave_the_checkpoint_where_it_is() {
     assert_eq!(next.audit.windows[1].ids, sum(&[10, 12]));
     let last = commit(4, AuditStep::ReadAgain, AfterCommit::Release(None));
     let done = next.commit(&holder, last).unwrap();
-    assert_eq!(done.checkpoint, next.checkpoint, "not moved, in nothing");
+    assert_eq!(done.checkpoint, next.checkpoint, "completely unchanged");
     assert_eq!(done.audit.windows[0].begin(), Some(&at(4)));
     assert_eq!(done.audit.windows[1], next.audit.windows[1]);
     let released = Map::from_iter([("in_flight".to_owned(), serde_json::json!(done.in_flight))]);
@@ -222,19 +222,19 @@ fn rejected_late_rows_block_no_other_rows_and_are_counted() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
     let failed = document.fail(&holder, failure()).unwrap();
     assert_eq!(failed.in_flight, None);
-    assert_eq!(failed.hindrance(NOW, Duration::ZERO), None, "other rows go on");
+    assert_eq!(failed.hindrance(NOW, Duration::ZERO), None, "other rows continue");
     assert_eq!(failed.audit.windows[0].not_taken.as_ref().unwrap().attempt, 1);
-    assert_eq!(failed.audit.windows[0].end(), &at(4), "tried by themselves");
+    assert_eq!(failed.audit.windows[0].end(), &at(4), "tried on their own");
     let (again, holder) = taken(&failed, "b", 0, Some(in_flight(0, 4, true)));
     assert_eq!(again.in_flight.as_ref().unwrap().attempt, 1, "counted on");
     let failed = again.fail(&holder, failure()).unwrap();
     assert_eq!(failed.audit.not_taken().unwrap().attempt, 2);
     let resumed = failed.resume(LeaseAge { since_write: WAIT, grain: WAIT });
-    assert_eq!(resumed.audit.not_taken(), None, "counted anew");
+    assert_eq!(resumed.audit.not_taken(), None, "counted from zero");
 }
 
 #[test]
-fn a_holder_that_died_with_late_rows_is_counted_with_them_and_not_with_others() {
+fn a_crash_with_late_rows_is_counted_for_them_and_not_for_other_rows() {
     let (document, _) = held("a", Some(in_flight(0, 4, true)));
     let (other, _) = taken(&document, "b", 500, Some(in_flight(9, 12, false)));
     assert_eq!(other.in_flight.as_ref().unwrap().crashes, 0);
@@ -246,7 +246,7 @@ fn a_holder_that_died_with_late_rows_is_counted_with_them_and_not_with_others() 
 }
 
 #[test]
-fn a_part_that_is_left_for_later_goes_back_to_its_window() {
+fn a_part_that_is_left_for_later_returns_to_its_window() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
     let left = AfterCommit::Leave(Box::new(in_flight(3, 4, true)), None);
     let next = document.commit(&holder, commit(3, AuditStep::ReadAgain, left)).unwrap();
@@ -256,7 +256,7 @@ fn a_part_that_is_left_for_later_goes_back_to_its_window() {
 }
 
 #[test]
-fn windows_are_forgotten_by_a_reset_and_by_a_poller_that_does_not_audit() {
+fn windows_are_dropped_by_a_reset_and_by_a_poller_that_does_not_audit() {
     let (document, holder) = held("a", None);
     assert!(document.reset(None, "r".to_owned()).unwrap().audit.is_empty());
     let off = commit(12, AuditStep::Off, AfterCommit::Release(None));

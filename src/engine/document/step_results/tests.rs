@@ -84,7 +84,7 @@ fn steps_are_done_from_the_first_one_on_and_for_their_own_bytes_only() {
     let two = held.completes(batch(None, 9, "a"), 1, taken("second", "a"));
     assert_eq!((done(&two, "a"), done(&held.document, "a")), (2, 1));
     let again = held.completes(batch(None, 9, "a"), 0, taken("first", "a"));
-    assert_eq!(done(&again, "a"), 1, "told twice, kept once");
+    assert_eq!(done(&again, "a"), 1, "reported twice, stored once");
     assert_eq!(again.in_flight.unwrap().steps.len(), 1);
     let in_flight = two.in_flight.unwrap();
     for (chain, count) in [
@@ -106,7 +106,7 @@ fn an_unknown_outcome_is_not_mistaken_for_success() {
 }
 
 #[test]
-fn results_of_a_chain_that_has_other_steps_now_are_dropped() {
+fn results_of_a_chain_with_other_steps_are_dropped() {
     let held = one_done();
     let next = held.completes(batch(None, 9, "a"), 0, taken("other", "a"));
     let names: Vec<_> = next.in_flight.unwrap().steps.into_iter().map(|kept| kept.step).collect();
@@ -169,7 +169,7 @@ fn a_failure_keeps_the_results_so_that_the_next_attempt_resumes() {
 }
 
 #[test]
-fn a_result_of_a_part_puts_the_part_in_the_place_of_the_whole_with_its_counts() {
+fn a_result_of_a_part_replaces_the_whole_with_the_part_and_keeps_the_counts() {
     let mut held = one_done();
     held.document.in_flight.as_mut().unwrap().attempt = 2;
     let document = held.completes(batch(None, 4, "part"), 0, taken("first", "part"));
@@ -188,7 +188,7 @@ fn a_batch_keeps_the_time_of_its_first_announcement() {
     let later = NOW + Duration::from_secs(500);
     assert_eq!(started_at(&other.document), Some(later), "other bytes start over");
     let part = held.document.narrow(&held.holder, batch(None, 4, "part"), LATER).unwrap();
-    assert_eq!(started_at(&part), Some(NOW), "a part was in hand with the whole");
+    assert_eq!(started_at(&part), Some(NOW), "a part has been in flight with the whole");
     let behind = held.document.narrow(&held.holder, batch(Some(4), 9, "part"), LATER).unwrap();
     assert_eq!(started_at(&behind), Some(LATER), "another place");
 }
@@ -217,11 +217,11 @@ fn unknown_fields_of_a_batch_survive_when_the_same_batch_starts_again() {
         (&1.into(), &2.into())
     );
     let other = acquired(&held.document, "b", batch(None, 9, "b"), 500).document;
-    assert_eq!(other.in_flight.unwrap().extra, Map::new(), "it spoke of other bytes");
+    assert_eq!(other.in_flight.unwrap().extra, Map::new(), "it belonged to other bytes");
 }
 
 #[test]
-fn a_superseded_holder_keeps_no_result() {
+fn a_superseded_holder_stores_no_result() {
     let held = one_done();
     let newer = acquired(&held.document, "b", batch(None, 9, "a"), 500).document;
     let result = (1, taken("second", "a"));

@@ -1,4 +1,4 @@
-//! A batch that was not taken, and a batch that is made smaller to find out why.
+//! A failed batch, and a batch that is made smaller to find the cause.
 
 use serde_json::Map;
 use time::OffsetDateTime;
@@ -7,7 +7,7 @@ use super::{EndOfTick, Refusal};
 use crate::document::{Holder, InFlight, LastFailure, Paused, StateDocument};
 use crate::error::shortened;
 
-/// A batch that was not taken.
+/// A failed batch.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Why, in one line.
@@ -16,15 +16,15 @@ pub struct Failure {
     pub kind: &'static str,
     /// Whether it counts as an attempt; back-pressure and wrong settings do not.
     pub counted: bool,
-    /// Not to be tried before.
+    /// Earliest time of the next attempt.
     pub next_attempt_at: Option<OffsetDateTime>,
     /// The service's clock.
     pub now: OffsetDateTime,
-    /// The tick that ends with it.
+    /// The tick that it ends.
     pub tick: Option<EndOfTick>,
-    /// The part that is known to be at fault; the next attempt is at these rows only.
+    /// The part known to be at fault; the next attempt is limited to these rows.
     pub narrowed: Option<Box<InFlight>>,
-    /// Keeps the poller from retrying until an operator resumes it.
+    /// Pauses the poller until an operator resumes it.
     pub pause: Option<Paused>,
 }
 
@@ -33,7 +33,7 @@ impl StateDocument {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn fail(&self, holder: &Holder, failure: Failure) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         next.count_failure(LastFailure {
@@ -71,7 +71,7 @@ impl StateDocument {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Superseded`] if the lease has passed to another.
+    /// [`Refusal::Superseded`] if another instance has taken over the lease.
     pub fn narrow(
         &self,
         holder: &Holder,

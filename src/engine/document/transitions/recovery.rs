@@ -1,7 +1,7 @@
-//! What the recovery controller may change in a document that no instance works on.
+//! What the recovery controller may change in a document that no instance is using.
 //!
-//! Both functions leave the checkpoint, the settings of others and a lease that is held alone; a
-//! successor reads the same rows that it would have read without them.
+//! Both functions leave the checkpoint, the settings of others and a held lease alone; a successor reads the same
+//! rows that it would have read anyway.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::document::{LeaseRecord, RecentTick, StateDocument};
 /// Owner id for judging a lease without ever holding one.
 const NOBODY: &str = "";
 
-/// How the notes of the controller are named among the recent ticks.
+/// The name of the controller's entries among the recent ticks.
 const RECOVERED: &str = "recovered";
 
 impl StateDocument {
@@ -32,17 +32,16 @@ impl StateDocument {
         }
     }
 
-    /// Takes a lapsed lease from the holder that died with it; `None` where there is none.
+    /// Removes an expired lease from its crashed holder; `None` if there is none.
     ///
-    /// The owner is cleared **and** the token raised, as by whoever else takes a lease over: were only
-    /// `released_at` written, a holder that lives would take that for its own release, and so for the
-    /// proof that its commit landed. The batch in hand stays for the next tick, and is counted as one
-    /// that a holder died with: no grant over a lease that is free can tell any more.
+    /// The owner is cleared **and** the token raised, as in any other takeover. If only `released_at` were set, a
+    /// holder that is alive would mistake it for its own release, and so for proof that its commit succeeded. The
+    /// batch in flight stays for the next tick, and its crash is counted here: a later grant over a free lease can no
+    /// longer detect it.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] while the lease has not lapsed by the rule of [`Self::lease_state`], or
-    /// [`Refusal::TokensExhausted`].
+    /// [`Refusal::Held`] while the lease has not expired by [`Self::lease_state`], or [`Refusal::TokensExhausted`].
     pub fn release_lapsed(
         &self,
         age: LeaseAge,
@@ -61,8 +60,8 @@ impl StateDocument {
         Ok(Some(next))
     }
 
-    /// Lets the batch in flight be tried at once, where it waits until later than `latest`; `None` where
-    /// it does not, or where that is not for the controller to end: under a lease, or paused.
+    /// Lets the batch in flight be retried at once if it waits until after `latest`; `None` if it does not, or if the
+    /// controller may not end the wait because the lease is held or the poller is paused.
     #[must_use]
     pub fn end_back_off(
         &self,
@@ -89,7 +88,7 @@ impl LeaseRecord {
         Duration::from_secs(self.idle_before_seconds).saturating_add(rest)
     }
 
-    /// Notes it to the nanosecond: of many writes that follow each other fast, each would lose a part.
+    /// Stored to the nanosecond: otherwise each of many writes in quick succession would lose a fraction.
     pub(super) fn set_idle_before(&mut self, idle: Duration) {
         self.idle_before_seconds = idle.as_secs();
         self.idle_before_nanos = idle.subsec_nanos();
@@ -97,7 +96,7 @@ impl LeaseRecord {
 }
 
 impl RecentTick {
-    /// Returns an entry without a tick: what an operator or the recovery controller did.
+    /// Returns an entry that is not a tick: what an operator or the recovery controller did.
     pub(crate) fn note<'a>(
         outcome: &str,
         at: OffsetDateTime,

@@ -1,4 +1,4 @@
-//! What an operator does to a document as a whole.
+//! Operations of an operator on a whole document.
 
 use time::OffsetDateTime;
 
@@ -6,11 +6,11 @@ use super::{LeaseAge, LeaseState, Refusal};
 use crate::document::{Checkpoint, Fence, FencingToken, Generation, ReleasedGrants, StateDocument};
 
 impl StateDocument {
-    /// Returns this document as one that takes the place of another, which may be lost or damaged.
+    /// Returns this document as a replacement of another, which may be lost or damaged.
     ///
-    /// `generation` must be higher than any that was there before: then whoever held a lease finds it
-    /// lost, and a target's fence refuses him once the next tick has reached it. Nobody holds the lease;
-    /// its token lies above this document's and above `token`, the last that is known.
+    /// `generation` must be higher than any before. Then a former holder finds its lease lost, and a target's fence
+    /// rejects it once the next tick has reached that target. The lease is free; its token is above this document's
+    /// and above `token`, the last known one.
     ///
     /// # Errors
     ///
@@ -19,25 +19,25 @@ impl StateDocument {
         let mut next = self.clone();
         next.generation = generation;
         next.lease.fencing_token = token.max(self.lease.fencing_token);
-        // They are of the generation before.
+        // They belong to the previous generation.
         next.lease.released = ReleasedGrants::default();
         let mut next = next.break_lease()?;
         next.forget_passed_fence();
-        // The marker is of a generation before this one.
+        // The marker belongs to an earlier generation.
         next.marked = false;
-        // Nor need the journal be the one that recorded it.
+        // The journal may not be the one that recorded it.
         next.journal_told = false;
         Ok(next)
     }
 
-    /// Takes the lease from its holder for an operator; `None` if it is free.
+    /// Removes the lease from its holder for an operator; `None` if it is free.
     ///
-    /// The batch in hand stays, under its id. It is counted as one that a holder died with only where the
-    /// lease had lapsed: one who lives shows nothing against the batch.
+    /// The batch in flight stays, under its id. A crash is counted for it only if the lease had expired: a live
+    /// holder is no evidence against the batch.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Held`] while the holder lives, unless `even_live`; or [`Refusal::TokensExhausted`].
+    /// [`Refusal::Held`] while the holder is alive, unless `even_live`; or [`Refusal::TokensExhausted`].
     pub fn broken_by_hand(
         &self,
         age: LeaseAge,
@@ -51,12 +51,12 @@ impl StateDocument {
         self.release_lapsed(age, now)
     }
 
-    /// Returns this document with grants that a target's fence accepts, which has accepted `fence`; `None`
-    /// where the next grant is high enough.
+    /// Returns this document with grants above `fence`, which a target has accepted; `None` if the next grant is
+    /// already high enough.
     ///
-    /// For a document that was put back from an older copy: only an operator can know that no other owner
-    /// is at work under the grant that the target has seen, so no tick does this. The generation stays
-    /// unless the fence's is higher; then it becomes `generation`, which must be higher still.
+    /// For a document that was restored from an older copy. Only an operator can know that no other owner is active
+    /// under the grant that the target has seen, so no tick does this. The generation stays unless the fence's is
+    /// higher; then it becomes `generation`, which must be higher still.
     ///
     /// # Errors
     ///
@@ -79,11 +79,11 @@ impl StateDocument {
         Ok(Some(next))
     }
 
-    /// Returns the document of another poller, or of the same poller in another app, that continues after the same
+    /// Returns the document of another poller, or of the same poller in another app, that continues at the same
     /// position.
     ///
-    /// The position is copied, batches and lease are not. Windows that wait for an audit hold sums of event ids, which
-    /// depend on the poller's name: a poller of the same name still has to read them again, another one cannot.
+    /// The position is copied; batches and lease are not. Windows that wait for an audit hold sums of event ids,
+    /// which depend on the poller's name. A poller of the same name still has to read them again; another one cannot.
     #[must_use]
     pub fn cloned_as(&self, poller: &str) -> Self {
         let mut next = Self::new(poller, self.source_fingerprint.clone(), Generation(0));
@@ -100,8 +100,8 @@ impl StateDocument {
         next
     }
 
-    /// Returns this document for a write that changes nothing of it. Owner and token stay, so a holder
-    /// continues as before.
+    /// Returns this document for a write that changes nothing in it. Owner and token stay, so a holder continues as
+    /// before.
     #[must_use]
     pub fn rewritten(&self, age: LeaseAge) -> Self {
         self.written_by_other(age)
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_broken_with_the_next_token_and_a_live_one_only_when_that_is_asked_for() {
+    fn a_lease_is_broken_with_the_next_token_and_a_live_one_only_on_explicit_request() {
         let now = OffsetDateTime::UNIX_EPOCH;
         let age = |seconds| LeaseAge {
             since_write: std::time::Duration::from_secs(seconds),
@@ -141,7 +141,7 @@ mod tests {
         document.in_flight = serde_json::from_value(batch).unwrap();
         let refused = document.broken_by_hand(age(1), now, false);
         assert!(matches!(refused, Err(Refusal::Held { owner_id }) if owner_id == "a"));
-        // One whose holder is silent for so long has lapsed.
+        // A holder that has been silent for this long has expired.
         for (seconds, even_live, crashes) in [(1, true, 0), (1000, false, 1), (1000, true, 1)] {
             let broken = document.broken_by_hand(age(seconds), now, even_live).unwrap().unwrap();
             assert_eq!(broken.lease.fencing_token, FencingToken(5));
@@ -155,7 +155,7 @@ mod tests {
             );
         }
         document.lease.released_at = Some(now);
-        assert_eq!(document.broken_by_hand(age(1), now, true), Ok(None), "nobody holds it");
+        assert_eq!(document.broken_by_hand(age(1), now, true), Ok(None), "it has no holder");
         let (last, _) = held(TOKEN_MAX);
         let refused = last.broken_by_hand(age(1), now, true);
         assert!(matches!(refused, Err(Refusal::TokensExhausted { .. })));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_from_before_is_superseded_and_its_target_refuses_it() {
+    fn an_earlier_holder_is_superseded_and_its_target_rejects_it() {
         let (document, holder) = held(4);
         for known in [0, 4, 9] {
             let next = document.restored(Generation(8), FencingToken(known)).unwrap();

@@ -131,7 +131,7 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
     };
     let resumed = document.pause(paused, age(100)).resume(age(10));
     assert_eq!(resumed.lease.idle_before_seconds, 110);
-    // 110 + 14 reaches the 124 s after which the lease has lapsed.
+    // 110 + 14 reaches the 124 s after which the lease has expired.
     assert_eq!(resumed.lease_state("b", age(13)), LeaseState::Held { owner_id: "a".to_owned() });
     assert_eq!(resumed.lease_state("b", age(14)), LeaseState::Lapsed);
 }
@@ -146,10 +146,10 @@ fn foreign_writes_however_frequent_do_not_keep_a_dead_lease_alive() {
     };
     let soon = LeaseAge { since_write: Duration::from_millis(900), ..age(0) };
     let (mut document, _) = held_by("a");
-    // Each comes 0.9 s after the one before; the lease lapses at 124 s.
+    // Each comes 0.9 s after the previous one; the lease expires at 124 s.
     for write in 1..=137 {
         document = document.pause(paused.clone(), soon);
-        // As the next one to write reads it.
+        // As the next writer reads it.
         document = decode("orders", &encode(&document)).unwrap();
         let held = matches!(document.lease_state("b", age(0)), LeaseState::Held { .. });
         assert!(held, "123.3 s are not 124: write {write}");
@@ -173,7 +173,7 @@ fn observed() -> Observed {
 }
 
 #[test]
-fn a_write_of_the_holder_sets_the_idle_time_back() {
+fn a_write_of_the_holder_resets_the_idle_time() {
     let (document, holder) = held_by("a");
     let renewed = document.observe(observed(), age(100)).renew(&holder, NOW).unwrap();
     assert_eq!(renewed.lease.idle_before_seconds, 0);
@@ -255,7 +255,7 @@ fn an_expired_lease_without_a_successor_still_commits() {
 }
 
 #[test]
-fn a_failure_is_counted_and_backs_off_and_gives_the_lease_up() {
+fn a_failure_is_counted_and_backs_off_and_releases_the_lease() {
     let document = fresh()
         .acquire(Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) })
         .unwrap();
@@ -292,7 +292,7 @@ fn back_pressure_does_not_count_as_an_attempt() {
 }
 
 #[test]
-fn attempts_are_counted_by_position_whatever_became_of_the_rows() {
+fn attempts_are_counted_by_position_even_if_the_rows_change() {
     let document = fresh()
         .acquire(Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) })
         .unwrap();
@@ -301,12 +301,12 @@ fn attempts_are_counted_by_position_whatever_became_of_the_rows() {
     let failed = failed.unwrap();
     for (retry, attempts) in [
         (batch(None, 9, "a"), 1),
-        // The same rows with other content: a new batch, yet the position has failed once.
+        // The same rows with other content: a new batch, but the position has failed once.
         (batch(None, 9, "b"), 1),
-        // The last row has changed and is no longer among them, or all have.
+        // The last row has changed and left the batch, or all have.
         (batch(None, 8, "c"), 1),
         (batch(None, 12, "d"), 1),
-        // The checkpoint has moved: what stands behind it has never failed.
+        // The checkpoint has moved: the rows after it have never failed.
         (batch(Some(3), 9, "a"), 0),
     ] {
         let next = failed.acquire(Acquire { in_flight: Some(retry.clone()), ..request("a", 0) });
@@ -324,13 +324,13 @@ fn a_crashed_holder_is_counted_by_the_instance_that_takes_over() {
     let lapsed = document.acquire(Acquire { in_flight: retry(), ..request("b", 500) }).unwrap();
     assert_eq!(lapsed.in_flight.unwrap().crashes, 1);
     let own = document.acquire(Acquire { in_flight: retry(), ..request("a", 0) }).unwrap();
-    assert_eq!(own.in_flight.unwrap().crashes, 0, "a ghost of this very process did not die");
+    assert_eq!(own.in_flight.unwrap().crashes, 0, "a ghost of this process did not crash");
     let blind = document.acquire(request("b", 500)).unwrap();
-    assert_eq!(blind.in_flight.unwrap().crashes, 1, "also where the batch is not known yet");
+    assert_eq!(blind.in_flight.unwrap().crashes, 1, "even if the batch is not known yet");
 }
 
 #[test]
-fn a_lease_that_was_given_up_or_broken_counts_no_crash() {
+fn a_released_or_broken_lease_counts_no_crash() {
     let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
     let document = fresh().acquire(taken).unwrap();
     let failed = document.fail(&document.holder("a"), failure(true)).unwrap();
@@ -365,11 +365,11 @@ fn reset_and_break_clear_the_owner_and_raise_the_token() {
     let reset = document.reset(Some(at(3)), "replay-1".to_owned()).unwrap();
     assert_eq!(reset.checkpoint.cursor, Some(at(3)));
     assert_eq!(reset.replay_id.as_deref(), Some("replay-1"));
-    assert!(reset.source_state.is_empty(), "it spoke of another position");
+    assert!(reset.source_state.is_empty(), "it belonged to another position");
     assert_eq!(reset.observed, None, "so did this");
     for next in [reset, document.break_lease().unwrap()] {
         assert_eq!(next.lease.fencing_token, FencingToken(2));
-        assert!(next.renew(&holder, NOW).is_err(), "nothing of a former holder can land");
+        assert!(next.renew(&holder, NOW).is_err(), "no write of a former holder can succeed");
         assert_eq!(next.lease_state("b", age(0)), LeaseState::Free);
     }
 }
