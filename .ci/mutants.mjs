@@ -535,7 +535,7 @@ const SLOW = [
   "journal::tests::a_crash_between_a_write_and_its_append",
   "journal::tests::folding_a_whole_journal",
   "recovery::tests::ten_thousand_documents",
-  "poller::delivered_ids::tests::the_oldest_ids_give_way",
+  "poller::delivered_ids::tests::the_oldest_ids_are_dropped",
   "handler::exec::tests::lines_on_standard_output_report_failed_events",
 ];
 const SLOW_ENGINE = ["failures::one_refused_row_in_ten_thousand"];

@@ -1,7 +1,7 @@
-//! What operators and commands do to a poller.
+//! Operations of operators and commands on a poller.
 //!
-//! Everything here is done by hand, and nothing of it by a tick: pausing, resetting, putting another document in place,
-//! delivering again. What is dangerous is planned first, and then done under the version that was planned for.
+//! Everything here is started by an operator, never by a tick: pause, reset, restore a document, redeliver. Dangerous
+//! operations are planned first, and then done under the version for which they were planned.
 
 mod clone;
 mod history;
@@ -29,14 +29,14 @@ pub use self::restore::{Present, RestoreError, Restored};
 pub use crate::poller::Operator;
 use crate::poller::Poller;
 
-/// The commands of one poller.
+/// The operations on one poller.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'p> {
     poller: &'p Poller,
 }
 
 impl Poller {
-    /// Returns what operators may do to the poller.
+    /// Returns the operations of operators on the poller.
     pub fn admin(&self) -> Admin<'_> {
         Admin { poller: self }
     }

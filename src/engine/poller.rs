@@ -1,7 +1,7 @@
 //! A poller: its configuration, and what this process remembers between ticks.
 //!
-//! One run of it is a `Tick`, told from top to bottom in `tick.rs`; the [crate documentation](crate) has the diagram.
-//! What operators do to it is [`Admin`](crate::admin::Admin).
+//! One run of it is a `Tick`, shown from top to bottom in `tick.rs`; the [crate documentation](crate) has the
+//! diagram. Operators change it through [`Admin`](crate::admin::Admin).
 
 mod bounded_source;
 pub(crate) mod delivered_ids;
@@ -43,7 +43,7 @@ use crate::repeats::LogThrottle;
 use crate::source::Source;
 use crate::store::{StateKey, StateStore};
 
-/// Limits of one tick, and the backoff after failures.
+/// Limits of one tick, and backoff after failures.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most rows in one batch.
@@ -60,7 +60,7 @@ pub struct Limits {
     pub handler_stall_max: Option<Duration>,
     /// How long a document in memory may be used without reading it again.
     pub state_refresh: Duration,
-    /// How often idle ticks record that they ran, and failing ones that they fail; zero for never.
+    /// How often idle ticks record that they ran, and failing ones that they failed; zero for never.
     pub status_interval: Duration,
     /// Backoff after the first failure of a batch; doubled after each further one.
     pub retry_delay_min: Duration,
@@ -92,7 +92,7 @@ pub struct Poller {
     pub(crate) start_now: bool,
     /// What ticks did, and where it is recorded.
     pub(crate) journal: Journal,
-    /// The poller whose past rows this one replays; `None` for a poller of its own.
+    /// The poller whose past rows this one replays; `None` for an ordinary poller.
     pub(crate) range_of: Option<String>,
     /// Which partition of the keys it delivers; `None` for all.
     pub(crate) partition: Option<Partition>,
@@ -102,7 +102,7 @@ pub struct Poller {
     pub(crate) through_pause: bool,
     /// Set if closed windows are audited.
     pub(crate) audit: Option<Auditor>,
-    /// Most rows to count when some wait; 0 turns counting off.
+    /// Most rows to count if some wait; 0 disables counting.
     pub(crate) rows_counted_max: usize,
     /// Since when every tick of this process found the lease held. Not in `memory`, which a tick keeps locked.
     pub(crate) skipped_since: std::sync::Mutex<Option<time::OffsetDateTime>>,
@@ -114,15 +114,15 @@ pub struct Poller {
     pub(crate) ran_since: OnceLock<time::OffsetDateTime>,
     /// Set once this process has seen or written the marker.
     pub(crate) saw_marker: OnceLock<()>,
-    /// The permanent loss of rows that this process found last; it may not be stored.
+    /// The last permanent loss of rows that this process found; it may not be stored.
     pub(crate) loss: std::sync::Mutex<Option<FoundLoss>>,
     /// How the ticks of this process ended. Not in `memory`, which a tick keeps locked.
     pub(crate) history: std::sync::Mutex<TickHistory>,
-    /// What the last tick knew; locked while a tick runs, which is how a second one notices it.
+    /// What the last tick knew. A running tick keeps it locked, which is how a second tick notices it.
     pub(crate) memory: Mutex<Memory>,
 }
 
-/// What a poller is built of.
+/// The parts of a poller.
 #[derive(Debug)]
 pub struct PollerParts {
     /// Name of the poller.
@@ -139,7 +139,7 @@ pub struct PollerParts {
     pub terms: LeaseTerms,
     /// Limits of one tick.
     pub limits: Limits,
-    /// What becomes of rows that are not accepted.
+    /// What happens to rows that are not accepted.
     pub policy: FailurePolicy,
     /// Where measurements go.
     pub metrics: Arc<Metrics>,
@@ -186,8 +186,8 @@ impl Poller {
         }
     }
 
-    /// Lets a poller that never ran start with what comes after its [`Admin::init`](crate::admin::Admin::init),
-    /// instead of with all rows of its source.
+    /// Lets a poller that never ran start after the rows that exist at its
+    /// [`Admin::init`](crate::admin::Admin::init), instead of with all rows of its source.
     #[must_use]
     pub fn starting_now(self) -> Self {
         Self { start_now: true, ..self }
@@ -219,7 +219,7 @@ impl Poller {
         Self { range_of: Some(poller.to_owned()), start_now: true, ..self }
     }
 
-    /// Returns the same poller under another name, for one that is not in the settings yet.
+    /// Returns the same poller under another name, for a poller that is not in the settings yet.
     #[must_use]
     pub fn under_name(&self, name: &str) -> Self {
         let other = Self::new(PollerParts {

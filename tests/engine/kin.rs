@@ -107,17 +107,20 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     let mut taken_over = copy.clone();
     taken_over.taken_over_by = Some(2);
     for (document, told) in [
-        (StateDocument { partition: of(1, 3), ..copy.clone() }, "is of part 1 of 3, and"),
-        (StateDocument { partition: of(0, 2), ..copy.clone() }, "is of part 0 of 2, and"),
-        (StateDocument { partition: None, ..copy.clone() }, "is of the whole poller, and"),
-        (taken_over, "is of part 1 of 2, whose rows 2 others have taken over, and"),
+        (StateDocument { partition: of(1, 3), ..copy.clone() }, "belongs to partition 1 of 3, but"),
+        (StateDocument { partition: of(0, 2), ..copy.clone() }, "belongs to partition 0 of 2, but"),
+        (StateDocument { partition: None, ..copy.clone() }, "belongs to the whole poller, but"),
+        (
+            taken_over,
+            "belongs to partition 1 of 2, whose rows 2 other partitions have taken over, but",
+        ),
     ] {
         let present = admin(&own).present().await.unwrap();
         let refused = admin(&own).restore(&document, &present, eve).await.unwrap_err();
         let text = refused.to_string();
         assert!(matches!(refused, RestoreError::OtherPart { .. }) && text.contains(told), "{text}");
         assert!(
-            text.contains("`p__p1` part 1 of 2") && text.contains("POLLERS__P__PART"),
+            text.contains("`p__p1` is partition 1 of 2") && text.contains("POLLERS__P__PART"),
             "{text}"
         );
         assert_eq!(world.document_of("p__p1").await.unwrap(), copy, "it stays as it is");

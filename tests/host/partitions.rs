@@ -144,7 +144,7 @@ async fn another_number_of_parts_is_refused_with_what_to_do() {
     bench.set("PARTITIONS", "1");
     let said = bench.command(&["tick", "nightly"]).await;
     assert!(
-        said.code != 0 && said.rest.contains("is of 2 partitions, the settings say 1"),
+        said.code != 0 && said.rest.contains("has 2 partitions, but the settings have 1"),
         "{said:?}"
     );
     assert_eq!(bench.receiver.taken().len(), 40, "nothing came again");
@@ -215,7 +215,7 @@ async fn keys_are_divided_anew_by_a_command_that_asks_first() {
     assert!(said.rest.contains("set `HIGHWATER__POLLERS__NIGHTLY__PARTITIONS` to `3`"), "{said:?}");
     let said = bench.command(&["tick", "nightly__p1"]).await;
     assert!(
-        said.code != 0 && said.rest.contains("is of 3 partitions, the settings say 2"),
+        said.code != 0 && said.rest.contains("has 3 partitions, but the settings have 2"),
         "{said:?}"
     );
     bench.set("PARTITIONS", "3");

@@ -1,4 +1,4 @@
-//! Another poller that continues where this one is.
+//! Creates another poller that continues at the position of this one.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use crate::journal::EventKind;
 use crate::poller::memory::never_ran;
 use crate::poller::{Poller, TickError};
 
-/// Why no other document was made; nothing was written.
+/// Why no clone was created; nothing was written.
 #[derive(Debug, Error)]
 pub enum CloneError {
     /// There is no state to copy.
@@ -18,37 +18,37 @@ pub enum CloneError {
     /// The document of the first poller cannot be used.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The other name has a state.
+    /// The target name already has a state.
     #[error(
         "poller `{0}` has a state document, which is never overwritten: choose another name, or reset it"
     )]
     Exists(String),
-    /// The other name had a state.
+    /// The target name had a state.
     #[error(
-        "a poller `{poller}` has run before and its state is gone: choose another name, or {}",
+        "poller `{poller}` has run before and its state is gone: choose another name, or {}",
         restore_state(poller, None)
     )]
     RanBefore {
         /// The other name.
         poller: String,
     },
-    /// The settings of the other poller are of another source.
+    /// The target's settings have another source.
     #[error(
-        "the settings of `{0}` name another source than the state document of `{1}`, so its position says \
-         nothing of it"
+        "the settings of `{0}` have another source than the state document of `{1}`, so that position does \
+         not apply"
     )]
     OtherSource(String, String),
-    /// The document could not be put there.
+    /// The document could not be written.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// The source of the other poller cannot be opened.
+    /// The source of the target cannot be opened.
     #[error(transparent)]
     Tick(#[from] TickError),
 }
 
 impl Admin<'_> {
-    /// Makes the document of `other`, which never ran, at the position of this poller, which is only read.
-    /// `is_set_up` says whether `other` has settings of its own, whose source has to be the same then.
+    /// Creates the document of `other`, which must never have run, at the position of this poller, which is only
+    /// read. `is_set_up` says whether `other` has its own settings; their source must then be the same.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Admin<'_> {
         }
         let mut document = own.cloned_as(&other.name);
         document.partition = other.partition;
-        // Under the same name a fenced target may have seen this generation: the new one is above it.
+        // Under the same name, a fenced target may have seen this generation, so the new one must be above it.
         document.generation = own.generation;
         Ok(other.admin().restore(&document, &there, (EventKind::Cloned, operator)).await?)
     }

@@ -15,11 +15,11 @@ use crate::store::StoreError;
 /// A history and the stored document.
 #[derive(Debug)]
 pub struct HistoryCheck {
-    /// What was read of the history.
+    /// The history as read.
     pub folded: Folded,
     /// What is stored.
     pub present: Present,
-    /// What comparing them says; [`Verdict::NoDocument`] also where what is stored cannot be used.
+    /// The result of comparing them; [`Verdict::NoDocument`] also if the stored content cannot be used.
     pub verdict: Verdict,
 }
 
@@ -30,25 +30,25 @@ pub enum Compacting {
     Compacted {
         /// Number of its first entry.
         seq: u64,
-        /// What was dropped.
+        /// The parts that were dropped.
         dropped: Vec<Part>,
-        /// What was appended to meanwhile, and so stays: the next time drops it.
+        /// Parts that were appended to meanwhile and therefore stay: the next compaction drops them.
         kept: Vec<Part>,
     },
-    /// There is no document to begin with.
+    /// There is no document to start with.
     NoDocument,
     /// Nothing was dropped: the document could not be appended, or cannot be read back.
     NotAppended,
 }
 
-/// How often a history that is behind is read again: its last entry may be on its way.
-const LOOKS_MAX: u32 = 3;
+/// Most reads of a history that is behind: its last entry may still be in progress.
+const READS_MAX: u32 = 3;
 
-/// Longest day of a journal that the recovery controller reads: it is in memory as a whole meanwhile.
+/// Longest day of a journal that the recovery controller reads: it is held in memory completely.
 const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 
 impl Admin<'_> {
-    /// Reads the journal, from the part of the day `from` on where one is given.
+    /// Reads the journal, starting at the day `from` if given.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Admin<'_> {
         }
     }
 
-    /// Reads the journal of its last day: a page that is refreshed often needs no more.
+    /// Reads the last day of the journal: enough for a page that is refreshed often.
     ///
     /// # Errors
     ///
@@ -79,9 +79,9 @@ impl Admin<'_> {
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     pub async fn examine(self) -> Result<HistoryCheck, StoreError> {
-        let mut looks = 1;
+        let mut reads = 1;
         loop {
-            // In this order a tick in between only makes the history look older.
+            // In this order, a tick in between only makes the history look older.
             let folded = self.history(None).await?.fold();
             let present = self.present().await?;
             let verdict = self.verdict(&folded, present.usable());
@@ -89,10 +89,10 @@ impl Admin<'_> {
                 verdict,
                 Verdict::Behind { .. } | Verdict::NotBegun { .. } | Verdict::Removed { .. }
             );
-            if !may_catch_up || looks >= LOOKS_MAX {
+            if !may_catch_up || reads >= READS_MAX {
                 return Ok(HistoryCheck { folded, present, verdict });
             }
-            looks += 1;
+            reads += 1;
         }
     }
 
@@ -104,12 +104,12 @@ impl Admin<'_> {
         verify(mode, folded, document)
     }
 
-    /// Compares the journal's last day with the document as it is now, for the recovery controller.
+    /// Compares the journal's last day with the current document, for the recovery controller.
     ///
-    /// A day starts with a snapshot, so it folds by itself. `None` where no journal is kept, where the
-    /// document cannot be used, and where the day cannot be read or is too long to be read each time.
+    /// A day starts with a snapshot, so it folds by itself. `None` if no journal is kept, if the document cannot be
+    /// used, or if the day cannot be read or is too long to be read each time.
     pub(crate) async fn verify_latest(self) -> Option<Verdict> {
-        let mut looks = 1;
+        let mut reads = 1;
         loop {
             let verdict = match self.compare_latest().await {
                 Ok(verdict) => verdict?,
@@ -125,10 +125,10 @@ impl Admin<'_> {
                 }
             };
             // Something may have been written between the two reads.
-            if verdict.is_explained() || looks >= LOOKS_MAX {
+            if verdict.is_explained() || reads >= READS_MAX {
                 return Some(verdict);
             }
-            looks += 1;
+            reads += 1;
         }
     }
 
@@ -146,7 +146,7 @@ impl Admin<'_> {
                 event = "journal_not_verified",
                 poller.name = self.poller.name,
                 bytes,
-                "The journal of poller `{name}` has {bytes} bytes of one day, too many to compare at \
+                "The journal of poller `{name}` has {bytes} bytes for one day, too many to compare at \
                  each run; compare it with `highwater state verify {name}`",
                 name = self.poller.name
             );
@@ -157,17 +157,17 @@ impl Admin<'_> {
             None => History::default(),
         };
         let folded = history.fold();
-        // In this order a tick in between only makes the history look older.
+        // In this order, a tick in between only makes the history look older.
         let present = self.present().await?;
         Ok(present.usable().map(|document| self.verdict(&folded, Some(document))))
     }
 
-    /// Restarts the history with the current document, and drops earlier entries: like an
-    /// orchestration that continues as new. Safe while ticks run.
+    /// Restarts the history with the current document, and drops earlier entries, like an orchestration that
+    /// continues as new. Safe while ticks run.
     ///
-    /// The document is written, numbered and appended to a part of its own; only when it can be read
-    /// back there is a part before it dropped, and only if nothing was appended to it meanwhile. All that
-    /// it holds then was written before the document was, so nothing that is dropped is needed to fold.
+    /// The document is written, numbered and appended to a new part. Earlier parts are dropped only once it can be
+    /// read back, and only if nothing was appended to them meanwhile. Everything they hold was then written before
+    /// the document, so nothing that is dropped is needed to fold.
     ///
     /// # Errors
     ///
@@ -214,12 +214,12 @@ impl Admin<'_> {
 }
 
 impl HistoryCheck {
-    /// Returns the document that the history leads to.
+    /// Returns the document to which the history leads.
     pub fn history(&self) -> Option<&StateDocument> {
         self.folded.document.as_ref()
     }
 
-    /// Returns what is wrong with the history.
+    /// Returns the problems of the history.
     pub fn findings(&self) -> &[Finding] {
         &self.folded.findings
     }

@@ -1,7 +1,7 @@
 //! The explicit first start of a poller.
 //!
-//! A poller that is to start from now has to be told so once, by somebody: if a tick did it, a state
-//! that was lost whole would be taken for a first start, and what came meanwhile would be skipped.
+//! A poller that starts from now must be started once by an operator. If a tick did that, a completely lost state
+//! would look like a first start, and the rows in between would be skipped.
 
 use super::pause::CHANGE_TIME_MAX;
 use crate::admin::Admin;
@@ -9,28 +9,28 @@ use crate::cursor::Cursor;
 use crate::poller::TickError;
 use crate::poller::memory::never_ran;
 
-/// What became of an explicit first start.
+/// Result of an explicit first start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Init {
-    /// The state was made.
+    /// The state was created.
     Started {
         /// Rows after it will be delivered; `None` for all.
         after: Option<Cursor>,
     },
-    /// The poller has a state, which stays as it is.
+    /// The poller already has a state, which is unchanged.
     StartedBefore,
 }
 
 impl Admin<'_> {
-    /// Makes the state of a poller that never ran: behind all that its source has now, where that was
-    /// asked for, else at the beginning. Makes the container of a blob store, too, if there is none.
+    /// Creates the state of a poller that never ran: after all rows that its source has now if it is configured to
+    /// start from now, otherwise at the beginning. Also creates the container of a blob store if it is missing.
     ///
     /// # Errors
     ///
     /// [`TickError`] if the source or the store cannot be reached, or the poller has run before and its
     /// state is gone.
     pub async fn init(self) -> Result<Init, TickError> {
-        // Whoever may not make the place may still use the one there is; the read says which it is.
+        // Without the right to create the place, an existing one may still be used; the read shows which it is.
         drop(self.poller.store.prepare().await);
         let found = Box::pin(self.poller.look()).await?.document;
         if !never_ran(&found) {
@@ -44,7 +44,7 @@ impl Admin<'_> {
         let (mut after, mut source_state) = (None, None);
         if self.poller.start_now {
             after = self.poller.source.present().await.map_err(TickError::Fetch)?;
-            // A table that is replaced before the first delivery is another one, too.
+            // A table that is replaced before the first delivery is also another one.
             source_state =
                 Some(self.poller.source.anchor(None).await.map_err(TickError::Fetch)?.state);
         }

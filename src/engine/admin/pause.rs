@@ -1,7 +1,7 @@
-//! Pausing a poller and letting it run again, as an operator asks for it.
+//! Pausing and resuming a poller on request of an operator.
 //!
-//! Neither touches the source or the handler: both are what may be broken then. Both are conditional
-//! writes, made again on top of whatever was written meanwhile.
+//! Neither needs the source or the handler, which may be what is broken. Both are conditional writes, repeated on top
+//! of whatever was written meanwhile.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::journal::EventKind;
 use crate::poller::memory::never_ran;
 use crate::poller::{Operator, TickError};
 
-/// How long a change by hand is tried, where other writers or a broken store thwart it.
+/// How long an operator's change is retried if other writers or a broken store interfere.
 pub(super) const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Result of pausing.
@@ -26,7 +26,7 @@ pub enum PauseOutcome {
         /// The instance with a tick in progress, which ends after the batch in flight.
         running: Option<String>,
     },
-    /// It was paused already; nothing changes.
+    /// It was already paused; nothing changes.
     AlreadyPaused(Paused),
 }
 
@@ -35,27 +35,26 @@ pub enum PauseOutcome {
 pub enum ResumeOutcome {
     /// The next tick runs.
     Resumed {
-        /// What had stopped the poller.
+        /// The pause that was ended.
         was: Paused,
     },
-    /// It was not paused, but waited to try its failed batch again; the next tick does.
+    /// It was not paused, but its failed batch was backing off; the next tick retries it.
     BackoffEnded {
-        /// Until when it would have waited.
+        /// The end of that backoff.
         until: OffsetDateTime,
     },
-    /// It was not paused, and waited for nothing.
+    /// It was neither paused nor backing off.
     NotPaused,
 }
 
-/// A change that is made, or an answer that needs none.
+/// A change to write, or a result that needs none.
 pub(super) enum Change<T> {
     Write(Box<StateDocument>, T),
     Nothing(T),
 }
 
 impl Admin<'_> {
-    /// Keeps ticks from running, in whatever process, until [`Self::resume`]. Also a poller that never
-    /// ran can be paused.
+    /// Keeps ticks from running, in any process, until [`Self::resume`]. A poller that never ran can be paused too.
     ///
     /// # Errors
     ///
@@ -83,11 +82,11 @@ impl Admin<'_> {
         .await
     }
 
-    /// Lets ticks run again, whatever paused the poller: an operator, its failure policy, or a handler
-    /// whose target said that it is gone.
+    /// Lets ticks run again, whatever paused the poller: an operator, its failure policy, or a handler whose target
+    /// is gone.
     ///
-    /// A failed batch that waits to be tried again is tried by the next tick, paused or not: whoever asks
-    /// knows that what was in the way is gone. Its attempts and crashes are counted anew.
+    /// The next tick also retries a failed batch that is backing off, even if the poller was not paused: the operator
+    /// knows that the cause is fixed. The counts of its attempts and crashes restart.
     ///
     /// # Errors
     ///
@@ -108,8 +107,8 @@ impl Admin<'_> {
         .await
     }
 
-    /// Applies a change to what is stored, and again to what is stored then, until it is written.
-    /// Where nothing is stored a blank document is created before anything is written.
+    /// Applies a change to what is stored, and again after each conflict, until it is written. If nothing is stored,
+    /// a blank document is created first.
     pub(super) async fn change<T>(
         self,
         action: (EventKind, Operator<'_>),
@@ -118,7 +117,7 @@ impl Admin<'_> {
         let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
-            // A file in the place of a lost one would hide the loss.
+            // A new document in place of a lost one would hide the loss.
             if never_ran(&base.document) {
                 self.poller.refuse_loss().await?;
             }
@@ -138,7 +137,7 @@ impl Admin<'_> {
     }
 }
 
-/// Returns the entry of the ring for what an operator did.
+/// Returns the entry of the ring for an operator's action.
 pub(super) fn operator_tick(
     outcome: &str,
     operator: Operator<'_>,

@@ -1,4 +1,4 @@
-//! What a tick would deliver, read without a lease, a handler or a write.
+//! Shows what a tick would deliver, without a lease, a handler call or a write.
 
 use crate::admin::Admin;
 use crate::cursor::Cursor;
@@ -9,17 +9,17 @@ use crate::poller::TickError;
 use crate::poller::outcome::TickOutcome;
 use crate::source::FetchWindow;
 
-/// Most rows that are read.
+/// Most rows to read.
 const ROWS_MAX: u64 = 100_000;
 
-/// What waits for a poller.
+/// The waiting rows of a poller.
 #[derive(Debug)]
 pub struct Peek {
-    /// How a tick would end before it read anything; `None` where it would deliver.
+    /// How a tick would end before reading anything; `None` if it would deliver.
     pub hindrance: Option<TickOutcome>,
     /// The poller's position; `None` for the beginning.
     pub after: Option<Cursor>,
-    /// Rows that wait, as far as they were read.
+    /// Waiting rows, as far as they were read.
     pub rows: u64,
     /// Whether there are more than were read.
     pub more: bool,
@@ -31,7 +31,7 @@ pub struct Peek {
     pub events: Vec<ChangeEvent>,
 }
 
-/// Most held-back rows that are counted.
+/// Most held-back rows to count.
 const COUNTED_MAX: usize = 1_000;
 
 /// Committed rows after the checkpoint that no tick may deliver yet.
@@ -41,7 +41,7 @@ pub struct HeldBack {
     pub rows: u64,
     /// Whether there may be more than were counted.
     pub more: bool,
-    /// Whether they wait for time to pass, and otherwise for a transaction to end.
+    /// Whether they wait for time to pass, rather than for a transaction to end.
     pub settling: bool,
 }
 
@@ -73,15 +73,15 @@ impl Admin<'_> {
         Ok(HeldBack { rows, more, settling: self.poller.source.shape().mode.goes_by_time() })
     }
 
-    /// Reads the rows after the checkpoint, and keeps the first `events_max` events. Writes nothing, also
-    /// where the poller has no state yet.
+    /// Reads the rows after the checkpoint, and keeps the first `events_max` events. Writes nothing, even if the
+    /// poller has no state yet.
     ///
-    /// In the modes that wait for late commits a tick may deliver less: what it has seen of the source is
-    /// kept by ticks only.
+    /// In modes that wait for late commits a tick may deliver less, because only ticks retain what they have seen of
+    /// the source.
     ///
     /// # Errors
     ///
-    /// [`TickError`] as of a tick that cannot read its state or its source.
+    /// [`TickError`] like a tick that cannot read its state or its source.
     pub async fn peek(self, events_max: usize) -> Result<Peek, TickError> {
         let base = self.base().await?;
         let mut peek = Peek {

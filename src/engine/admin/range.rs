@@ -1,8 +1,8 @@
-//! Redelivering a range of a poller's past, alongside the poller.
+//! Redelivers a range of a poller's past, alongside the poller.
 //!
-//! It is a poller like any other, with a document, a lease and a fence of its own; what differs is that
-//! its document says where it ends, and that the rows keep the ids they have as rows of the poller. The
-//! poller's own document is only read, so whatever becomes of a range, its checkpoint does not move.
+//! A range is a poller like any other, with its own document, lease and fence. The differences: its document says
+//! where it ends, and its rows keep the ids that they have as rows of the poller. The poller's own document is only
+//! read, so whatever happens to a range, the poller's checkpoint does not move.
 
 mod plan;
 
@@ -20,10 +20,10 @@ use crate::poller::{Skipped, StopSignal, TickError, TickOutcome};
 use crate::store::StoreError;
 use crate::tick::{TickReport, TickRequest};
 
-/// So many ticks in a row that fail and deliver nothing end a range, beyond those that a failure policy
-/// counts: the operator can run the command again.
+/// Consecutive ticks that fail without delivering anything before the delivery of a range ends, in addition to those
+/// that a failure policy counts. The operator can run the command again.
 const FAILURES_MAX: u32 = 5;
-/// Longest pause before a document that backs off is looked at again.
+/// Longest pause before a document that is backing off is read again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Pause while another tick runs.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -33,9 +33,9 @@ const DELAYS: Backoff = Backoff { first: PAUSE_MIN, max: PAUSE_MAX };
 /// Result of starting a range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RangeStart {
-    /// Its document was made.
+    /// Its document was created.
     Started,
-    /// It has a document, which stays as it is.
+    /// It already has a document, which is unchanged.
     AlreadyStarted(Box<RangeRecord>),
 }
 
@@ -44,16 +44,16 @@ pub enum RangeStart {
 pub enum RangeEnd {
     /// Nothing is left of it.
     Done,
-    /// It was asked to stop.
+    /// It was stopped on request.
     Stopped,
-    /// Somebody has given the range up.
+    /// The range was cancelled.
     Cancelled,
-    /// Another process delivers it.
+    /// Another process is delivering it.
     Held {
-        /// Which.
+        /// That process.
         owner_id: String,
     },
-    /// It was paused, by its failure policy or because the target is gone.
+    /// It was paused by its failure policy, or because the target is gone.
     Paused {
         /// By whom.
         by: String,
@@ -83,7 +83,7 @@ impl Admin<'_> {
         Ok(found.into_document().range)
     }
 
-    /// Makes the document of a range, unless there is one.
+    /// Creates the document of a range, unless it exists.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Admin<'_> {
         range: &RangeRecord,
         replay_id: &str,
     ) -> Result<RangeStart, TickError> {
-        // Opens the source, whose fingerprint the document is to have.
+        // Opens the source, because the document needs its fingerprint.
         self.poller.look().await?;
         let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
         loop {
@@ -135,7 +135,7 @@ impl Admin<'_> {
     ///
     /// # Errors
     ///
-    /// The last [`TickError`], where several ticks in a row failed or another one would be in vain.
+    /// The last [`TickError`], if several ticks failed in a row or a retry cannot help.
     pub async fn deliver_range(
         self,
         stop: &StopSignal,
@@ -158,7 +158,7 @@ impl Admin<'_> {
                 failures = 0;
             }
             match report.result {
-                // Only a read that finds nothing says that nothing is left.
+                // Only a read that finds nothing proves that nothing is left.
                 Ok(TickOutcome::Idle) => self.end_range().await?,
                 Ok(TickOutcome::Skipped(Skipped::Held { owner_id, .. })) => {
                     return Ok(RangeEnd::Held { owner_id });

@@ -16,33 +16,33 @@ pub enum SeedError {
     /// Its source cannot be read, or cannot be identified.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The source chooses another mode than the position is of.
+    /// The source chooses another mode than that of the position.
     #[error(
-        "the position is of mode `{position}`, and `auto` chooses `{chosen}` now: set `SOURCE__MODE` to \
+        "the position has mode `{position}`, but `auto` now chooses `{chosen}`: set `SOURCE__MODE` to \
          `{position}`"
     )]
     Mode {
-        /// That of the position.
+        /// The mode of the position.
         position: &'static str,
-        /// That of the source.
+        /// The mode of the source.
         chosen: &'static str,
     },
-    /// Its document could not be put in its place.
+    /// Its document could not be written.
     #[error(transparent)]
     Restore(#[from] RestoreError),
 }
 
 impl Admin<'_> {
-    /// Returns the repartition that waits for old parts, as this one's document says or, if that is lost, the journal.
-    /// `None` also where neither can be read.
+    /// Returns the repartition that waits for old partitions, according to this one's document or, if that is lost,
+    /// the journal. `None` also if neither can be read.
     pub async fn awaited_by_repartition(self) -> Option<RepartitionRecord> {
         let present = self.present().await.ok()?;
         let document = Box::pin(self.last_known(&present)).await.ok()??;
         document.repartition.filter(|record| !record.caught_up)
     }
 
-    /// Keeps ticks from running, and writes `record` down where there is none. Returns the document as it is then, or
-    /// `None` where it is not of this division any more, and was not touched.
+    /// Pauses the partition, and stores `record` if there is none. Returns the resulting document, or `None` if it no
+    /// longer belongs to this partition count and was not changed.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Admin<'_> {
         .await
     }
 
-    /// Replaces the record, where there still is one.
+    /// Replaces the record, if there still is one.
     ///
     /// # Errors
     ///
@@ -92,11 +92,11 @@ impl Admin<'_> {
         .await
     }
 
-    /// Starts this partition after `after`, unless it has started. Returns whether it was started now.
+    /// Starts this partition after `after`, unless it has already started. Returns whether it was started now.
     ///
     /// # Errors
     ///
-    /// [`SeedError`]; what is stored is as it was then, unless the store gave no answer.
+    /// [`SeedError`]; the stored content is then unchanged, unless the outcome of a write is unknown.
     pub(crate) async fn seed(
         self,
         after: Option<&Cursor>,
@@ -109,7 +109,7 @@ impl Admin<'_> {
             {
                 return Ok(false);
             }
-            // It is unknown what it would replace.
+            // It is unknown what would be replaced.
             Err(_) => return Err(RestoreError::Moved.into()),
             Ok(_) => {}
         }
@@ -158,7 +158,7 @@ impl Admin<'_> {
         base.age(self.poller.store.grain())
     }
 
-    /// Returns the document, where one is stored that can be used, and who holds its lease.
+    /// Returns the document, if a usable one is stored, and the holder of its lease.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_paused_part_is_run_up_to_its_bound_and_no_further() {
+    async fn a_paused_partition_is_run_up_to_its_bound_and_no_further() {
         let world = World::new();
         for id in 1..=6 {
             world.source.put(id, "row");

@@ -1,9 +1,9 @@
-//! Putting a checkpoint elsewhere, as an operator asks for it: first a plan, then one write under the tag
-//! of what the plan was made of.
+//! Moves a checkpoint on request of an operator: first a plan, then one write under the tag of the document for which
+//! the plan was made.
 //!
-//! A tick that began before the write had read at the old position can write nothing on the strength of it:
-//! its tag is gone, and generation and token have grown. So a race ends in one of two ways. The write comes
-//! first, and the tick starts over at the new position; or the tick does, and nothing is reset.
+//! A tick that started before the write, and has read at the old position, can no longer write anything: its tag is
+//! gone, and generation and token have grown. So a race has two outcomes. Either the reset comes first, and the tick
+//! starts over at the new position; or the tick writes first, and nothing is reset.
 
 use thiserror::Error;
 
@@ -20,28 +20,28 @@ use crate::range::{
 };
 use crate::source::{FetchError, FetchWindow};
 
-/// Most rows that are counted for a plan; beyond it a plan says "at least".
+/// Most rows to count for a plan; beyond it a plan says "at least".
 const COUNT_MAX: usize = 1_000_000;
 
-/// Where a checkpoint is to go.
+/// Where to move a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub enum ResetTo<'a> {
     /// Before the first row.
     Beginning,
-    /// Behind all that the source has now.
+    /// After all rows that the source has now.
     Now,
-    /// A position, as [`position`] reads it.
+    /// A position, in the format of [`position`].
     Cursor(&'a str),
-    /// Where the copy of the poller's document is stored.
+    /// The position of a copy of the poller's document.
     Document(&'a StateDocument),
-    /// Where it is, in the source that the settings name now.
+    /// The current position, in the source of the current settings.
     Keep,
 }
 
 /// The number of rows, if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowCount {
-    /// So many.
+    /// Known.
     Rows(RangeSize),
     /// Unknown, for this reason.
     Unknown(String),
@@ -50,26 +50,26 @@ pub enum RowCount {
 impl RowCount {
     const NONE: Self = Self::Rows(RangeSize { rows: 0, more: false });
 
-    /// Whether there is none for sure.
+    /// Whether it is certainly zero.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
 }
 
-/// What it means that a checkpoint moves.
+/// The impact of moving a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetImpact {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// Rows that were delivered and come again.
+    /// Delivered rows that will be redelivered.
     pub again: RowCount,
-    /// Rows that will not be delivered; of change tracking that begins anew, changes of which the
-    /// deletions will not be.
+    /// Rows that will not be delivered. If change tracking restarts, these are changes, of which only the deletions
+    /// are not delivered.
     pub skipped: RowCount,
 }
 
 impl ResetImpact {
-    /// Whether something will, or may, not be delivered.
+    /// Whether rows will, or may, not be delivered.
     pub fn skips(&self) -> bool {
         self.direction == Direction::Forward || !self.skipped.is_none()
     }
@@ -86,27 +86,27 @@ impl ResetImpact {
     }
 }
 
-/// A reset that was not made yet.
+/// A planned reset.
 #[derive(Debug)]
 pub struct ResetPlan {
-    /// Where the checkpoint is; `None` for the beginning, and where nothing is stored.
+    /// The current checkpoint; `None` for the beginning, and if nothing is stored.
     pub from: Option<Cursor>,
-    /// Where it will be; `None` for the beginning.
+    /// The new checkpoint; `None` for the beginning.
     pub to: Option<Cursor>,
-    /// What that means.
+    /// The impact.
     pub weight: ResetImpact,
-    /// Whether the document is of another source than the settings.
+    /// Whether the document belongs to another source than the settings.
     pub other_source: bool,
-    /// Whether the position is kept, and only the source accepted.
+    /// Whether the position stays, and only the source is accepted.
     pub keeps: bool,
-    /// How the source differs from the one that was read so far.
+    /// How the source differs from the one read so far.
     pub source_changes: Vec<String>,
-    /// What is stored, under whose tag the write will be made.
+    /// The stored content, under whose tag the reset will be written.
     pub present: Present,
     base: StateDocument,
     fingerprint: SourceFingerprint,
     source_state: SourceState,
-    /// Whether `from` is what the document says.
+    /// Whether `from` comes from the document.
     is_known: bool,
 }
 
@@ -118,7 +118,7 @@ impl ResetPlan {
         !self.is_known || moves || is_lost || !self.source_changes.is_empty()
     }
 
-    /// Returns who keeps ticks from running, also after the reset.
+    /// Returns who has paused the poller; a reset does not resume it.
     pub fn paused_by(&self) -> Option<&str> {
         self.base.paused.as_ref().map(|paused| paused.by.as_str())
     }
@@ -127,15 +127,15 @@ impl ResetPlan {
 /// Why there is no plan; nothing was written.
 #[derive(Debug, Error)]
 pub enum ResetError {
-    /// The position is none that a checkpoint can have.
+    /// A checkpoint cannot have this position.
     #[error(transparent)]
     Position(#[from] RangeError),
-    /// There is no position.
+    /// There is no position to keep.
     #[error(
-        "there is no state document, so there is no position to keep: the next tick begins one"
+        "there is no state document, so there is no position to keep; the next tick creates one"
     )]
     NothingToKeep,
-    /// The source no longer has what follows the position that is to be kept, or has it in another order.
+    /// The source no longer has what follows the position to keep, or has it in another order.
     #[error("the position cannot be kept: {reason}; {remedy}")]
     StillLost {
         /// Why.
@@ -143,7 +143,7 @@ pub enum ResetError {
         /// Commands that end the loss.
         remedy: String,
     },
-    /// The position has no place in the source of the settings.
+    /// The position does not apply to the source of the settings.
     #[error("the position cannot be kept: {reason}; {}", restart_in_source(poller))]
     CannotKeep {
         /// The poller.
@@ -151,22 +151,20 @@ pub enum ResetError {
         /// Why.
         reason: String,
     },
-    /// The copy is of another source.
-    #[error(
-        "the document in the file is of another source, so its position says nothing of this one"
-    )]
+    /// The copy belongs to another source.
+    #[error("the document in the file belongs to another source, so its position does not apply")]
     OtherDocument,
-    /// Its parts are about to leave their rows to others.
+    /// Its partitions are about to be replaced.
     #[error(
-        "its keys are being repartitioned: let `highwater repartition {poller} --to {to} --reason \"finish it\"` finish first"
+        "`{poller}` is being repartitioned; finish that first with `highwater repartition {poller} --to {to} --reason \"finish it\"`"
     )]
     Dividing {
-        /// The poller as a whole.
+        /// The poller, without partition.
         poller: String,
-        /// How many partitions there will be.
+        /// The new number of partitions.
         to: u16,
     },
-    /// What is stored may not be replaced.
+    /// The stored content must not be replaced.
     #[error(transparent)]
     Restore(#[from] RestoreError),
     /// The state or the source cannot be read.
@@ -190,7 +188,8 @@ impl Admin<'_> {
             return Err(RestoreError::Held { owner_id }.into());
         }
         match &present.document {
-            // Before, a lost position may be what keeps it from finishing, and is no position of new parts.
+            // A lost position may block the repartition before the bound, and is not a position of the new
+            // partitions.
             Ok(Some(StateDocument { repartition: Some(under_way), .. })) if under_way.caught_up => {
                 let poller = whole_of(&self.poller.name).to_owned();
                 return Err(ResetError::Dividing { poller, to: under_way.to });
@@ -259,12 +258,12 @@ impl Admin<'_> {
         ResetError::StillLost { reason, remedy }
     }
 
-    /// Does what `plan` says, under a new generation, and keeps what was there beside it. `replay_id` becomes
-    /// part of every batch id, so that a target does not take rows that come again for known.
+    /// Writes `plan` under a new generation, and saves the previous document. `replay_id` becomes part of every batch
+    /// id, so that a target does not treat redelivered rows as duplicates.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`], as of [`Self::restore`]: also where anything was written since the plan was made.
+    /// [`RestoreError`], as of [`Self::restore`]: also if anything was written since the plan was made.
     pub async fn reset(
         self,
         plan: &ResetPlan,
@@ -286,12 +285,12 @@ impl Admin<'_> {
         Box::pin(self.restore(&next, &plan.present, (EventKind::Reset, operator))).await
     }
 
-    /// Returns what it means to put `document` in the place of what is stored; `None` where the two
-    /// positions cannot be compared. A source that cannot be asked leaves rows uncounted.
+    /// Returns the impact of replacing what is stored with `document`; `None` if the two positions cannot be
+    /// compared. If the source cannot be read, rows are not counted.
     ///
     /// # Errors
     ///
-    /// [`RangeError`] where the positions are of two modes.
+    /// [`RangeError`] if the positions have different modes.
     pub async fn weigh_against(
         self,
         document: &StateDocument,
@@ -306,7 +305,7 @@ impl Admin<'_> {
         let weighed = match opened.map_err(TickError::Fetch) {
             Err(error) => Err(error),
             Ok(()) if self.poller.source.shape().fingerprint != document.source_fingerprint => {
-                let reason = "the settings name another source".to_owned();
+                let reason = "the settings have another source".to_owned();
                 Ok(ResetImpact::uncounted(direction, reason))
             }
             Ok(()) => {
@@ -317,8 +316,8 @@ impl Admin<'_> {
         Ok(Some(weighed.unwrap_or_else(uncounted)))
     }
 
-    /// Returns where to go, and what that means. `from` is the stored position, which is of the same source
-    /// only if there is a `known` document.
+    /// Returns the new position and its impact. `from` is the stored position; it belongs to the same source only if
+    /// there is a `known` document.
     async fn aim(
         self,
         to: ResetTo<'_>,
@@ -356,15 +355,15 @@ impl Admin<'_> {
             refuse_other_key(cursor, &shape.key)?;
         }
         let mut direction = match &aim.cursor {
-            // The same position, whichever source it is of: nothing is known to be skipped or to come again.
+            // The same position, in either source: nothing is known to be skipped or redelivered.
             Some(cursor) if from == Some(cursor) => Direction::Stays,
-            // What was delivered is not known, so all of it counts as what comes again.
+            // It is unknown what was delivered, so everything counts as redelivered.
             None if known.is_none() => Direction::Back,
             cursor => Direction::between(from.filter(|_| known.is_some()), cursor.as_ref())?,
         };
         let from = from.filter(|_| known.is_some());
-        // A poller may be after what counts as now, by what its reads stay behind. After a loss it is after all
-        // that the source has, and would stop there again.
+        // A poller may be ahead of the current end, because of what its reads hold back. After a loss it is ahead of
+        // all rows that the source has, and would stop there again.
         if is_now
             && direction == Direction::Back
             && let Some(from) = from
@@ -383,8 +382,8 @@ impl Admin<'_> {
         Ok((aim, weight))
     }
 
-    /// Returns why a tick could not read on after a position; `None` where it could, or would fail for a reason
-    /// that has nothing to do with the position.
+    /// Returns why a tick could not read on after a position; `None` if it could, or would fail for a reason that is
+    /// independent of the position.
     async fn lost_after(
         self,
         at: &Cursor,
@@ -421,7 +420,7 @@ impl Admin<'_> {
         }
         let skips_upto = match (weight.direction, from, to) {
             (Direction::Forward, _, Some(to)) => Some(to.clone()),
-            // A first reading finds no row that was deleted before it.
+            // The initial snapshot does not contain rows that were deleted before it.
             (Direction::Back, Some(from), None) if from.mode == CursorMode::ChangeTracking => {
                 self.end().await?
             }
@@ -442,7 +441,7 @@ impl Admin<'_> {
         state: &SourceState,
     ) -> Result<RowCount, TickError> {
         if after.is_some_and(is_first_reading) || is_first_reading(upto) {
-            let reason = "rows of change tracking's first reading are not counted";
+            let reason = "rows of the initial snapshot of change tracking are not counted";
             return Ok(RowCount::Unknown(reason.to_owned()));
         }
         let window = FetchWindow { after, upto: Some(upto), rows_max: COUNT_MAX, state };
@@ -452,7 +451,7 @@ impl Admin<'_> {
     }
 }
 
-/// A position to go to.
+/// A new position.
 #[derive(Debug, Default)]
 struct NewPosition {
     cursor: Option<Cursor>,
@@ -460,7 +459,7 @@ struct NewPosition {
     state: Option<SourceState>,
 }
 
-/// From where to where.
+/// The old and the new position.
 #[derive(Clone, Copy, Debug)]
 struct PositionMove<'a> {
     from: Option<&'a Cursor>,
@@ -470,8 +469,7 @@ struct PositionMove<'a> {
     state: &'a SourceState,
 }
 
-/// Rows that are skipped need not be there to be counted: to go on behind what was cleaned up is one
-/// reason to skip.
+/// Skipped rows need not exist to be counted: one reason to skip is to continue after what was cleaned up.
 fn tolerated(counted: Result<RowCount, TickError>) -> Result<RowCount, TickError> {
     match counted {
         Err(TickError::Fetch(error))
@@ -483,7 +481,7 @@ fn tolerated(counted: Result<RowCount, TickError>) -> Result<RowCount, TickError
     }
 }
 
-/// Returns a position that says how those of a mode are written, where a source has none.
+/// Returns an example of a position for a mode, if the source has none.
 fn lowest(mode: CursorMode) -> Cursor {
     Cursor { mode, value: "0".to_owned(), key: KeyValues::new() }
 }

@@ -1,4 +1,4 @@
-//! Putting a document in the place of what is stored: one that the journal leads to, or a copy.
+//! Replaces the stored document, with the result of the journal or with a copy.
 
 use serde_json::Value as Json;
 use thiserror::Error;
@@ -16,39 +16,39 @@ use crate::poller::Poller;
 use crate::poller::memory::never_ran;
 use crate::store::{ETag, Precondition, StateKey, StoreError};
 
-/// What is stored of a poller, whether it can be used or not.
+/// What is stored for a poller, usable or not.
 #[derive(Debug)]
 pub struct Present {
-    /// The content; `None` where nothing is stored.
+    /// The content; `None` if nothing is stored.
     pub bytes: Option<Vec<u8>>,
-    /// What it says; `Ok(None)` where nothing is stored.
+    /// The decoded document; `Ok(None)` if nothing is stored.
     pub document: Result<Option<StateDocument>, FormatError>,
     /// The holder of the lease; `None` if it is free, or unknown.
     pub held_by: Option<String>,
     etag: Option<ETag>,
-    /// How old it was then; `None` where nothing can be read.
+    /// How old it was at that time; `None` if it cannot be read.
     age: Option<LeaseAge>,
     /// The service's clock when it answered.
     pub date: OffsetDateTime,
 }
 
 impl Present {
-    /// Returns the document, where there is one that can be used.
+    /// Returns the document, if it is usable.
     pub fn usable(&self) -> Option<&StateDocument> {
         self.document.as_ref().ok()?.as_ref().filter(|document| !document.is_blank())
     }
 
-    /// Returns the document of a poller that has started; `None` where nothing is stored, or a blank document.
+    /// Returns the document of a poller that has started; `None` if nothing is stored, or a blank document.
     ///
     /// # Errors
     ///
-    /// [`FormatError`] if what is stored cannot be used.
+    /// [`FormatError`] if the stored content cannot be used.
     pub fn into_started(self) -> Result<Option<StateDocument>, FormatError> {
         Ok(self.document?.filter(|document| !never_ran(document)))
     }
 
-    /// Returns the highest grant found in the stored text, even if it is damaged. The generation
-    /// is that of the target's fence, where one is kept that is higher.
+    /// Returns the highest grant found in the stored text, even if it is damaged. The generation is that of the
+    /// target's fence if a higher one is stored there.
     fn newest(&self) -> (Generation, FencingToken) {
         let json: Json = self
             .bytes
@@ -61,45 +61,45 @@ impl Present {
     }
 }
 
-/// A document that was put in its place.
+/// A restored document.
 #[derive(Debug, PartialEq)]
 pub struct Restored {
     /// The document as written.
     pub document: StateDocument,
-    /// Where the content before it was saved; `None` where there was none.
+    /// Where the previous content was saved; `None` if there was none.
     pub saved: Option<StateKey>,
 }
 
-/// Why a document was not put in its place; what is stored is as it was.
+/// Why a document was not restored; the stored content is unchanged.
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// Somebody holds the lease.
-    #[error("`{owner_id}` holds the lease: pause the poller, and try again when it is free")]
+    /// Another instance holds the lease.
+    #[error("`{owner_id}` holds the lease; pause the poller, and retry when the lease is free")]
     Held {
         /// The holder.
         owner_id: String,
     },
-    /// The document is of another part of the poller's keys than the settings give to that name.
+    /// The document belongs to another partition than the settings define for that name.
     #[error(
-        "the document is of {document}, and the settings make `{poller}` {settings}: a tick would refuse it; take a \
-         document of the same division, or set `HIGHWATER__POLLERS__{}__PARTITIONS` as it was",
+        "the document belongs to {document}, but by the settings `{poller}` is {settings}, so a tick would reject it; use a \
+         document with the same partitions, or set `HIGHWATER__POLLERS__{}__PARTITIONS` to its previous value",
         whole_of(poller).to_ascii_uppercase()
     )]
     OtherPart {
         /// The poller.
         poller: String,
-        /// What the document is of.
+        /// What the document belongs to.
         document: String,
         /// What the poller is, by the settings.
         settings: String,
     },
     /// It has been written since the plan was made.
-    #[error("the state was written since it was read: look at it again")]
+    #[error("the state has changed since it was read; read it again")]
     Moved,
-    /// The document cannot be put there.
+    /// The document cannot be written.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store did not do as asked, or what it has cannot be read.
+    /// The store failed, or its content cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
@@ -115,12 +115,12 @@ impl From<StoreError> for RestoreError {
     }
 }
 
-/// Most names that are tried to save what is replaced.
+/// Most names to try when saving what is replaced.
 const SAVES_MAX: u32 = 20;
 
 impl Poller {
-    /// Refuses a document that is of another part than this one, or whose rows other parts deliver: what would be put
-    /// in the place of this one's.
+    /// Rejects a document that belongs to another partition, or whose rows other partitions deliver, as a replacement
+    /// of this poller's document.
     ///
     /// # Errors
     ///
@@ -131,13 +131,14 @@ impl Poller {
             return Ok(());
         }
         let part = |partition: Option<Partition>| {
-            partition.map_or_else(|| "the whole poller".to_owned(), |part| format!("part {part}"))
+            partition
+                .map_or_else(|| "the whole poller".to_owned(), |part| format!("partition {part}"))
         };
         let taken_over = document.taken_over_by.map(|count| {
             let others = if count == 1 {
-                "one other has".to_owned()
+                "one other partition has".to_owned()
             } else {
-                format!("{count} others have")
+                format!("{count} other partitions have")
             };
             format!(", whose rows {others} taken over")
         });
@@ -150,7 +151,7 @@ impl Poller {
 }
 
 impl Admin<'_> {
-    /// Returns what is stored, whether it can be used or not.
+    /// Returns what is stored, usable or not.
     ///
     /// # Errors
     ///
@@ -184,8 +185,8 @@ impl Admin<'_> {
         Ok(Present { bytes, document, held_by, etag, age, date })
     }
 
-    /// Returns the document that `present` has or, if that is lost or damaged, the one that the journal leads to;
-    /// `None` where no journal is kept either.
+    /// Returns the document in `present` or, if that is lost or damaged, the one to which the journal leads; `None`
+    /// if no journal is kept either.
     ///
     /// # Errors
     ///
@@ -194,19 +195,19 @@ impl Admin<'_> {
         if let Some(document) = present.usable() {
             return Ok(Some(document.clone()));
         }
-        // A journal that is off may be of before the loss.
+        // A disabled journal may be from before the loss.
         if !self.poller.keeps_journal() {
             return Ok(None);
         }
         Ok(self.history(None).await?.fold().document)
     }
 
-    /// Puts `document` in the place of what `present` has, under a new generation, and saves that beside
-    /// it first. A position that was found lost stays lost, unless this is a reset.
+    /// Replaces what `present` has with `document`, under a new generation, after saving the old content. A position
+    /// found to be lost stays lost, unless this is a reset.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`]; nothing was put there then, unless the store gave no answer.
+    /// [`RestoreError`]; nothing was replaced then, unless the outcome of a write is unknown.
     pub async fn restore(
         self,
         document: &StateDocument,
@@ -228,7 +229,7 @@ impl Admin<'_> {
         } else {
             let replaced = if action.0 == EventKind::Imported {
                 let replaced = Box::pin(self.last_known(present)).await?;
-                // A reset that the copy knows of may be of another history than a loss that was found here.
+                // A reset recorded in the copy may be from another history than a loss that was found here.
                 next.reset_generation = replaced.as_ref().and_then(|last| last.reset_generation);
                 replaced
             } else {
@@ -242,12 +243,12 @@ impl Admin<'_> {
         Ok(Restored { document, saved })
     }
 
-    /// Takes the lease from whoever holds it, and saves the document as it was beside it first; `None` where
-    /// nobody holds it. From a holder who still writes only if `even_live`: what he has in hand comes again.
+    /// Removes the lease from its holder, after saving the document; `None` if the lease is free. A live holder loses
+    /// it only if `even_live`: its batch in flight is redelivered.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    /// [`RestoreError`]; nothing was changed then, unless the outcome of a write is unknown.
     pub async fn break_lease(
         self,
         present: &Present,
@@ -260,20 +261,20 @@ impl Admin<'_> {
             broken => broken?,
         };
         let Some(next) = broken else { return Ok(None) };
-        // The document keeps its generation, and its batch in hand the id; only the copy needs a number.
+        // The document keeps its generation, and its batch in flight the id; only the saved copy needs a number.
         let number = self.generation_above(document.generation, present).await?;
         let (_, saved) = self.save(present, number).await?;
         let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
         Ok(Some(Restored { document, saved }))
     }
 
-    /// Gives a document that was put back from an older copy grants that its target accepts, which has
-    /// accepted `fence`, and saves the document as it was first; `None` where the next grant is high enough.
-    /// The checkpoint stays. A holder that still writes is superseded only if `even_live`.
+    /// Raises the grants of a document that was restored from an older copy above `fence`, which its target has
+    /// accepted, after saving the document; `None` if the next grant is already high enough. The checkpoint stays. A
+    /// live holder is superseded only if `even_live`.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`]; nothing was changed then, unless the store gave no answer.
+    /// [`RestoreError`]; nothing was changed then, unless the outcome of a write is unknown.
     pub async fn raise_above(
         self,
         fence: Fence,
@@ -313,8 +314,7 @@ impl Admin<'_> {
         Ok(written.into_document())
     }
 
-    /// Returns a generation above all known ones: the marker's, `known`, and those that were created
-    /// before now.
+    /// Returns a generation above all known ones: the marker's, `known`, and those created before now.
     async fn generation_above(
         self,
         known: Generation,
@@ -326,8 +326,8 @@ impl Admin<'_> {
         Ok(Generation(now.max(known.0.saturating_add(1))))
     }
 
-    /// Saves what is stored beside it, by the generation that is to follow, or the next one of which
-    /// nothing is saved yet: an earlier try may have come so far.
+    /// Saves what is stored under the generation that follows, or the next one without a saved copy: an earlier
+    /// attempt may have got this far.
     async fn save(
         self,
         present: &Present,
@@ -347,7 +347,7 @@ impl Admin<'_> {
         Err(RestoreError::Moved)
     }
 
-    /// Creates the blank document that another can take the place of, and returns its tag.
+    /// Creates the blank document to be replaced, and returns its tag.
     async fn created(self) -> Result<ETag, RestoreError> {
         self.poller.documents(CHANGE_TIME_MAX).create(&self.poller.blank()).await?;
         let now = self.present().await?;

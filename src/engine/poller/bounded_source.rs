@@ -8,7 +8,7 @@ use super::Poller;
 use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::source::{Anchor, FetchError, FetchWindow, Rows, Source, SourceShape};
 
-/// Reads no further than a position.
+/// Reads up to a position.
 #[derive(Debug)]
 struct Bounded {
     source: Arc<dyn Source>,
@@ -52,7 +52,7 @@ impl Source for Bounded {
 }
 
 impl Poller {
-    /// Returns the poller as one that delivers up to a position and no further, also while it is paused.
+    /// Returns the poller limited to rows up to a position; it delivers even while paused.
     #[must_use]
     pub(crate) fn up_to(self, upto: Cursor) -> Self {
         let source = Arc::clone(&self.source);

@@ -1,4 +1,4 @@
-//! Which events this process has delivered, as far as it remembers. Pure.
+//! The ids of events that this process has delivered, as far as it remembers. Pure.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,11 +9,11 @@ use crate::cursor::Cursor;
 use crate::document::{ClosedWindow, IdSum, WINDOW_ROWS_MAX, WINDOWS_MAX};
 use crate::event::ChangeEvent;
 
-/// Most ids that are kept: 5 MB, enough for all windows that a document holds.
+/// Most ids to keep: 5 MB, enough for all windows that a document holds.
 const IDS_MAX: u64 = WINDOW_ROWS_MAX * 32;
 const _: () = assert!(WINDOWS_MAX == 32, "ids of all windows are kept");
 
-/// When a poller looks back, and what it knows of what it has delivered.
+/// When a poller reads windows again, and what it knows about its deliveries.
 pub(crate) struct Auditor {
     pub(crate) wait: Duration,
     known: Mutex<DeliveredIds>,
@@ -39,7 +39,7 @@ impl fmt::Debug for Auditor {
 #[derive(Debug, Default)]
 pub(crate) struct DeliveredIds {
     parts: VecDeque<CommittedIds>,
-    /// The last window that holds nothing more, in case no write comes to say so.
+    /// The last finished window, kept in case no write follows that would record it.
     finished: Option<ClosedWindow>,
 }
 
@@ -52,7 +52,7 @@ struct CommittedIds {
 }
 
 impl DeliveredIds {
-    /// Keeps the ids of what was committed; the oldest ones give way.
+    /// Keeps the ids of committed events, dropping the oldest ones.
     pub(crate) fn keep(&mut self, events: &[ChangeEvent]) {
         let Some(last) = events.last() else { return };
         self.parts.push_back(CommittedIds {
@@ -66,10 +66,10 @@ impl DeliveredIds {
         }
     }
 
-    /// Returns the ids that were delivered of `window`, in order; `None` where not all are known.
+    /// Returns the ids delivered in `window`, sorted; `None` if not all are known.
     ///
-    /// They are those of the last commits up to its end whose sum is the window's: no positions need to
-    /// be compared, and what another process has committed in between does not go unnoticed.
+    /// These are the last commits up to its end whose sum equals the window's. No positions need to be compared, and
+    /// a commit of another process in between is detected.
     pub(crate) fn ids_of(&self, window: &ClosedWindow) -> Option<Vec<u128>> {
         let end = self.parts.iter().rposition(|part| part.upto == window.upto)?;
         let mut sum = IdSum::default();
@@ -88,7 +88,7 @@ impl DeliveredIds {
         None
     }
 
-    /// Forgets `window` and what was delivered before it: it holds nothing more.
+    /// Drops `window` and everything delivered before it: it is finished.
     pub(crate) fn finish(&mut self, window: &ClosedWindow) {
         if let Some(end) = self.parts.iter().rposition(|part| part.upto == window.upto) {
             self.parts.drain(..=end);
@@ -96,7 +96,7 @@ impl DeliveredIds {
         self.finished = Some(window.clone());
     }
 
-    /// Returns the last window that holds nothing more.
+    /// Returns the last finished window.
     pub(crate) fn finished(&self) -> Option<&ClosedWindow> {
         self.finished.as_ref()
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ids_give_way() {
+    fn the_oldest_ids_are_dropped() {
         let mut known = DeliveredIds::default();
         let half = i64::try_from(IDS_MAX / 2).unwrap();
         let parts = [1..=half, half + 1..=2 * half, 2 * half + 1..=2 * half + 1].map(events);

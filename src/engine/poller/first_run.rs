@@ -1,7 +1,7 @@
 //! A poller's first start, and whether it has already run under another application.
 //!
-//! A document's path has the name of the application in it. Where that changes (the app is renamed, a slot is
-//! added, a laptop takes the place of Azure), the poller finds no document and would deliver everything again.
+//! A document's path contains the name of the application. If that changes (the app is renamed, a slot is added, or a
+//! laptop replaces Azure), the poller finds no document and would redeliver everything.
 
 use std::collections::BTreeSet;
 
@@ -18,17 +18,17 @@ use crate::store::{StateKey, StoreError};
 struct OtherAppDocument {
     app: String,
     path: String,
-    /// Into how many parts its keys are divided.
+    /// The number of partitions of its poller.
     parts: u16,
     written: OffsetDateTime,
 }
 
 impl Poller {
-    /// Stops a first start where another application has delivered the same source under the poller's name, be it
-    /// divided into as many parts or not.
+    /// Stops a first start if another application has delivered the same source under the poller's name, with any
+    /// number of partitions.
     ///
-    /// A store that cannot list, or may not, leaves that open, and so does a document that cannot be read: the
-    /// tick continues with a warning.
+    /// If the store cannot list, or a document cannot be read, the question stays open: the tick continues with a
+    /// warning.
     pub(crate) async fn refuse_elsewhere(&self) -> Result<(), TickError> {
         let (mut newest, mut known): (Option<OtherAppDocument>, _) = (None, BTreeSet::new());
         for name in self.names_elsewhere() {
@@ -65,7 +65,7 @@ impl Poller {
                 }
             }
         }
-        // The app that wrote last is the one that delivered last, so its position is furthest.
+        // The app that wrote last delivered last, so its position is the furthest.
         let Some(OtherAppDocument { app, path: there, parts: stored, .. }) = newest else {
             return Ok(());
         };
@@ -88,8 +88,8 @@ impl Poller {
         Err(TickError::FirstRunElsewhere { poller, here, app, there, others })
     }
 
-    /// Returns the names under which another application may have delivered the poller's rows: as here, as a whole,
-    /// and as the first of other parts.
+    /// Returns the names under which another application may have delivered the poller's rows: this name, the
+    /// unpartitioned name, and that of a first partition.
     fn names_elsewhere(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from([self.name.clone()]);
         if self.checks_siblings {
@@ -123,14 +123,14 @@ impl Poller {
             event = "first_run_not_compared",
             poller.name = self.name,
             reason,
-            "Poller `{}` starts for the first time; whether it has run under another app name could not be \
-             checked: {reason}",
+            "Poller `{}` is starting for the first time; could not check whether it has run under another app \
+             name: {reason}",
             self.name
         );
     }
 
-    /// Logs the first grant of a document to a tick. A command that recreated the document, such as `reset`, may
-    /// have raised its token; only a grant sets a time.
+    /// Logs the first grant of a document to a tick. A command that recreated the document, such as `reset`, may have
+    /// raised its token, but only a grant sets a time.
     pub(crate) fn log_first_run(&self, lease: &Lease<'_>, base: &Snapshot) {
         let StateDocument { lease: before, .. } = &*base.document;
         let is_first = before.acquired_at.is_none() && before.heartbeat_at.is_none();

@@ -1,11 +1,10 @@
-//! The journal of a poller: what ticks did, appended when each has ended, and before that as often as a
-//! lease is renewed.
+//! The journal of a poller: what its ticks did. It is appended to when a tick finishes, and during a tick as often as
+//! a lease is renewed.
 //!
-//! A tick that is killed so leaves a journal that is behind by one heartbeat interval at most. Commits count
-//! as renewals, so a tick of many short batches may never renew: the appends have a timer of their own.
-//! They run alongside the tick, in its task. The tick waits for none of them, and renewals and commits
-//! know nothing of them; only its end waits for the last ones. Entries are recorded after the write that
-//! they record, so a journal is never ahead of its document, whenever it is appended to.
+//! If a tick is killed, its journal is therefore behind by at most one heartbeat interval. Commits count as renewals,
+//! so a tick of many short batches may never renew; the appends have their own timer. They run concurrently with the
+//! tick, in its task. The tick only waits for the last ones, at its end, and renewals and commits do not depend on
+//! them. Entries are recorded after the write that they describe, so a journal is never ahead of its document.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +22,7 @@ use crate::journal::{
     Appender, Details, Entry, EventKind, HolderEvent, JournalMode, JournalStore, Recorder,
 };
 
-/// Who changes something by hand, and why.
+/// Who makes a change as an operator, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Operator<'a> {
     /// Who.
@@ -38,7 +37,7 @@ pub(crate) struct Journal {
     /// Written to by the lease, in the task of the tick.
     pub(crate) recorder: Mutex<Recorder>,
     pub(crate) appender: Option<Box<tokio::sync::Mutex<Appender>>>,
-    /// Where it is read from, also where nothing is recorded now.
+    /// Where it is read from, even if nothing is recorded now.
     pub(crate) store: Option<Arc<dyn JournalStore>>,
 }
 
@@ -50,8 +49,8 @@ impl Journal {
 }
 
 impl Poller {
-    /// Lets the poller keep a journal in `store`, as far as `mode` says, and drop parts of days that ended
-    /// longer ago than `retention`; `None` keeps all.
+    /// Makes the poller keep a journal in `store`, to the extent of `mode`. Parts of days that ended longer ago than
+    /// `retention` are dropped; `None` keeps all.
     #[must_use]
     pub fn with_journal(
         self,
@@ -66,12 +65,12 @@ impl Poller {
         Self { journal, ..self }
     }
 
-    /// Numbers a write that is not a lease's.
+    /// Numbers a write that is not made by a lease.
     pub(crate) fn number(&self, event: EventKind, document: &mut StateDocument) {
         self.recorder().numbering().number(event, document);
     }
 
-    /// Tells of what an operator wrote.
+    /// Records what an operator wrote.
     pub(crate) async fn record_operator_action(
         &self,
         (event, operator): (EventKind, Operator<'_>),
@@ -100,8 +99,8 @@ impl Poller {
         self.journal.recorder.lock().expect("no holder of this lock panics")
     }
 
-    /// Runs `work` under a lease, and appends what it does: at each heartbeat interval what has gathered,
-    /// and the rest once it has ended.
+    /// Runs `work` under a lease and appends its entries to the journal: at each heartbeat interval, and the rest
+    /// when it has finished.
     pub(crate) async fn append_during<T>(&self, work: impl Future<Output = T>) -> T {
         if self.journal.appender.is_none() {
             return work.await;
@@ -122,11 +121,11 @@ impl Poller {
         tokio::join!(work, appends).0
     }
 
-    /// Appends what the tick did. A tick never fails for it: what is missing is found by its numbers, and
-    /// the next entry is a snapshot.
+    /// Appends what the tick did. A tick never fails because of it: missing entries are detected by their numbers,
+    /// and the next entry is a snapshot.
     pub(crate) async fn append_to_journal(&self) {
         let Some(appender) = &self.journal.appender else { return };
-        // Locked first: what is taken next builds on what was appended before.
+        // Lock first: what is taken next builds on what was appended before.
         let mut appender = appender.lock().await;
         let taken = self.recorder().take();
         let Some(append) = taken else { return };

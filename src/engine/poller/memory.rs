@@ -1,4 +1,4 @@
-//! What a poller remembers of its state between ticks, and how it reloads it.
+//! What a poller remembers about its state between ticks, and how it reloads it.
 
 use std::time::Duration;
 
@@ -21,23 +21,23 @@ use crate::range::misfit;
 use crate::source::{Lag, RetainedState, SourceShape};
 use crate::store::{Precondition, StateKey};
 
-/// How many times as long as a count took passes before the next one.
+/// Pause between two counts, as a multiple of the duration of the last one.
 const COUNT_SHARE: u32 = 10;
 
 /// What the last tick knew.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     snapshot: Option<Snapshot>,
-    /// Whether the snapshot has what is to be kept and is not written yet.
+    /// Whether the snapshot has changes that are not written yet.
     has_news: bool,
     idle_ticks: u64,
-    /// How far behind the last read was.
+    /// The lag of the last read.
     lag: Lag,
-    /// The checkpoint that the last tick began with, and what its source had asked to keep.
+    /// The checkpoint with which the last tick started, and the retained state of its source.
     began: (Option<Cursor>, SourceState),
-    /// When rows that wait were counted last, and how long that took.
+    /// When waiting rows were last counted, and how long that took.
     counted: Option<(Instant, Duration)>,
-    /// Rows that waited at the end of the last tick that knew.
+    /// Waiting rows at the end of the last tick that knew.
     rows_behind: Option<u64>,
 }
 
@@ -55,13 +55,13 @@ impl Memory {
         self.know(Some(lease.into_snapshot()));
     }
 
-    /// Keeps a document as it is stored.
+    /// Remembers a document as it is stored.
     fn know(&mut self, stored: Option<Snapshot>) {
         self.snapshot = stored;
         self.has_news = false;
     }
 
-    /// Keeps a document with what an idle tick has found.
+    /// Remembers a document with the results of an idle tick.
     fn keep(&mut self, found: Snapshot) {
         let StateDocument { source_state, audit, .. } = &*found.document;
         let is_known = self.snapshot.as_ref().is_some_and(|known| {
@@ -71,12 +71,12 @@ impl Memory {
         self.snapshot = Some(found);
     }
 
-    /// Returns the document as this process knows it last.
+    /// Returns the document as last known to this process.
     pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
     }
 
-    /// Notes where a tick starts.
+    /// Records where a tick starts.
     pub(crate) fn begin(&mut self, base: &Snapshot) {
         let document = &base.document;
         self.began = (document.checkpoint.cursor.clone(), document.source_state.clone());
@@ -89,22 +89,22 @@ impl Memory {
         (document.checkpoint.cursor.clone(), document.source_state.clone())
     }
 
-    /// Whether rows may be counted again: not before ten times as long has passed as the last count took.
+    /// Whether rows may be counted again: once ten times the duration of the last count has passed.
     pub(crate) fn may_count(&self) -> bool {
         self.counted.is_none_or(|(at, took)| at.elapsed() >= took * COUNT_SHARE)
     }
 
-    /// Notes that rows were counted for so long until now.
+    /// Records that a count has just finished, and how long it took.
     pub(crate) fn note_count(&mut self, took: Duration) {
         self.counted = Some((Instant::now(), took));
     }
 
-    /// Notes how many rows wait.
+    /// Records the number of waiting rows.
     pub(crate) fn note_backlog(&mut self, rows: u64) {
         self.rows_behind = Some(rows);
     }
 
-    /// Returns how many rows waited at the end of the last tick that knew.
+    /// Returns the number of waiting rows at the end of the last tick that knew.
     pub(crate) fn rows_behind(&self) -> Option<u64> {
         self.rows_behind
     }
@@ -114,7 +114,7 @@ impl Memory {
         self.idle_ticks = self.idle_ticks.saturating_sub(1);
     }
 
-    /// Returns how many ticks were idle since the last delivery, and starts over.
+    /// Returns the number of idle ticks since the last delivery, and resets it.
     pub(crate) fn take_idle_ticks(&mut self) -> u64 {
         std::mem::take(&mut self.idle_ticks)
     }
@@ -140,8 +140,7 @@ pub(crate) fn observed(
 }
 
 impl Poller {
-    /// Returns the state document: from memory where it is fresh and would let a tick run, else from
-    /// the store.
+    /// Returns the state document: from memory if it is fresh and would let a tick run, otherwise from the store.
     pub(crate) async fn load(&self, memory: &mut Memory) -> Result<Snapshot, TickError> {
         if let Some(snapshot) = &memory.snapshot
             && snapshot.since_read() < self.limits.state_refresh
@@ -158,7 +157,7 @@ impl Poller {
         self.read_to(true).await
     }
 
-    /// Reads as a tick does that `begins` a poller without a state; one that does not writes nothing.
+    /// Reads the state document like a tick. If `begins`, starts a poller without state; otherwise writes nothing.
     pub(crate) async fn read_to(&self, begins: bool) -> Result<Snapshot, TickError> {
         // Boxed: the result is large, and all other futures contain this one.
         let mut snapshot = Box::pin(self.look()).await?;
@@ -170,7 +169,7 @@ impl Poller {
         if snapshot.document.source_fingerprint != shape.fingerprint {
             return Err(self.other_source(&snapshot.document));
         }
-        // Documents made before the field existed get it with their next write.
+        // Documents written before the field existed get it with their next write.
         if snapshot.document.source_definition != shape.definition {
             snapshot.document_mut().source_definition.clone_from(&shape.definition);
         }
@@ -182,7 +181,7 @@ impl Poller {
         document.source_differences(fingerprint, definition)
     }
 
-    /// Returns the error of a document that is of another source than the settings.
+    /// Returns the error of a document that belongs to another source than the settings.
     pub(crate) fn other_source(&self, document: &StateDocument) -> TickError {
         let poller = self.range_of.as_ref().unwrap_or(&self.name).clone();
         let shape = self.source.shape();
@@ -191,12 +190,12 @@ impl Poller {
         TickError::Fingerprint { poller, differences: self.differences_from(document), keeps }
     }
 
-    /// Lets the source choose what its settings leave open; it stays with what it chose before.
+    /// Lets the source choose what its settings leave open; it keeps an earlier choice.
     async fn open(&self, stored: Option<&SourceFingerprint>) -> Result<(), TickError> {
         self.source.open(stored).await.map_err(TickError::Fetch)
     }
 
-    /// Returns what is stored, or a blank document without a tag. The source is open then.
+    /// Returns what is stored, or a blank document without a tag. Opens the source.
     pub(crate) async fn look(&self) -> Result<Snapshot, TickError> {
         let (found, date) = self.documents(Duration::ZERO).load().await?;
         let Some(found) = found else {
@@ -210,12 +209,11 @@ impl Poller {
         Ok(found)
     }
 
-    /// Returns `blank` as the document with which a poller begins, unless its marker says that it had
-    /// one.
+    /// Returns `blank` as the first document of a poller, unless its marker says that it already had one.
     ///
-    /// The generation is above the one of the marker, which is read after the blank document was
-    /// seen under whose tag the first grant will be written. So no two documents of a poller have the
-    /// same one, if the earlier was marked before it was lost; otherwise only the clock distinguishes them.
+    /// The generation is above that of the marker. The marker is read after the blank document, whose tag the first
+    /// grant will use. So no two documents of a poller share a generation, if the earlier one was marked before it
+    /// was lost; otherwise only the clock distinguishes them.
     async fn begin(&self, blank: Snapshot, writes: bool) -> Result<Snapshot, TickError> {
         let marker = self.read_marker().await?;
         self.reject_partition_count_of(&blank.document)?;
@@ -224,26 +222,26 @@ impl Poller {
         }
         let marked_at = marker.as_ref().map(|marker| marker.created_at);
         let ran_since = marked_at.or_else(|| self.ran_since.get().copied());
-        // A first start, as far as marker and memory show.
+        // A first start, according to marker and memory.
         if ran_since.is_none() && self.start_now && !has_position(&blank.document) {
-            // `init` would start after what another app has not delivered yet. Ranges have an app's poller.
+            // `init` would start after rows that another app has not delivered yet. Ranges have their poller's app.
             if writes && self.range_of.is_none() {
                 self.refuse_elsewhere().await?;
             }
             return Err(self.not_started());
         }
         if let Some(ran_since) = ran_since {
-            // Another instance may have started since, and marked its document.
+            // Another instance may have started meanwhile, and marked its document.
             let now = self.look().await?;
             if !now.document.is_blank() {
                 return Ok(now);
             }
-            // Somebody who has set its position since knows what he does.
+            // An operator who has set its position meanwhile did so on purpose.
             if !has_position(&now.document) {
                 self.refuse_vanished(&self.name, ran_since).await?;
             }
         }
-        // Once there is a blank document, right before the first grant: listing costs a request.
+        // With an existing blank document, right before the first grant: listing costs a request.
         let is_first = ran_since.is_none() && !has_position(&blank.document);
         if is_first && writes && blank.etag.is_some() {
             self.refuse_elsewhere().await?;
@@ -265,7 +263,7 @@ impl Poller {
         blank.with(begun)
     }
 
-    /// Rejects a run without the document of `poller`, which is this one or another partition.
+    /// Rejects a run if the document of `poller`, this one or another partition, has vanished.
     pub(crate) async fn refuse_vanished(
         &self,
         poller: &str,
@@ -277,7 +275,8 @@ impl Poller {
         }
     }
 
-    /// Refuses to write where no document is stored, or a blank one, though the marker says that the poller has run.
+    /// Refuses to write if no document is stored, or only a blank one, although the marker says that the poller has
+    /// run.
     ///
     /// # Errors
     ///
@@ -318,10 +317,9 @@ impl Poller {
 
     /// Writes the marker of a document that has none yet, and remembers that the poller has run.
     ///
-    /// The state is created first, then the marker, and `marked` rides on the next write: whatever
-    /// breaks between, the next tick under a lease tries again. The first lease of a process also looks
-    /// whether the marker of a marked document is still there: without it, a loss of the document would
-    /// look like a first start.
+    /// The state is created first, then the marker; `marked` is stored by the next write. After a failure in between,
+    /// the next tick under a lease retries. The first lease of a process also checks that the marker of a marked
+    /// document still exists: without it, a loss of the document would look like a first start.
     pub(crate) async fn mark(&self, lease: &mut Lease<'_>) {
         self.ran_since.get_or_init(|| lease.now());
         let was_marked = lease.document().marked;
@@ -344,12 +342,12 @@ impl Poller {
         warn!(
             event = "marker_rewritten",
             poller.name = self.name,
-            "The marker of poller `{}` was lost, or of an earlier document, and was written again",
+            "The marker of poller `{}` was missing or outdated, and has been written again",
             self.name
         );
     }
 
-    /// Logs that the marker is missing still: once for each reason, then hourly.
+    /// Logs that the marker is still missing: once for each reason, then hourly.
     fn marker_failed(&self, error: &str) {
         if self.log_throttle.are_due("marker_failed", error) {
             warn!(
@@ -362,7 +360,7 @@ impl Poller {
         }
     }
 
-    /// Returns whether it wrote the marker; `false` where it is there.
+    /// Returns whether it wrote the marker; `false` if it exists.
     async fn write_marker(&self, lease: &Lease<'_>) -> Result<bool, LoadError> {
         let key = StateKey::Marker(self.name.clone());
         let marker = Marker {
@@ -373,7 +371,7 @@ impl Poller {
         let precondition = match self.store.load(&key).await?.stored {
             None => Precondition::Absent,
             Some(stored) => {
-                // What is no marker is not ours to overwrite, nor is the one of a later document.
+                // Never overwrite foreign content, or the marker of a later document.
                 let found = decode_marker(&self.name, &stored.bytes)?;
                 if found.generation >= marker.generation {
                     return Ok(false);
@@ -385,7 +383,7 @@ impl Poller {
         Ok(true)
     }
 
-    /// Returns why a tick may not run on the strength of `snapshot`.
+    /// Returns what prevents a tick from running, according to `snapshot`.
     pub(crate) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
         let document = &snapshot.document;
         let hindrance = document.hindrance(snapshot.now(), self.store.grain());
@@ -402,15 +400,15 @@ impl Poller {
         }
     }
 
-    /// Returns the storage time at which the lease of a document lapses if it is not renewed.
+    /// Returns the storage time at which a document's lease expires if it is not renewed.
     pub(crate) fn lapses_at(&self, snapshot: &Snapshot) -> OffsetDateTime {
         snapshot.now() + snapshot.document.lapses_in(snapshot.age(self.store.grain()))
     }
 
-    /// Ends a tick that found nothing, and now and then notes that it ran.
+    /// Finishes a tick that found nothing, and records from time to time that it ran.
     ///
-    /// What the source wants kept, and which closed windows hold nothing more, is kept in memory and
-    /// rides on the next write, whichever that is. What the source wants is written at once where rows wait for it, since the next tick may be another process's.
+    /// Retained source state and finished windows are kept in memory and included in the next write. Source state is
+    /// written at once if rows wait for it, since the next tick may run in another process.
     pub(crate) async fn idle(
         &self,
         memory: &mut Memory,
@@ -430,7 +428,7 @@ impl Poller {
         TickOutcome::Idle
     }
 
-    /// Only while the lease is free, and only where nothing else was written for a while.
+    /// Whether to record an idle tick: only while the lease is free, and if nothing has been written for a while.
     fn is_status_due(&self, base: &Snapshot) -> bool {
         let document = &base.document;
         let interval = self.limits.status_interval;
@@ -446,7 +444,7 @@ impl Poller {
             && last.into_iter().flatten().all(|at| base.now() >= at + interval)
     }
 
-    /// Whether the document says that ticks fail, which this one did not. Only while the lease is free.
+    /// Whether the document records failing ticks although this one succeeded. Only while the lease is free.
     fn ends_failure(&self, base: &Snapshot) -> bool {
         let document = &base.document;
         let age = base.age(self.store.grain());
@@ -455,8 +453,8 @@ impl Poller {
             && document.lease_state(self.instance.owner_id(), age) == LeaseState::Free
     }
 
-    /// Writes to the document that ticks fail: at once at the first failure, then every `STATUS_INTERVAL`, only while
-    /// the lease is free, and only where a grant was made of the document before. One try, as idle notes.
+    /// Records failing ticks in the document: at the first failure, then every `STATUS_INTERVAL`, only while the
+    /// lease is free, and only if the document has ever granted a lease. One attempt, as for idle ticks.
     ///
     /// An own lease that could not be released counts as held: a write under its token would look like a grant.
     pub(crate) async fn record_failure(&self, memory: &mut Memory) {
@@ -492,9 +490,9 @@ impl Poller {
         }
     }
 
-    /// One try: whoever writes between has newer things to say. It is told of where it changes what only
-    /// entries with a number can tell. A document that is begun here gets its
-    /// marker from the first tick that takes the lease.
+    /// One attempt: a concurrent writer has newer information. The journal records it if it changes something that
+    /// only numbered entries can restore. A document that is started here gets its marker from the first tick that
+    /// acquires the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
         let lag = memory.lag.at_the_end();
@@ -504,7 +502,7 @@ impl Poller {
         Box::pin(self.write_note(memory, &base, next)).await;
     }
 
-    /// Writes `next` in place of `base` without a lease; returns whether it did. One try.
+    /// Writes `next` in place of `base` without a lease; returns whether that succeeded. One attempt.
     async fn write_note(
         &self,
         memory: &mut Memory,
@@ -527,11 +525,11 @@ impl Poller {
         true
     }
 
-    /// Returns `base` with a tag to write under: where nothing is stored, a blank document is created
-    /// and begun first, with what the source wants kept. `None` where that did not come to be.
+    /// Returns `base` with a tag to write under. If nothing is stored, a blank document is created and initialised
+    /// first, with the retained source state. `None` if that failed.
     ///
-    /// A document is created blank and granted by a second write. A request to create that lands late, after the document
-    /// was lost, then grants nothing, so no token is ever granted twice.
+    /// A document is created blank and granted by a second write. A create request that arrives late, after the
+    /// document was lost, then grants nothing, so no token is ever granted twice.
     async fn with_tag(&self, base: Snapshot) -> Option<Snapshot> {
         if base.etag.is_some() {
             return Some(base);
@@ -546,7 +544,7 @@ impl Poller {
     }
 }
 
-/// Whether the document is one that no tick and no reset has written.
+/// Whether no tick and no reset has ever written the document.
 pub(crate) fn never_ran(document: &StateDocument) -> bool {
     document.is_blank() && !has_position(document)
 }

@@ -1,4 +1,4 @@
-//! How a tick can end, and the one table of what each end means outside.
+//! How a tick can end, and the table of what each outcome means for logs, metrics and replies.
 
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -25,20 +25,20 @@ pub enum TickOutcome {
         /// Whether rows are known to be waiting.
         more: bool,
     },
-    /// There was nothing new.
+    /// There were no new rows.
     Idle,
-    /// Another tick is at it.
+    /// Another tick is in progress.
     Skipped(Skipped),
-    /// The batch failed before and is not tried again yet.
+    /// The batch failed and is not retried yet.
     BackingOff {
         /// Storage time of the next attempt.
         until: OffsetDateTime,
         /// What failed.
         failing: Option<FailureRecord>,
     },
-    /// Somebody paused the poller.
+    /// The poller is paused.
     Paused {
-        /// Who.
+        /// Who paused it.
         by: String,
         /// Why.
         reason: String,
@@ -56,14 +56,14 @@ pub enum Skipped {
     Held {
         /// The holder.
         owner_id: String,
-        /// Storage time at which the lease lapses if it is not renewed.
+        /// Storage time at which the lease expires if it is not renewed.
         until: OffsetDateTime,
     },
-    /// Another instance was first, twice.
+    /// Another instance wrote first, twice.
     Conflict,
 }
 
-/// Where a tick failed. What was not committed is read again by the next tick.
+/// Where a tick failed. The next tick reads again what was not committed.
 #[derive(Debug, Error)]
 pub enum TickError {
     /// The state document could not be read; the handler was not called.
@@ -82,35 +82,35 @@ pub enum TickError {
         /// Whether the position can be kept in the source of the settings.
         keeps: bool,
     },
-    /// The keys are divided into other parts than those that have run.
+    /// The number of partitions differs from that of the partitions that have run.
     #[error(
-        "state of poller `{poller}` is of {stored} partitions, the settings say {configured}: set \
+        "state of poller `{poller}` has {stored} partitions, but the settings have {configured}: set \
          `HIGHWATER__POLLERS__{}__PARTITIONS` to `{stored}`, or run `highwater repartition {poller} --to \
          {configured} --reason \"other partitions\"`",
         poller.to_ascii_uppercase()
     )]
     Divided {
-        /// The poller as a whole.
+        /// The poller, without partition.
         poller: String,
-        /// Into how many parts by its state.
+        /// The number of partitions in its state.
         stored: u16,
-        /// Into how many by the settings.
+        /// The number in the settings.
         configured: u16,
     },
-    /// The poller has run before and its state is gone.
+    /// The poller has run before, but its state is gone.
     #[error(
-        "state document of `{poller}` is gone though the poller has run since {ran_since}: {}",
+        "state document of `{poller}` is gone, but the poller has run since {ran_since}: {}",
         restore_state(poller, Some(*has_journal))
     )]
     StateVanished {
         /// The poller.
         poller: String,
-        /// When its marker was written, or this process first saw its document, as RFC 3339 writes it.
+        /// When its marker was written, or this process first saw its document; RFC 3339.
         ran_since: String,
         /// Whether there is a journal to rebuild it from.
         has_journal: bool,
     },
-    /// The poller has no state here, and the same poller has delivered under another application.
+    /// The poller has no state here, but a poller of the same name has delivered under another application.
     #[error(
         "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}): the \
          app was renamed, or this is another slot. Continue from there with `highwater clone {poller} --from-app \
@@ -120,16 +120,16 @@ pub enum TickError {
     FirstRunElsewhere {
         /// The poller.
         poller: String,
-        /// Where its document would be.
+        /// Where its document would be stored.
         here: String,
-        /// The other application, whose document was written last.
+        /// The other application; the one whose document was written last.
         app: String,
-        /// Where that keeps its document.
+        /// Where its document is stored.
         there: String,
-        /// How many more applications have delivered it, all of them earlier.
+        /// How many more applications have delivered it before that one.
         others: usize,
     },
-    /// The poller has no state here, and has delivered under another application with another number of partitions.
+    /// As above, and the other application has another number of partitions.
     #[error(
         "poller `{poller}` has never run as `{here}`, but app `{app}` has delivered the same source (`{there}`{}) with \
          `PARTITIONS` {stored}, which is {configured} here. Continue from there: set \
@@ -140,28 +140,28 @@ pub enum TickError {
         clone_each(poller, app, *stored)
     )]
     DividedElsewhere {
-        /// The poller as a whole.
+        /// The poller, without partition.
         poller: String,
-        /// Where its document would be.
+        /// Where its document would be stored.
         here: String,
-        /// The other application, whose document was written last.
+        /// The other application; the one whose document was written last.
         app: String,
-        /// Where that keeps its document.
+        /// Where its document is stored.
         there: String,
-        /// How many more applications have delivered it, all of them earlier.
+        /// How many more applications have delivered it before that one.
         others: usize,
-        /// Into how many parts the keys are divided there.
+        /// The number of partitions there.
         stored: u16,
-        /// Into how many by the settings.
+        /// The number in the settings.
         configured: u16,
     },
-    /// The poller has no state, and is to start from now.
+    /// The poller has no state, and is configured to start from now.
     #[error("{}", not_started(poller))]
     NotStarted {
         /// The poller.
         poller: String,
     },
-    /// The lease could not be asked for.
+    /// The lease could not be acquired.
     #[error("acquire lease")]
     Acquire(#[source] LeaseError),
     /// The source could not be read.
@@ -170,49 +170,51 @@ pub enum TickError {
     /// A row cannot become an event.
     #[error("normalise rows")]
     Normalize(#[source] NormalizeError),
-    /// The handler did not take the batch.
+    /// The handler did not accept the batch.
     #[error("handle batch")]
     Handler(#[source] HandlerError),
-    /// The target has accepted a higher grant, and the state document knows of none: it is an older copy.
+    /// The target has accepted a higher grant, but the state document has none: it is an older copy.
     #[error(
         "target has accepted grant {current}, but the newest grant of the state document is {stale}: \
-         the document was put back from an older copy, or belongs to a copy of the app; {}",
+         the document was restored from an older copy, or belongs to a copy of the app; {}",
         raise_above(poller, current)
     )]
     FenceAhead {
         /// The poller.
         poller: String,
-        /// The grant that the target refused.
+        /// The grant that the target rejected.
         stale: Fence,
         /// The highest grant that it has accepted.
         current: Fence,
     },
-    /// The handler was stopped before the host's time-out could kill the process.
-    #[error("handler ran into the tick's end of time and was stopped")]
+    /// The handler was stopped before the host's timeout could kill the process.
+    #[error("the handler was stopped because the tick ran out of time")]
     OutOfTime,
-    /// The process was asked to stop, and the handler took longer than the grace for that. Neither an attempt nor a
+    /// The process was asked to stop, and the handler took longer than the grace period. Neither an attempt nor a
     /// crash is counted.
-    #[error("the process stops; the handler call was aborted, and its rows are delivered again")]
+    #[error(
+        "the process is stopping; the handler call was aborted, and its rows will be redelivered"
+    )]
     Aborted,
-    /// The lease was lost while the batch was handled.
+    /// The lease was lost while the batch was being handled.
     #[error("hold lease")]
     LeaseLost(#[source] LeaseError),
-    /// The batch was taken, but it is not known or not so that the checkpoint moved.
+    /// The batch was accepted, but the checkpoint did not move, or may not have.
     #[error("commit checkpoint")]
     Commit(#[source] LeaseError),
 }
 
 fn not_started(document: &str) -> String {
     if let Some(restart) = restart_range(document) {
-        return format!("`{document}` has no state document any more: {restart}");
+        return format!("the state document of `{document}` is gone: {restart}");
     }
     format!(
-        "poller `{document}` has no state and is to start from now: run `highwater init {document}` once; no tick \
-         does so, because a lost state would look like a first start"
+        "poller `{document}` has no state and is configured to start from now: run `highwater init {document}` once; \
+         ticks do not, because they would mistake a lost state for a first start"
     )
 }
 
-/// Returns the command that continues a poller of so many parts from another application.
+/// Returns the command that continues a poller with this number of partitions from another application.
 fn clone_each(poller: &str, app: &str, count: u16) -> String {
     let clone =
         |name: &str| format!("`highwater clone {name} --from-app {app} --reason \"app renamed\"`");
@@ -236,7 +238,7 @@ fn earlier(others: usize) -> String {
 }
 
 impl TickError {
-    /// Returns who refused a write for its stale token, where that is how the tick ended.
+    /// Returns who rejected a write for its stale token, if the tick ended that way.
     pub(crate) fn refused_by(&self) -> Option<RefusedBy> {
         if matches!(self, Self::Handler(HandlerError::Fenced(_)) | Self::FenceAhead { .. }) {
             return Some(RefusedBy::Target);
@@ -249,25 +251,25 @@ impl TickError {
     }
 }
 
-/// One line of the table: what an end means outside.
+/// One row of the table: what an outcome means for logs, metrics and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutcomeRow {
     /// Value of the `outcome` attribute of metrics.
     pub outcome: &'static str,
-    /// Name of the error, as the seeds name it.
+    /// Name of the error, if it failed.
     pub error: Option<&'static str>,
     /// Name of the log event.
     pub event: &'static str,
-    /// Counter that is told of it by `error.type`, where that is a failure; every end is told to
+    /// Counter that counts it by `error.type`, if it is a failure; the duration of every tick is recorded in
     /// `highwater.tick.duration` by `outcome`.
     pub metric: Option<&'static str>,
-    /// Level of that event; `ERROR` means that a human may be needed.
+    /// Level of that event; `ERROR` means that an operator may be needed.
     pub level: Level,
     /// Status of the reply to the Functions host: anything but 200 marks the invocation as failed.
     pub status: u16,
 }
 
-/// How a tick ends that may not run; `lapses_at` is when the lease of another holder would lapse.
+/// Returns the outcome of a tick that may not run; `lapses_at` is when the lease of another holder would expire.
 pub(crate) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> Option<TickOutcome> {
     match refusal {
         Refusal::Held { owner_id } => {
@@ -288,11 +290,11 @@ pub(crate) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
     }
 }
 
-/// Returns the line of the table for an end of a tick.
+/// Returns the row of the table for a tick's outcome.
 ///
-/// The duration of each goes to `highwater.tick.duration` with `outcome` as its attribute; the metric
-/// counts it by `error.type`. A write under a stale token that was refused, be it by the target or by the
-/// state document, goes to `highwater.fence.rejections` too.
+/// The duration of each tick is recorded in `highwater.tick.duration` with `outcome` as its attribute; the metric
+/// counts it by `error.type`. A write under a stale token that the target or the state document rejects is also
+/// counted in `highwater.fence.rejections`.
 ///
 /// | end | outcome | error | log event | level | metric | status |
 /// |---|---|---|---|---|---|---|
@@ -336,12 +338,12 @@ pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
     }
 }
 
-/// Writes a time as the state document does, so that one can be found by the other.
+/// Formats a time like the state document does, so that one can be found by the other.
 pub(crate) fn rfc3339(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
-/// Rounds up to a whole second: a reader who waits until then has waited long enough.
+/// Rounds up to a whole second, so that a reader who waits until then has waited long enough.
 pub(crate) fn whole_second_after(at: OffsetDateTime) -> OffsetDateTime {
     let second = at.truncate_to_second();
     if second == at { at } else { second + time::Duration::SECOND }
@@ -387,13 +389,13 @@ pub(super) fn failed(error: &TickError) -> OutcomeRow {
         TickError::LeaseLost(_) => ("lease_lost", "LostLeaseError", "lease_lost"),
         TickError::Commit(_) => ("commit_failed", "CommitError", "commit_failed"),
     };
-    // A lost lease is the protocol at work (001 §5.6): no human is needed.
+    // A lost lease is part of the protocol (001 §5.6): no operator is needed.
     let level = if name == "LostLeaseError" { Level::WARN } else { Level::ERROR };
     OutcomeRow { outcome, error: Some(name), event, level, metric: Some(FAILURES), status: 500 }
 }
 
 impl TickError {
-    /// Says what a commit that failed means for its tick.
+    /// Returns the error of a tick whose commit failed.
     pub(crate) fn of_commit(error: LeaseError) -> Self {
         match error {
             LeaseError::Lost(_) | LeaseError::Gone => Self::LeaseLost(error),
@@ -406,7 +408,7 @@ impl TickError {
         }
     }
 
-    /// Says what it means for a tick that work under the lease was dropped.
+    /// Returns the error of a tick whose lease was lost during work.
     pub(crate) fn of_loss(error: LeaseError) -> Self {
         match error {
             LeaseError::Uncommitted(error) => Self::of_commit(*error),
@@ -420,7 +422,7 @@ impl TickError {
         }
     }
 
-    /// Whether the state store worked, as far as the tick can tell, and holds the poller's document.
+    /// Whether the state store works, as far as the tick knows, and has the poller's document.
     pub(crate) fn leaves_store_usable(&self) -> bool {
         !matches!(
             self,
@@ -431,7 +433,7 @@ impl TickError {
         )
     }
 
-    /// Returns what the operator has to do.
+    /// Returns what kind of action the error needs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Load(LoadError::Format(_))

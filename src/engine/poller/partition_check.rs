@@ -1,9 +1,9 @@
-//! What the documents of one poller's parts have to agree on: into how many its keys are divided.
+//! Checks that the documents of a poller's partitions agree on the number of partitions.
 //!
-//! A partition that ran alongside partitions of another count would redeliver their rows, or leave rows to
-//! none. An existing document names its count. If there is none, two others are read before one is
-//! created: that of the whole poller, and that of its first partition. The first instance creates it: blank, but for
-//! the number of parts. So that number is written down before the first row of any part is delivered.
+//! A partition that ran alongside partitions of another count would redeliver their rows, or leave rows undelivered.
+//! An existing document names its count. If there is none, two others are read before one is created: that of the
+//! unpartitioned poller, and that of the first partition. The first instance creates the latter, blank except for the
+//! number of partitions. So the number is stored before the first row of any partition is delivered.
 
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::partition::{Partition, whole_of};
 use crate::store::StateKey;
 
 impl Poller {
-    /// Sets which partition this is, or that it is the whole; it then starts nothing alongside another count.
+    /// Sets which partition this is, if any; it then does not start alongside another partition count.
     #[must_use]
     pub fn dividing(self, partition: Option<Partition>) -> Self {
         Self { partition, checks_siblings: true, ..self }
@@ -26,7 +26,7 @@ impl Poller {
         all.map(|partition| partition.name(whole)).filter(|name| *name != self.name).collect()
     }
 
-    /// Refuses a document that is of another division than the settings.
+    /// Rejects a document with another partition count than the settings.
     pub(crate) fn reject_partition_count_of(
         &self,
         document: &StateDocument,
@@ -47,8 +47,8 @@ impl Poller {
         self.reject_other_partition_count(false).await
     }
 
-    /// Rejects a start alongside another partition count. `writes` is for who is about to begin: the number
-    /// of parts is written down first.
+    /// Rejects a start alongside another partition count. `writes` if the caller is about to start: the number of
+    /// partitions is stored first.
     pub(crate) async fn reject_other_partition_count(&self, writes: bool) -> Result<(), TickError> {
         if !self.checks_siblings {
             return Ok(());
@@ -69,13 +69,13 @@ impl Poller {
         }
         if writes {
             self.create_first(&first).await?;
-            // Whoever was faster may be of another number.
+            // A faster instance may have another count.
             self.reject_partition_count_of_siblings(&first).await?;
         }
         Ok(())
     }
 
-    /// Writes the number of parts down, unless that was done, or the first part has lost its document.
+    /// Stores the number of partitions, unless that was done or the first partition has lost its document.
     pub(crate) async fn write_division_down(&self) -> Result<(), LoadError> {
         let first = self.first();
         if !self.checks_siblings || self.name == first || self.sibling(&first).await?.is_some() {
@@ -87,7 +87,7 @@ impl Poller {
         }
     }
 
-    /// Returns the name of the first part, which has the number of parts in its document.
+    /// Returns the name of the first partition, whose document has the number of partitions.
     fn first(&self) -> String {
         Partition { index: 0, count: self.division() }.name(whole_of(&self.name))
     }
@@ -98,14 +98,15 @@ impl Poller {
         Ok(stored.map(|stored| decode(name, &stored.bytes)).transpose()?)
     }
 
-    /// Returns whether there is a document of that name that says, or does not deny, that it is of this division.
+    /// Returns whether there is a document of that name that has, or at least does not contradict, this partition
+    /// count.
     async fn reject_partition_count_of_siblings(&self, name: &str) -> Result<bool, TickError> {
         let Some(document) = self.sibling(name).await? else { return Ok(false) };
         self.reject_partition_count_of(&document)?;
         Ok(true)
     }
 
-    /// Creates the blank document of the first part, unless there is one.
+    /// Creates the blank document of the first partition, unless it exists.
     async fn create_first(&self, name: &str) -> Result<(), LoadError> {
         let Some(own) = self.partition else { return Ok(()) };
         let (key, first) = (StateKey::Document(name.to_owned()), Partition { index: 0, ..own });

@@ -1,12 +1,12 @@
-//! A source that no longer has what follows the checkpoint.
+//! Detection of a source that no longer has what follows the checkpoint.
 //!
-//! # Why
+//! # Reason
 //!
-//! After a loss the source may look right again: the numbers of a truncated table grow past the checkpoint,
-//! tracking that was off is on again. Reading on would then skip rows although ticks had reported the loss. So
-//! a loss that the source calls final is written into the document, once, and no tick reads past it before
-//! an operator resets the poller. The process that found it also remembers it until that reset, and writes it
-//! again where it is missing: the store was down, or another document was put in place.
+//! After a loss the source may look right again: the ids of a truncated table grow past the checkpoint, or change
+//! tracking is enabled again. Reading on would then skip rows although ticks had reported the loss. So a final loss
+//! is stored in the document, once, and no tick reads past it until an operator resets the poller. The process that
+//! found it also remembers it until that reset, and stores it again if it is missing because the store was down or
+//! the document was replaced.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ use crate::error::{Loss, chain, end_loss};
 use crate::journal::EventKind;
 use crate::source::FetchError;
 
-/// How often a loss is looked for again where another instance has moved on.
+/// Attempts to detect a loss again if another instance has moved on.
 pub(crate) const LOSS_TRIES_MAX: u32 = 3;
 
-/// A final loss that this process has found.
+/// A final loss found by this process.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundLoss {
-    /// Of the document at whose position it was found. An import or a broken lease may raise it too, so only the
-    /// generation of a reset ends the loss.
+    /// The generation of the document at whose position it was found. An import or a broken lease may raise the
+    /// generation too, so only the generation of a reset ends the loss.
     generation: Generation,
     reason: String,
 }
 
 impl Poller {
-    /// Keeps the final loss that a tick has found. Returns `false` where it was found at a position that another
-    /// instance has left meanwhile: whether anything is lost after the new one is for the source to say.
+    /// Stores the final loss that a tick has found. Returns `false` if it was found at a position that another
+    /// instance has left meanwhile: only the source knows whether anything is lost after the new one.
     pub(crate) async fn keep_loss(&self, memory: &Memory, error: &FetchError) -> bool {
-        // A range is given up or started again; its poller keeps its own position.
+        // A range is cancelled or started again; its poller keeps its own position.
         if !error.is_final_loss() || self.range_of.is_some() {
             return true;
         }
@@ -47,7 +47,7 @@ impl Poller {
                     event = "loss_not_written",
                     poller.name = self.name,
                     error = chain(&unwritten),
-                    "Could not write down that poller `{}` has lost its position; the next tick tries again",
+                    "Could not record that poller `{}` has lost its position; the next tick retries",
                     self.name
                 );
                 true
@@ -83,9 +83,9 @@ impl Poller {
         end_loss(&self.name, Loss { is_tracked, is_final, is_new_source })
     }
 
-    /// Writes the loss over the document at whose position it was found, and over what others have written since.
+    /// Writes the loss to the document at whose position it was found, and again to what others have written since.
     async fn write_loss(&self, known: Option<&Snapshot>, reason: &str) -> Result<bool, TickError> {
-        // Where the store is down, the next tick tries again.
+        // If the store is down, the next tick retries.
         let mut changing = self.documents(Duration::ZERO).changing();
         let mut base = match known {
             Some(known) => known.clone(),
@@ -97,7 +97,7 @@ impl Poller {
         self.remember_loss(Some(FoundLoss { generation, reason: reason.to_owned() }));
         loop {
             let document = &base.document;
-            // What was put there for another source has nothing to do with it.
+            // A document for another source is not affected.
             let is_ours = document.source_fingerprint == self.source.shape().fingerprint;
             if base.etag.is_none() || !is_ours || document.lost_position().is_some() {
                 return Ok(true);

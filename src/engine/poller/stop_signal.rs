@@ -1,4 +1,4 @@
-//! How running ticks are asked to stop.
+//! The signal that asks running ticks to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// How often a stop is looked for during a pause.
+/// How often a pause checks for a stop.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Asks running ticks to stop after the batch in flight, and later to abort that too.
+/// Asks running ticks to stop after the batch in flight, and later to abort that batch too.
 #[derive(Clone, Debug, Default)]
 pub struct StopSignal {
     flags: Vec<Arc<AtomicBool>>,
@@ -28,12 +28,12 @@ impl Default for Abort {
 }
 
 impl StopSignal {
-    /// Returns a signal of its own.
+    /// Returns an independent signal.
     pub fn new() -> Self {
         Self { flags: vec![Arc::default()], abort: Abort::default() }
     }
 
-    /// Returns a signal that is set when either this one or the new one is.
+    /// Returns a child, which is set when either it or this signal is set.
     #[must_use]
     pub fn child(&self) -> Self {
         let own: Arc<AtomicBool> = Arc::default();
@@ -41,7 +41,7 @@ impl StopSignal {
         Self { flags, abort: self.abort.clone() }
     }
 
-    /// Sets this signal, and so its children.
+    /// Sets this signal and thereby its children.
     pub fn set(&self) {
         if let Some(own) = self.flags.first() {
             own.store(true, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl StopSignal {
         self.flags.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Sets this signal, and asks for an end of the handler calls that run under it and its children.
+    /// Sets this signal, and aborts the handler calls that run under it and its children.
     pub fn abort(&self) {
         self.set();
         self.abort.0.send_replace(true);
@@ -67,14 +67,14 @@ impl StopSignal {
     /// Completes once [`Self::abort`] was called.
     pub async fn aborted(&self) {
         let mut aborted = self.abort.0.subscribe();
-        // Its sender lives as long as this signal, so this ends by the value alone.
+        // Its sender lives as long as this signal, so only the value ends this wait.
         if aborted.wait_for(|aborted| *aborted).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Runs `work` until [`Self::abort`] is called; `None` where that came first, and `work` was dropped. The work should
-    /// be boxed, since it is moved here.
+    /// Runs `work` until [`Self::abort`] is called; `None` if that came first, and `work` was dropped. The work
+    /// should be boxed, since it is moved here.
     pub(crate) async fn unless_aborted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -83,7 +83,7 @@ impl StopSignal {
         }
     }
 
-    /// Waits, but not on after a stop.
+    /// Waits, but only until a stop.
     pub(crate) async fn rest(&self, mut left: Duration) {
         while !left.is_zero() && !self.is_set() {
             let part = left.min(STOP_INTERVAL);

@@ -1,7 +1,7 @@
 //! How the ticks of this process ended, for the status views.
 //!
-//! Kept outside of `memory`, which a running tick keeps locked: a view never waits for a tick. Times are monotonic and
-//! become storage times only when they are shown, since a tick that fails may have no storage time at all.
+//! Separate from `memory`, which a running tick keeps locked: a view never waits for a tick. Times are monotonic and
+//! are converted to storage times only for display, because a failing tick may have no storage time at all.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -32,9 +32,9 @@ struct FailedTicks {
     since: Instant,
     last: Instant,
     count: u64,
-    /// How many of them the document does not include.
+    /// How many of them are not in the document.
     unrecorded: u64,
-    /// When this process wrote them to the document last.
+    /// When this process last wrote them to the document.
     recorded: Option<Instant>,
     kind: &'static str,
     error: String,
@@ -54,16 +54,16 @@ impl Poller {
         self.history.lock().expect("no holder of this lock panics")
     }
 
-    /// Notes that a tick is running, until the result is dropped.
+    /// Records that a tick is running, until the result is dropped.
     pub(crate) fn running_tick(&self) -> RunningTick<'_> {
         self.tick_history().is_running = true;
         RunningTick(self)
     }
 
-    /// Notes how a tick ended. `is_recorded` says whether its failure is in the document already.
+    /// Records how a tick ended. `is_recorded` says whether its failure is already in the document.
     ///
-    /// A tick that was skipped, paused or backing off is neither a success nor a failure, nor is a lost lease, which is
-    /// the protocol at work.
+    /// A tick that was skipped, paused or backing off is neither a success nor a failure. Nor is a lost lease, which
+    /// is part of the protocol.
     pub(crate) fn note_end_of_tick(
         &self,
         result: &Result<TickOutcome, TickError>,
@@ -93,7 +93,7 @@ impl Poller {
         }
     }
 
-    /// Returns what the document does not record yet of failed ticks.
+    /// Returns the failed ticks that are not in the document yet.
     pub(crate) fn unrecorded_failure(&self, now: OffsetDateTime) -> Option<LastFailure> {
         let history = self.tick_history();
         let failure = history.failure.as_ref().filter(|failure| failure.unrecorded > 0)?;
@@ -107,14 +107,14 @@ impl Poller {
         })
     }
 
-    /// Whether the document may record failed ticks: it is the first one, or the last record is `interval` old.
+    /// Whether to record failed ticks in the document: this is the first one, or the last record is `interval` old.
     pub(crate) fn is_failure_due(&self, interval: Duration) -> bool {
         let history = self.tick_history();
         let failure = history.failure.as_ref().filter(|failure| failure.unrecorded > 0);
         failure.is_some_and(|failure| failure.is_due(interval))
     }
 
-    /// Notes that the document records the failed ticks.
+    /// Notes that the failed ticks are in the document.
     pub(crate) fn note_failure_recorded(&self) {
         if let Some(failure) = &mut self.tick_history().failure {
             failure.note_recorded();
@@ -156,8 +156,8 @@ impl FailedTicks {
     }
 }
 
-/// Returns the kind of a failure, as [`FailureClass::of`](crate::status::health::FailureClass::of) reads it; `None` for
-/// an end that is no failure of the poller.
+/// Returns the kind of a failure, as [`FailureClass::of`](crate::status::health::FailureClass::of) reads it; `None`
+/// for an outcome that is not a failure of the poller.
 fn failure_kind(error: &TickError) -> Option<&'static str> {
     if let TickError::Handler(error) = error
         && !matches!(error, HandlerError::Fenced(_))
@@ -168,7 +168,7 @@ fn failure_kind(error: &TickError) -> Option<&'static str> {
     (row.level == Level::ERROR).then_some(row.outcome)
 }
 
-/// Returns the kind of a handler's failure: the three ask for different things.
+/// Returns the kind of a handler's failure: the three need different actions.
 pub(crate) fn handler_failure_kind(error: &HandlerError) -> &'static str {
     match error {
         HandlerError::Misconfigured(_) | HandlerError::Gone(_) => "handler_misconfigured",

@@ -10,7 +10,7 @@ use crate::source::FetchWindow;
 /// Rows of a range, as far as they were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeSize {
-    /// How many there are, or at least are.
+    /// The number of rows, or a lower bound.
     pub rows: u64,
     /// Whether there may be more.
     pub more: bool,
@@ -34,11 +34,11 @@ impl Admin<'_> {
         Ok(RangeSize { rows, more: u64::try_from(rows_max).is_ok_and(|max| rows >= max) })
     }
 
-    /// Returns where windows of so many rows end within a range; the last window ends with the range.
+    /// Returns where windows of this many rows end within a range; the last window ends with the range.
     ///
     /// # Errors
     ///
-    /// As [`Self::size_of`]; also where the source cannot divide its ranges.
+    /// As [`Self::size_of`]; also if the source cannot split its ranges.
     pub async fn divide(
         self,
         range: &Range,
