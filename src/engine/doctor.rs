@@ -1,11 +1,11 @@
-//! What `highwater doctor` finds: one finding for each check, and what they come to. Pure, but for
-//! [`state`], which reads through the store's port.
+//! The findings of `highwater doctor`: one per check, and the overall verdict. Pure, except for [`state`], which
+//! reads through the store's port.
 //!
-//! # Why so
+//! # Reason
 //!
-//! Each part of a poller examines itself, since only it knows its statements; here is what they have
-//! in common. A bad finding suggests a fix. What cannot be checked is a finding too,
-//! never an error and never silence: a check that was left out would pass for one that was passed.
+//! Each component of a poller checks itself, since only it knows its statements; this module has what they share. A
+//! bad finding suggests a fix. Something that cannot be checked is also a finding, never an error and never omitted:
+//! an omitted check would look like a passed one.
 
 pub mod clock;
 pub mod sizing;
@@ -15,7 +15,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -47,7 +47,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// What one check found.
+/// The finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Name of the check, as in `docs/reference/doctor.md`.
@@ -69,12 +69,12 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), fix: None, unreachable: false }
     }
 
-    /// Returns a finding of something that cannot be checked; `fix` says how it could.
+    /// Returns a finding of something that cannot be checked; `fix` says how to make that possible.
     pub fn unknown(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Unknown, fix: Some(fix.into()), ..Self::ok(check, found) }
     }
 
-    /// Returns a finding of what only SQL Server itself can answer, and the embedded one does not.
+    /// Returns a finding for a check that only a real SQL Server can answer, not the embedded one.
     pub fn only_real(check: &'static str) -> Self {
         let found = "only a real server answers this; the embedded development server does not";
         Self { level: Level::Unknown, ..Self::ok(check, found) }
@@ -96,7 +96,7 @@ impl Finding {
     }
 }
 
-/// What all findings together come to.
+/// The overall verdict of all findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// No error; there may be warnings.
@@ -107,7 +107,7 @@ pub enum Verdict {
     Unreachable,
 }
 
-/// Returns what `findings` come to: not reaching something outweighs an error.
+/// Returns the verdict on `findings`: something unreachable outweighs an error.
 pub fn verdict(findings: &[Finding]) -> Verdict {
     let judge = |finding: &Finding| match finding.level {
         Level::Error if finding.unreachable => Verdict::Unreachable,
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_worst_finding_decides_and_unreachable_is_worst() {
         let ok = Finding::ok("a", "fine");
-        let unknown = Finding::unknown("b", "not told", "grant it");
+        let unknown = Finding::unknown("b", "not readable", "grant it");
         let warning = Finding::warning("c", "slow", "index it");
         let error = Finding::error("d", "gone", "mend it");
         let lost = Finding::unreachable("e", "silent", "start it");
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn every_bad_finding_suggests_a_fix() {
         for finding in [
-            Finding::unknown("b", "not told", "grant it"),
+            Finding::unknown("b", "not readable", "grant it"),
             Finding::warning("c", "slow", "index it"),
             Finding::error("d", "gone", "mend it"),
             Finding::unreachable("e", "silent", "start it"),

@@ -1,27 +1,25 @@
 //! The journal: an append-only history from which a state document can be rebuilt.
 //!
-//! One line per thing that happened; one append per tick, and one per heartbeat interval of a longer
-//! tick. A write of the document that is recorded raises its `journal_seq` by one, so the writes of a
-//! poller, which compare-and-swap puts in a row, are numbered without gaps; an entry has the number of the
-//! write it records, or, if it records none, of the last one before it.
+//! There is one line per event. A tick appends once, and a longer tick once per heartbeat interval. A recorded write
+//! raises the document's `journal_seq` by one. Compare-and-swap serialises the writes of a poller, so they are
+//! numbered without gaps. An entry has the number of the write it records or, if it records none, of the last write
+//! before it.
 //!
-//! The append comes after the write and may fail or never happen: a tick never fails for it. What is
-//! missing then is found by its numbers, and the next entry of a write is a snapshot. So a document that is
-//! folded from the journal can be behind the true one, which delivers rows again, but never ahead of it,
-//! which would skip some.
+//! The append follows the write and may fail or never happen, without failing the tick. Missing entries are detected
+//! by their numbers, and the next entry of a write is a snapshot. So a document folded from the journal may be behind
+//! the true one, which redelivers rows, but is never ahead of it, which would skip rows.
 //!
-//! # Why so
+//! # Reason
 //!
-//! Entries are put in order by (generation, number) alone. The fencing token adds nothing: compare-and-swap
-//! puts all writes of a document in one row, and the number is part of each, so two grants can never have
-//! the same one, and a token between generation and number could only disagree with it where somebody
-//! raises the token in a write of his own. For the same reason it is not each grant that begins with a
-//! snapshot, but each process, each day, and whoever follows a gap: with a grant for each tick that
-//! delivers, nearly every append would else hold the whole document, of which its ring is the most and
-//! changes the least. A day's part still folds by itself, and no gap outlives the next entry of a write.
+//! Entries are ordered by (generation, number) alone. The fencing token adds nothing: compare-and-swap serialises all
+//! writes of a document and each write contains its number, so two grants never share a number. A token between
+//! generation and number could only contradict it if a write of an operator raises the token. For the same reason,
+//! not every grant starts with a snapshot, but every process, every day, and every writer that follows a gap. With
+//! one grant per delivering tick, nearly every append would otherwise contain the whole document, mostly its ring,
+//! which changes least. The part of a day still folds by itself, and no gap outlives the next entry of a write.
 //!
-//! The rules read no clock and do no I/O; a [`JournalStore`] only appends bytes, and the [`Appender`]
-//! judges what its answers mean.
+//! The rules read no clock and do no I/O. A [`JournalStore`] only appends bytes, and the [`Appender`] interprets its
+//! answers.
 
 mod appender;
 mod changes;

@@ -1,8 +1,8 @@
 //! Instrument names, units and attributes in one place; the OpenTelemetry API only.
 //!
-//! Without a meter provider every instrument is a no-op. The first three names are the seeds'
-//! (001 §10), `batches_total` and `events_total` go with them; the rest follow
-//! `highwater.<thing>.<what>`. `docs/reference/telemetry.md` lists them all, and a test holds it to this.
+//! Without a meter provider every instrument is a no-op. The first three names, `batches_total` and `events_total`
+//! predate the convention; all others follow `highwater.<thing>.<what>`. `docs/reference/telemetry.md` lists them
+//! all, and a test compares it with this module.
 
 mod backlog;
 mod database;
@@ -26,12 +26,12 @@ pub use self::functions::{Invocations, Running, Trigger};
 const SCOPE: &str = "highwater";
 /// Name of the counter of failed ticks.
 pub(crate) const FAILURES: &str = "failures_total";
-/// Boundaries of histograms in seconds: those of the conventions, and more up to the length of a tick.
+/// Boundaries of histograms in seconds: those of the conventions, extended to the length of a tick.
 const SECONDS: [f64; 18] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
-/// Boundaries of histograms in rows, up to the most that a batch may hold.
+/// Boundaries of histograms in rows, up to the largest batch size.
 const ROWS: [f64; 12] =
     [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 25_000.0, 100_000.0];
 
@@ -64,15 +64,15 @@ pub struct Metrics {
     known: Arc<ProgressByPoller>,
 }
 
-/// What is known of the pollers of this process.
+/// What is known about the pollers of this process.
 #[derive(Default)]
 struct ProgressByPoller(Mutex<BTreeMap<String, PollerProgress>>);
 
 #[derive(Clone)]
 struct PollerProgress {
-    /// When a tick did not fail for the last time, or the first one began.
+    /// When a tick last did not fail, or the first one started.
     success_at: Instant,
-    /// How old the checkpoint was, and when that was so.
+    /// The age of the checkpoint, and when it had that age.
     checkpoint: Option<(Duration, Instant)>,
 }
 
@@ -85,17 +85,17 @@ impl ProgressByPoller {
 /// Lag of a poller, in the units of its gauges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SourceLag {
-    /// Age of the oldest row that is not delivered.
+    /// Age of the oldest undelivered row.
     pub(crate) time: Option<Duration>,
-    /// Positions that may be read.
+    /// Readable positions.
     pub(crate) positions: Option<u64>,
-    /// Positions that may not be read yet.
+    /// Positions that cannot be read yet.
     pub(crate) held_back: Option<u64>,
     /// Positions until changes are lost.
     pub(crate) retention_left: Option<u64>,
 }
 
-/// The eight of seed 003, on leases and what becomes of those whose holder dies.
+/// Metrics of leases, and of crashed holders.
 struct LeaseMetrics {
     active: UpDownCounter<i64>,
     acquire_duration: Histogram<f64>,
@@ -109,10 +109,10 @@ struct LeaseMetrics {
     orphans: Gauge<u64>,
 }
 
-/// Who found out that the holder of a lease has died.
+/// Who detected that the holder of a lease had crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundBy {
-    /// Whoever asked for the lease next.
+    /// The next tick that acquired the lease.
     Tick,
     /// The recovery controller.
     Recovery,
@@ -127,12 +127,12 @@ impl FoundBy {
     }
 }
 
-/// Where a write under a stale token was refused.
+/// Where a write under a stale token was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusedBy {
     /// The target, which had seen a newer token.
     Target,
-    /// The state document, which grants the lease to another.
+    /// The state document, which grants the lease to another instance.
     State,
 }
 
@@ -158,7 +158,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes the instruments of `meter`.
+    /// Creates the instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let seconds = |name: &'static str| {
             meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
@@ -208,7 +208,7 @@ impl Metrics {
         }
     }
 
-    /// Notes that a tick of a poller starts.
+    /// Records that a tick of a poller starts.
     pub(crate) fn begun(&self, poller: &str) {
         let mut known = self.known.lock();
         if known.contains_key(poller) {
@@ -220,8 +220,8 @@ impl Metrics {
         self.count_from_zero(poller);
     }
 
-    /// Creates the counters of rare events: one that starts with its first count has no
-    /// increase that an alert could see.
+    /// Creates the counters of rare events: a counter that first appears with its first count shows no increase to an
+    /// alert.
     fn count_from_zero(&self, poller: &str) {
         for reason in ["refused", "attempts", "crashes"] {
             self.quarantined.add(0, &[named(poller), KeyValue::new("reason", reason)]);
@@ -253,7 +253,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a tick that ended as `outcome`; a failure by the name of its error.
+    /// Counts a tick that ended with `outcome`; a failure is counted by the name of its error.
     pub(crate) fn tick(
         &self,
         poller: &str,
@@ -268,7 +268,7 @@ impl Metrics {
         }
     }
 
-    /// Notes a tick that did not fail, idle ones included.
+    /// Records a tick that did not fail, including idle ones.
     pub(crate) fn success(&self, poller: &str, at: time::OffsetDateTime) {
         let timestamp = Duration::try_from(at - time::OffsetDateTime::UNIX_EPOCH);
         let timestamp = timestamp.unwrap_or_default().as_secs_f64();
@@ -278,13 +278,13 @@ impl Metrics {
         }
     }
 
-    /// Notes a read of the source.
+    /// Records a read of the source.
     pub(crate) fn fetched(&self, poller: &str, rows: u64, duration: Duration) {
         self.fetched.add(rows, &[named(poller)]);
         self.fetch_duration.record(duration.as_secs_f64(), &[named(poller)]);
     }
 
-    /// Notes a call of the handler, whatever came of it.
+    /// Records a call of the handler, with any result.
     pub(crate) fn handled(&self, poller: &str, duration: Duration) {
         self.handler_duration.record(duration.as_secs_f64(), &[named(poller)]);
     }
@@ -309,7 +309,7 @@ impl Metrics {
         }
     }
 
-    /// Counts rows that are delivered again.
+    /// Counts redelivered rows.
     pub(crate) fn redelivered(&self, poller: &str, rows: u64) {
         self.redelivered.add(rows, &[named(poller)]);
     }
@@ -329,7 +329,7 @@ impl Metrics {
         self.late.add(rows, &[named(poller)]);
     }
 
-    /// Counts delivered rows that will not be read again, for want of room.
+    /// Counts delivered rows that will not be read again because there is no room for their window.
     pub(crate) fn not_audited(&self, poller: &str, rows: u64) {
         self.not_audited.add(rows, &[named(poller)]);
     }
@@ -344,22 +344,22 @@ impl Metrics {
         self.journal_failures.add(1, &[named(poller)]);
     }
 
-    /// Counts a lease as held, or as not held any more.
+    /// Counts a lease as held, or as no longer held.
     pub(crate) fn lease_active(&self, poller: &str, change: i64) {
         self.leases.active.add(change, &[named(poller)]);
     }
 
-    /// Counts how asking for a lease ended.
+    /// Counts a lease request by its outcome.
     pub(crate) fn lease_asked(&self, poller: &str, outcome: &'static str) {
         self.leases.attempts.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
     }
 
-    /// Notes how long a lease that was granted was asked for.
+    /// Records how long a granted lease request took.
     pub(crate) fn lease_acquired(&self, poller: &str, duration: Duration) {
         self.leases.acquire_duration.record(duration.as_secs_f64(), &[named(poller)]);
     }
 
-    /// Notes how much was left of a lease when a commit began.
+    /// Records how much of a lease was left when a commit started.
     pub(crate) fn lease_remaining(&self, poller: &str, left: Duration) {
         self.leases.remaining.record(left.as_secs_f64(), &[named(poller)]);
     }
@@ -370,8 +370,8 @@ impl Metrics {
         self.leases.heartbeats.add(1, &[named(poller), outcome]);
     }
 
-    /// Counts a lease whose holder died `idle` after its last write, and a batch in hand that is free
-    /// again by that.
+    /// Counts a lease whose holder crashed, `idle` after its last write, and a batch in flight that is thereby free
+    /// again.
     pub(crate) fn lease_expired(
         &self,
         poller: &str,
@@ -387,30 +387,30 @@ impl Metrics {
         }
     }
 
-    /// Counts a batch whose back-off is ended, so that the next tick takes it.
+    /// Counts a batch whose backoff is ended, so that the next tick delivers it.
     pub(crate) fn requeued(&self, poller: &str) {
         let found_by = KeyValue::new("found_by", FoundBy::Recovery.as_str());
         self.leases.requeues.add(1, &[named(poller), found_by]);
     }
 
-    /// Counts a write under a stale token that was refused.
+    /// Counts a rejected write under a stale token.
     pub(crate) fn write_rejected(&self, poller: &str, by: RefusedBy) {
         self.leases.rejections.add(1, &[named(poller), KeyValue::new("by", by.as_str())]);
     }
 
-    /// Notes how many documents a scan found in a condition of the recovery controller's table.
+    /// Records how many documents a scan found in a condition of the recovery controller's table.
     pub(crate) fn orphans(&self, condition: &'static str, count: u64) {
         self.leases.orphans.record(count, &[KeyValue::new("condition", condition)]);
     }
 
-    /// Counts a lease taken over from a holder that died.
+    /// Counts a lease taken over from a crashed holder.
     pub(crate) fn taken_over(&self, poller: &str) {
         self.takeovers.add(1, &[named(poller)]);
     }
 }
 
-/// Makes the gauge whose value is told when it is asked for: a timestamp would go stale in silence where
-/// ticks stop, an age keeps growing.
+/// Creates a gauge that computes its value when it is collected: a timestamp would silently go stale if ticks stop,
+/// but an age keeps growing.
 fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
     let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
@@ -418,12 +418,12 @@ fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
             observer.observe(known.success_at.elapsed().as_secs_f64(), &[named(poller)]);
         }
     });
-    // The meter keeps what it calls.
+    // The meter keeps the callback.
     let _kept_by_meter = gauge.build();
 }
 
-/// Makes the counter of log lines that were dropped, by stream. It is of the process, not of a poller,
-/// and is read when it is asked for.
+/// Creates the counter of dropped log lines, by stream. It belongs to the process, not to a poller, and is read when
+/// it is collected.
 pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64); N]) {
     let meter = opentelemetry::global::meter(SCOPE);
     let counter = meter.u64_observable_counter("highwater.log.lines_dropped").with_unit("{line}");
@@ -432,7 +432,7 @@ pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64)
             observer.observe(lines, &[KeyValue::new("stream", stream)]);
         }
     });
-    // The meter keeps what it calls.
+    // The meter keeps the callback.
     let _kept_by_meter = counter.build();
 }
 

@@ -1,25 +1,25 @@
 //! Redaction: keeps the secrets of this process out of what it prints, sends and stores.
 //!
-//! [`hold`] and [`hold_token`] register secrets; [`redact`] and [`redact_json`] replace them in a text, in
-//! whatever form another program may have written them. Text is redacted in two places:
+//! [`hold`] and [`hold_token`] register secrets; [`redact`] and [`redact_json`] replace them in a text, in whatever
+//! encoding another program may have written them. Text is redacted in two places:
 //!
 //! - **Where it leaves the process**: log lines, replies to the Functions host, the status page, exported
-//!   telemetry, the output of commands. These few sinks are what the promise rests on.
+//!   telemetry, command output. The guarantee rests on these few sinks.
 //! - **Where foreign text comes in**, before it is shortened: errors ([`crate::error::chain`]) and excerpts of
-//!   replies ([`excerpt`]). This text is what state documents, quarantine entries and journals store. What a limit
-//!   has cut at the ends of an excerpt is redacted from [`SECRET_BYTES_MIN`] bytes of a secret on.
+//!   replies ([`excerpt`]). State documents, quarantine entries and journals store this text. A secret that was cut
+//!   at the ends of an excerpt is redacted if at least [`SECRET_BYTES_MIN`] bytes of it remain.
 //!
 //! # Forms
 //!
-//! A secret is found in any ASCII case, as it is, percent-encoded, form-encoded, escaped for JSON, XML or HTML,
-//! with doubled quotes as connection strings and SQL have them, in hexadecimal, and in base64, alone or as part
-//! of a longer text (`Basic base64(user:password)`). Escapes may be nested or mixed: a text is unescaped step by
-//! step until nothing changes, and each step is searched.
+//! A secret is found in any ASCII case: verbatim, percent-encoded, form-encoded, escaped for JSON, XML or HTML, with
+//! doubled quotes as in connection strings and SQL, in hexadecimal, and in base64, alone or as part of a longer text
+//! (`Basic base64(user:password)`). Escapes may be nested or mixed: a text is unescaped step by step until nothing
+//! changes, and each step is searched.
 //!
 //! # What is not redacted
 //!
-//! Rows are data: what handlers get, and what `state export` and `journal export` print, stays as it is. A
-//! secret shorter than [`SECRET_BYTES_MIN`] is not searched for, since it would tear holes into any text.
+//! Rows are data: what handlers receive, and what `state export` and `journal export` print, is unchanged. A secret
+//! shorter than [`SECRET_BYTES_MIN`] is ignored, since it would match parts of ordinary text.
 
 #[cfg(test)]
 mod tests;
@@ -35,14 +35,14 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 /// The replacement for a secret.
 pub const MARK: &str = "[redacted]";
-/// Shortest secret that is searched for.
+/// Shortest secret to search for.
 pub const SECRET_BYTES_MIN: usize = 6;
-/// Tokens that are remembered: each identity has one or two that are valid, and old ones are of no use.
+/// Most tokens to remember: each identity has one or two valid ones, and old ones are useless.
 const TOKENS_MAX: usize = 32;
-/// Most steps in which a text is unescaped; a few nested escapes are plausible, more are not.
+/// Most steps of unescaping: a few nested escapes are plausible, more are not.
 const LAYERS_MAX: usize = 8;
 
-/// The secrets of this process; `None` while there are none.
+/// The secrets of this process; `None` if there are none.
 static HELD: RwLock<Option<Arc<Secrets>>> = RwLock::new(None);
 
 fn held() -> Option<Arc<Secrets>> {
@@ -56,12 +56,12 @@ fn change(change: impl FnOnce(&mut Secrets)) {
     *held = Some(Arc::new(secrets));
 }
 
-/// Registers secrets that last as long as the process.
+/// Registers secrets for the life of the process.
 pub fn hold<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) {
     change(|held| held.add(secrets));
 }
 
-/// Registers a secret that is replaced from time to time; only the last few are remembered.
+/// Registers a secret that is renewed from time to time; only the last few are remembered.
 pub fn hold_token(token: &str) {
     if !held().is_some_and(|held| held.tokens.iter().any(|known| known == token)) {
         change(|held| held.add_token(token));
@@ -73,7 +73,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     held().map_or(Cow::Borrowed(text), |held| held.redact(text))
 }
 
-/// Returns a text without the secrets of this process; it is copied only where it has some.
+/// Returns a text without the secrets of this process; it is copied only if it contains some.
 pub fn redacted(text: String) -> String {
     match redact(&text) {
         Cow::Borrowed(_) => text,
@@ -81,18 +81,18 @@ pub fn redacted(text: String) -> String {
     }
 }
 
-/// Returns JSON text, one document or several, without the secrets of this process; it stays JSON.
+/// Returns JSON text, one document or several, without the secrets of this process; it remains valid JSON.
 pub fn redact_json(text: &str) -> Cow<'_, str> {
     held().map_or(Cow::Borrowed(text), |held| held.redact_json(text))
 }
 
-/// Returns the beginning of a foreign text for an error: on one line, without secrets and control characters.
+/// Returns the start of a foreign text for an error: on one line, without secrets and control characters.
 pub fn excerpt(bytes: &[u8], chars_max: usize) -> String {
     let text = redact_cut(bytes);
     text.trim().chars().take(chars_max).map(plain).collect()
 }
 
-/// Returns the end of a foreign text for an error, as [`excerpt`] returns the beginning.
+/// Returns the end of a foreign text for an error, like [`excerpt`].
 pub fn excerpt_of_end(bytes: &[u8], chars_max: usize) -> String {
     let text = redact_cut(bytes);
     let text = text.trim();
@@ -101,7 +101,7 @@ pub fn excerpt_of_end(bytes: &[u8], chars_max: usize) -> String {
     cut.chars().chain(text.chars().skip(skipped).map(plain)).collect()
 }
 
-/// Returns a text that a limit may have cut at either end without secrets, whole or not.
+/// Redacts a text that may have been cut at either end, including partial secrets.
 fn redact_cut(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     held().map_or_else(|| text.clone().into_owned(), |held| held.redact_cut(&text))
@@ -111,22 +111,22 @@ fn plain(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
 
-/// Secrets, and the forms by which they are found.
+/// Secrets, and the encodings by which they are found.
 #[derive(Clone, Default)]
 pub struct Secrets {
     lasting: Vec<String>,
     tokens: VecDeque<String>,
-    /// Forms in lower case, by their first two bytes.
+    /// Encodings in lower case, by their first two bytes.
     forms: BTreeMap<u16, Vec<Form>>,
-    /// A bit for each pair of bytes that a form starts with; empty without forms. Most text has none of them, so
-    /// that looking costs little more than reading it.
+    /// A bit for each pair of bytes with which an encoding starts; empty if there are none. Most text contains no
+    /// such pair, so searching costs little more than reading it.
     begins: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 struct Form {
     bytes: Vec<u8>,
-    /// Whether it is the inner part of a base64 text, whose rest is to go too.
+    /// Whether it is the inner part of a base64 text, which is then removed as a whole.
     is_base64: bool,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Adds secrets that stay.
+    /// Adds permanent secrets.
     pub fn add<S: AsRef<str>>(&mut self, secrets: impl IntoIterator<Item = S>) {
         for secret in secrets {
             let secret = secret.as_ref().trim();
@@ -205,12 +205,12 @@ impl Secrets {
         }
     }
 
-    /// Returns `text` with [`MARK`] in the place of each secret.
+    /// Returns `text` with each secret replaced by [`MARK`].
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         replaced(text, merged(text, self.find_unordered(text)))
     }
 
-    /// Returns `text` with [`MARK`] in the place of each secret, also of one whose beginning or end a limit has cut.
+    /// Returns `text` with each secret replaced by [`MARK`], including a secret that was cut at the start or end.
     pub fn redact_cut(&self, text: &str) -> String {
         let text = text.trim();
         let mut found = self.find_unordered(text);
@@ -224,8 +224,8 @@ impl Secrets {
         replaced(text, merged(text, found)).into_owned()
     }
 
-    /// Returns what may be the rest of a secret at the beginning, and the beginning of one at the end. An escape
-    /// that was cut may come before or after.
+    /// Returns ranges that may be the rest of a secret at the start, and the beginning of one at the end. A cut
+    /// escape may precede or follow.
     fn cut_ends(&self, text: &[u8]) -> [Range<usize>; 2] {
         const ESCAPE_BYTES_MAX: usize = 5;
         let lower = text.to_ascii_lowercase();
@@ -258,8 +258,8 @@ impl Secrets {
         [0..at_start, lower.len() - at_end..lower.len()]
     }
 
-    /// Returns JSON text with [`MARK`] in the place of each secret within a string. Names of members stay: they
-    /// are ours, or a table's.
+    /// Returns JSON text with each secret within a string replaced by [`MARK`]. Member names are unchanged: they are
+    /// ours, or a table's.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.forms.is_empty() {
             return Cow::Borrowed(text);
@@ -285,7 +285,7 @@ impl Secrets {
         Cow::Owned(redacted)
     }
 
-    /// Returns a JSON string, quotation marks included, without secrets; `None` where it has none.
+    /// Returns a JSON string, including its quotes, without secrets; `None` if it has none.
     fn redact_literal(&self, quoted: &str) -> Option<String> {
         let text = if quoted.contains('\\') {
             Cow::Owned(serde_json::from_str(quoted).ok()?)
@@ -298,7 +298,7 @@ impl Secrets {
         }
     }
 
-    /// Returns where secrets are.
+    /// Returns the ranges of secrets.
     fn find_unordered(&self, text: &str) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         if self.forms.is_empty() {
@@ -313,7 +313,7 @@ impl Secrets {
         found
     }
 
-    /// Searches what is left of a text as one layer of `escapes` after the other is taken off.
+    /// Searches a text while layers of `escapes` are removed one by one.
     fn search_layers(&self, text: &str, escapes: fn(u8) -> bool, found: &mut Vec<Range<usize>>) {
         let mut layer = Layer::of(text.as_bytes());
         for _ in 0..LAYERS_MAX {
@@ -343,7 +343,7 @@ impl Secrets {
     }
 }
 
-/// Returns ranges of `text` in order, without overlap, and of whole characters.
+/// Returns the ranges in order, without overlap, extended to whole characters.
 fn merged(text: &str, mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
     found.sort_by_key(|range| (range.start, range.end));
     let mut merged: Vec<Range<usize>> = Vec::with_capacity(found.len());
@@ -354,7 +354,7 @@ fn merged(text: &str, mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
         }
     }
     for range in &mut merged {
-        // A coincidence may begin or end within a character.
+        // A coincidental match may start or end within a character.
         while !text.is_char_boundary(range.start) {
             range.start -= 1;
         }
@@ -365,7 +365,7 @@ fn merged(text: &str, mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
-/// Returns `text` with [`MARK`] in the place of each range.
+/// Returns `text` with each range replaced by [`MARK`].
 fn replaced(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
     if ranges.is_empty() {
         return Cow::Borrowed(text);
@@ -380,7 +380,7 @@ fn replaced(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
     Cow::Owned(redacted)
 }
 
-/// Extends a range to the whole run of base64 around it.
+/// Extends a range to the whole surrounding run of base64.
 fn around_base64(bytes: &[u8], inner: Range<usize>) -> Range<usize> {
     let is_base64 = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(byte);
     let before = bytes.get(..inner.start).unwrap_or_default();
@@ -389,7 +389,7 @@ fn around_base64(bytes: &[u8], inner: Range<usize>) -> Range<usize> {
     start..inner.end + after.iter().take_while(is_base64).count()
 }
 
-/// Returns the next JSON string of `text` from `at`, quotation marks included.
+/// Returns the next JSON string of `text` from `at`, including its quotes.
 fn next_literal(text: &str, at: usize) -> Option<Range<usize>> {
     let start = at + text.get(at..)?.find('"')?;
     let mut is_escaped = false;
@@ -407,7 +407,7 @@ fn next_literal(text: &str, at: usize) -> Option<Range<usize>> {
 /// A text after some steps of unescaping.
 struct Layer {
     bytes: Vec<u8>,
-    /// Where in the original text each byte comes from.
+    /// The range of each byte in the original text.
     origins: Vec<Range<usize>>,
 }
 
@@ -422,7 +422,7 @@ impl Layer {
         Some(first.start..last.end)
     }
 
-    /// Returns the text after one step more; `None` where nothing is left to unescape.
+    /// Returns the text after one more step; `None` if nothing is left to unescape.
     fn unescaped(&self, escapes: fn(u8) -> bool) -> Option<Self> {
         let mut next = Self { bytes: Vec::new(), origins: Vec::new() };
         let (mut at, mut has_changed) = (0, false);
@@ -448,8 +448,8 @@ fn begins_escape(byte: u8) -> bool {
     matches!(byte, b'%' | b'+' | b'\\' | b'&' | b'\'' | b'"' | b']' | b'}' | 0)
 }
 
-/// A secret may itself read like an escape of another kind, which is not to be undone with those of JSON around it:
-/// what `%5c` stands for would become part of the escape behind it.
+/// A secret may itself look like an escape of another kind, which must not be undone together with the surrounding
+/// JSON escapes: the result of `%5c` would become part of the following escape.
 fn begins_backslash_escape(byte: u8) -> bool {
     byte == b'\\'
 }
@@ -459,7 +459,7 @@ fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (first, rest) = bytes.split_first().filter(|(first, _)| begins_escape(**first))?;
     match (*first, rest) {
         (b'+', _) => Some((vec![b' '], 1)),
-        // Text of two bytes a character, read as one of single bytes.
+        // UTF-16 text, read as single bytes.
         (0, _) => Some((Vec::new(), 1)),
         (b'\'' | b'"' | b']' | b'}', [second, ..]) => (first == second).then(|| (vec![*first], 2)),
         (b'%', _) => Some((vec![u8::try_from(number(rest.get(..2)?, 16)?).ok()?], 3)),
@@ -534,7 +534,7 @@ fn fully_unescaped(bytes: &[u8]) -> Vec<u8> {
     layer.bytes
 }
 
-/// Returns the content of a JSON string, without its quotation marks.
+/// Returns the content of a JSON string, without its quotes.
 fn inner_json(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -557,14 +557,14 @@ fn entities(text: &str) -> String {
     text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Returns what base64 of any text that holds `bytes` has in common, for each of the three places in a group of
-/// three where `bytes` may begin, in both alphabets.
+/// Returns the common part of the base64 of all texts that contain `bytes`, for each of the three offsets of `bytes`
+/// in a group of three, in both alphabets.
 fn base64_forms(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for before in 0..3 {
         let padded = [vec![0; before], bytes.to_vec()].concat();
         let encoded = STANDARD_NO_PAD.encode(&padded).into_bytes();
-        // Characters at the ends also hold bits of what is around the secret.
+        // Characters at the ends also encode bits of the surrounding text.
         let (start, end) = ((before * 8).div_ceil(6), padded.len() * 8 / 6);
         let Some(inner) = encoded.get(start..end) else { continue };
         let replaced = |byte: &u8| match byte {
@@ -573,15 +573,15 @@ fn base64_forms(bytes: &[u8]) -> Vec<Vec<u8>> {
             _ => *byte,
         };
         forms.push(inner.iter().map(replaced).collect());
-        // In a text that is unescaped, `+` has become a blank.
+        // Unescaping turns `+` into a space.
         forms.push(fully_unescaped(inner));
         forms.push(inner.to_vec());
     }
     forms
 }
 
-/// Cuts from a foreign text what follows `?` or `sig=` up to the next blank, and what looks like a token, and
-/// redacts the rest: for texts of credentials and HTTP clients, which repeat addresses and answers.
+/// Removes what follows `?` or `sig=` up to the next whitespace, and what looks like a token, and redacts the rest.
+/// For texts of credentials and HTTP clients, which repeat addresses and answers.
 pub fn scrub(text: &str) -> String {
     let scrubbed = |word: &str| {
         if let Some(kept) = before_token(word) {
@@ -603,18 +603,18 @@ pub fn scrub(text: &str) -> String {
 /// Shortest rest of a word that may be a token.
 const TOKEN_MIN: usize = 16;
 
-/// Returns what of a word comes before something that looks like a token; `None` where nothing does.
+/// Returns the part of a word before something that looks like a token; `None` if nothing does.
 fn before_token(word: &str) -> Option<&str> {
-    // The start of the JSON of a token's header in base64.
+    // The start of a token's JSON header in base64.
     let (before, token) = word.split_once("eyJ")?;
     (token.len() >= TOKEN_MIN).then_some(before)
 }
 
-/// Returns what kind of secret a text looks like; `None` where it looks like none.
+/// Returns what kind of secret a text looks like; `None` if it does not look like one.
 ///
-/// A random word or number cannot be told from a slip of the pen, so this is a second line of defence only.
+/// A random word or number cannot be distinguished from a typo, so this is only a second line of defence.
 pub fn looks_like(text: &str) -> Option<&'static str> {
-    /// Prefixes by which services mark their keys.
+    /// Prefixes with which services mark their keys.
     const MARKS: [&str; 8] =
         ["ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk_live_", "sk_test_", "xoxb-"];
     let lower = text.to_ascii_lowercase();
@@ -647,16 +647,16 @@ pub fn looks_like(text: &str) -> Option<&'static str> {
     words().any(is_password).then_some("a password")
 }
 
-/// Whether a text is a GUID with its hyphens: some services make keys of them.
+/// Whether a text is a GUID with hyphens: some services use GUIDs as keys.
 pub fn is_guid(text: &str) -> bool {
     text.split('-').map(str::len).eq([8, 4, 4, 4, 12])
         && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Whether a text without blanks was most likely made by a generator of keys: at least 32 characters of base64
-/// or hexadecimal, whose letters and digits change places more often than in any name.
+/// Whether a text without whitespace was most likely generated as a key: at least 32 characters of base64 or
+/// hexadecimal, with more switches between letters and digits than in any name.
 pub fn is_random(text: &str) -> bool {
-    /// Keys of functions have 54 characters and more, secrets of applications 40, GUIDs without hyphens 32.
+    /// Function keys have 54 characters or more, application secrets 40, GUIDs without hyphens 32.
     const CHARS_MIN: usize = 32;
     let body = text.trim_end_matches('=');
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_~.".contains(&byte);
@@ -677,7 +677,7 @@ pub fn is_random(text: &str) -> bool {
     !is_guid(body) && digits > 0 && separators * 8 < body.len() && changes * 3 >= body.len()
 }
 
-/// Whether a word is made as passwords have to be: both cases, a digit, and a sign that no name or number has.
+/// Whether a word follows password rules: both cases, a digit, and a symbol that names and numbers do not contain.
 fn is_password(word: &str) -> bool {
     /// Shortest password that policies allow.
     const CHARS_MIN: usize = 8;

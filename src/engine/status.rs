@@ -1,11 +1,11 @@
-//! The status of the pollers of an app: what `highwater status`, the status page and its JSON show.
+//! The status of an app's pollers, as shown by `highwater status`, the status page and its JSON.
 //!
-//! Built from the state documents, so any replica can build it, and a laptop with the right to read. A process that runs
-//! ticks adds how they ended ([`health`]). Only the events of a poller's journal come from where that is kept. Nothing
-//! is ever written.
+//! It is built from the state documents, so any replica can build it, and so can a laptop with read access. A process
+//! that runs ticks adds how they ended ([`health`]). Only the events of a poller's journal come from the journal
+//! store. Nothing is ever written.
 //!
-//! One shape serves all: [`Status`] is an element of what `highwater status --output json` prints, and of
-//! `pollers` in the [`Report`] that `/api/status` answers. `docs/reference/status.md` lists its fields.
+//! One type serves all: [`Status`] is an element of the output of `highwater status --output json`, and of `pollers`
+//! in the [`Report`] of `/api/status`. `docs/reference/status.md` lists its fields.
 
 pub mod health;
 mod poller;
@@ -30,7 +30,7 @@ use crate::recovery::scan::{StoredDocument, StoredNames, documents};
 use crate::schedule::Schedule;
 use crate::store::{StateStore, StoreError};
 
-/// Most events of a journal that are shown: the newest.
+/// Most events of a journal to show; the newest.
 pub const EVENTS_MAX: usize = 50;
 
 /// The status of the pollers of an app.
@@ -40,47 +40,47 @@ pub struct Report {
     pub app: String,
     /// Version of this program.
     pub version: &'static str,
-    /// The storage service's time; `None` where no document was read.
+    /// The storage service's time; `None` if no document was read.
     #[serde(with = "time::serde::rfc3339::option")]
     pub at: Option<OffsetDateTime>,
     /// The pollers, by name.
     pub pollers: Vec<Status>,
 }
 
-/// Which pollers, and how much of them.
+/// Which pollers to report, and in what detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusQuery<'a> {
-    /// All that the settings or the store know.
+    /// All pollers in the settings or the store.
     All,
-    /// One, or all parts of one that is divided.
+    /// One poller, or all of its partitions.
     One(&'a str),
-    /// One, with the newest events of its journal.
+    /// One poller, with the newest events of its journal.
     WithJournal(&'a str),
 }
 
-/// The status is unknown.
+/// Why the status is unknown.
 #[derive(Debug, Error)]
 pub enum StatusError {
-    /// Nobody knows the poller.
-    #[error("there is no poller `{0}`, neither in the settings nor in the store")]
+    /// The poller is unknown.
+    #[error("no poller `{0}` in the settings or in the store")]
     NoPoller(String),
-    /// The store does not answer, or refuses.
+    /// The store does not respond, or rejects the request.
     #[error("read state")]
     Store(#[from] StoreError),
 }
 
-/// What is read from, and what is known without reading.
+/// What the status is built from.
 #[derive(Clone, Debug)]
 pub struct StatusReader {
     /// Name of the app.
     pub app: String,
-    /// Where the documents are.
+    /// Where the documents are stored.
     pub state: Arc<dyn StateStore>,
     /// The pollers of the settings.
     pub pollers: BTreeMap<String, Arc<Poller>>,
-    /// When their functions run, where that is known.
+    /// When their functions run, if known.
     pub schedules: BTreeMap<String, Vec<Schedule>>,
-    /// Why no function runs a poller, where that is known.
+    /// Why no function runs a poller, if known.
     pub disabled: BTreeMap<String, String>,
 }
 
@@ -169,7 +169,7 @@ impl StatusReader {
         }
     }
 
-    /// Returns the state of a poller. `now` is `None` where the store gave no time; then nothing is judged by time.
+    /// Returns the health of a poller. `now` is `None` if the store gave no time; then nothing is judged by time.
     fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: Stored<'_>) -> Health {
         let poller = self.pollers.get(name);
         let trigger = match (self.disabled.get(name), self.schedules.get(name)) {
@@ -195,7 +195,7 @@ impl StatusReader {
         (!texts.is_empty()).then(|| texts.join(", "))
     }
 
-    /// Returns the zone of a poller's schedules: one process has one.
+    /// Returns the time zone of a poller's schedules: one process has one.
     fn time_zone(&self, name: &str) -> Option<String> {
         Some(self.schedules.get(name)?.first()?.zone().name().to_owned())
     }
@@ -206,7 +206,7 @@ impl StatusReader {
         schedules.iter().filter_map(|schedule| schedule.next_after(now)).min()
     }
 
-    /// Reads the newest events of a poller's journal, newest first; `None` where none is kept.
+    /// Reads the newest events of a poller's journal, newest first; `None` if no journal is kept.
     async fn events(&self, name: &str) -> Result<Option<Vec<Event>>, StoreError> {
         let Some(poller) = self.pollers.get(name) else { return Ok(None) };
         let history = poller.admin().latest_history().await?;

@@ -1,12 +1,11 @@
-//! Spans: what a tick did, and in which order, for a tracing back end.
+//! Spans: the steps of a tick, for a tracing back end.
 //!
-//! A span is made with [`span!`] wherever something takes time, by whichever layer does it, and `tracing`
-//! keeps track of which lies in which. [`SpanLayer`] turns those spans, and log events, into what is
-//! exported. Where that layer is not installed no span is made: one atomic load is left of it. Spans
-//! made here never show in the log lines of the streams.
+//! [`span!`] creates a span for anything that takes time, in any layer, and `tracing` tracks their nesting.
+//! [`SpanLayer`] converts those spans, and log events, to what is exported. Without that layer no span is created:
+//! only one atomic load remains. Spans created here never appear in the log lines of the streams.
 //!
-//! Fields are attributes under their own names, but for `otel.name` (the span's name), `otel.kind`
-//! (`server`, `client`), and `traceparent` and `tracestate` (the parent, where that is another process's). A span with an
+//! Fields are attributes under their own names, except `otel.name` (the span's name), `otel.kind` (`server`,
+//! `client`), and `traceparent` and `tracestate` (the parent, if it belongs to another process). A span with an
 //! `error.type` counts as failed.
 
 mod layer;
@@ -22,11 +21,10 @@ pub use self::layer::{Collected, FinishedSpan, LogRecord, SpanKind, SpanLayer};
 /// Target of the spans that are exported, and of nothing else.
 pub const TARGET: &str = "highwater::span";
 
-/// Target of the event with which a tick ends as it should. Where replies to the Functions host carry its line, the
-/// streams do not.
+/// Target of the event of a successful tick. If replies to the Functions host contain its line, the streams do not.
 pub const TICK_TARGET: &str = "highwater::poller::tick";
 
-/// Makes a span that is exported; see [`crate::trace`] for what its fields mean.
+/// Creates a span that is exported; see [`crate::trace`] for the meaning of its fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! span {
@@ -37,7 +35,7 @@ macro_rules! span {
 #[doc(hidden)]
 pub use span;
 
-/// Which span of which trace, as W3C Trace Context carries it between processes.
+/// Identifies a span of a trace, as carried between processes by W3C Trace Context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// Id of the trace; never zero.
@@ -49,7 +47,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Reads a `traceparent` header; `None` where it is none.
+    /// Parses a `traceparent` header; `None` if it is invalid.
     ///
     /// <https://www.w3.org/TR/trace-context/#traceparent-header>
     pub fn parse(text: &str) -> Option<Self> {
@@ -58,7 +56,7 @@ impl TraceContext {
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let [version] = bytes::<1>(version)?;
         let [flags] = bytes::<1>(flags)?;
-        // Later versions may add parts; this one has none.
+        // Later versions may add parts; this version has no more.
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -67,7 +65,7 @@ impl TraceContext {
         valid.then_some(Self { trace_id, span_id, sampled: flags & 1 == 1 })
     }
 
-    /// Returns the trace's id in hexadecimal digits, which is the `operation_Id` of Application Insights.
+    /// Returns the trace id in hexadecimal, which is the `operation_Id` of Application Insights.
     pub fn trace_id_text(&self) -> String {
         format!("{:032x}", u128::from_be_bytes(self.trace_id))
     }
@@ -80,7 +78,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Reads lower-case hexadecimal digits, two for each byte.
+/// Parses lower-case hexadecimal digits, two per byte.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     if !digits || text.len() != 2 * N {
@@ -93,7 +91,7 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(found)
 }
 
-/// Returns the exported span that is or encloses `span`; `None` where nothing is exported.
+/// Returns the exported span that is or encloses `span`; `None` if nothing is exported.
 pub fn context_of(span: &Span) -> Option<TraceContext> {
     let found = span.with_subscriber(|(id, dispatch)| {
         let registry = dispatch.downcast_ref::<Registry>()?;
@@ -103,29 +101,29 @@ pub fn context_of(span: &Span) -> Option<TraceContext> {
     found.flatten()
 }
 
-/// Which traces are recorded.
+/// Decides which traces are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// Share of the traces that begin here, from 0 to 1.
+    /// Share of recorded traces among those that start here, from 0 to 1.
     share: f64,
-    /// Whether a trace that comes from elsewhere is recorded where, and only where, it is there.
+    /// Whether the parent's decision applies to a trace that comes from another process.
     parent_decides: bool,
 }
 
 impl Default for Sampler {
-    /// Every tick, whatever its caller records: the Functions host sends a context that it does not
-    /// record itself, unless configured.
+    /// Every tick, whatever its caller records: the Functions host sends a context that it does not itself record by
+    /// default.
     fn default() -> Self {
         Self { share: 1.0, parent_decides: false }
     }
 }
 
 impl Sampler {
-    /// Returns the sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name.
+    /// Returns the sampler named by `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
     ///
     /// # Errors
     ///
-    /// What was expected.
+    /// The expected values.
     pub fn named(name: &str, share: Option<&str>) -> Result<Self, String> {
         let share = || match share.map(str::parse::<f64>) {
             None => Ok(1.0),
@@ -154,7 +152,7 @@ impl Sampler {
         if let Some(parent) = parent.filter(|_| self.parent_decides) {
             return parent.sampled;
         }
-        // The last 56 bits of an id are random, so all processes of a trace decide alike.
+        // The last 56 bits of an id are random, so all processes of a trace decide the same.
         let random = u128::from_be_bytes(trace_id) & ((1 << 56) - 1);
         let bits = u64::try_from(random).unwrap_or(u64::MAX) >> 24;
         f64::from(u32::try_from(bits).unwrap_or(u32::MAX))
@@ -212,7 +210,7 @@ mod tests {
             let found = [None, Some(&recorded), Some(&not)].map(|p| sampler.records(id, p));
             assert_eq!(found, [alone, under_recorded, under_not], "{name} {share:?}");
         }
-        assert!(Sampler::default().records(id, Some(&not)), "ours, unless told otherwise");
+        assert!(Sampler::default().records(id, Some(&not)), "recorded unless configured otherwise");
         for (name, share) in
             [("on", None), ("traceidratio", Some("2")), ("traceidratio", Some("x"))]
         {

@@ -184,7 +184,7 @@ async fn what_cannot_be_reached_or_read_has_an_exit_code_of_its_own() {
     for arguments in
         [&["pause", "nightly", "--reason", "x"][..], &["quarantine", "list", "nightly"]]
     {
-        bench.command(arguments).await.failed(6, "cannot be reached");
+        bench.command(arguments).await.failed(6, "cannot reach the state store");
     }
     bench.set("HANDLER__KIND", "pigeon");
     bench.command(&["resume", "nightly"]).await.failed(3, "pigeon");
@@ -328,7 +328,10 @@ async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
     let listed = bench.command(&["quarantine", "list", "nightly"]).await;
     assert!(listed.done().contains("unreadable"), "{listed:?}");
     let replayed = bench.command(&["quarantine", "redrive", "nightly", &entries[2].1]).await;
-    assert!(replayed.code == 1 && replayed.data.contains("is no entry"), "{replayed:?}");
+    assert!(
+        replayed.code == 1 && replayed.data.contains("is not a valid quarantine entry"),
+        "{replayed:?}"
+    );
     let said = drop(&[&entries[0].1, "--yes"]).await;
     assert!(said.code == 0 && said.rest.contains("id=1"), "{said:?}");
     let said = drop(&["--all", "--yes"]).await;

@@ -182,7 +182,7 @@ async fn a_state_that_vanished_is_not_replayed() {
     fs::remove_file(setup.state_file()).unwrap();
     setup
         .refuses(&[
-            "is gone though the poller has run",
+            "is gone, but the poller has run",
             "put back a copy (a backup, an export, or the newest `orders.saved.*.json`) as `highwater state import --help`",
             "`highwater reset orders to-beginning ",
         ])

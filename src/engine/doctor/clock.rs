@@ -1,7 +1,7 @@
-//! Clocks against each other. Pure.
+//! Compares clocks. Pure.
 //!
-//! No decision of a poller rests on this machine's clock; a difference still matters to an operator who
-//! compares logs, to signatures that storage checks, and to writers that stamp rows themselves.
+//! No decision of a poller depends on this machine's clock. A difference still matters to an operator who compares
+//! logs, for signatures that storage checks, and for writers that stamp rows themselves.
 
 use std::time::Duration;
 
@@ -9,25 +9,24 @@ use time::OffsetDateTime;
 
 use super::Finding;
 
-/// Above this, logs of different places cannot be compared any more.
+/// Above this, logs of different machines cannot be compared.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(60);
 
-/// The time of another clock, and this machine's times around the question.
+/// The time of another clock, and this machine's times around the request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockReading {
     /// The other clock's time.
     pub reported: OffsetDateTime,
-    /// Before it was asked.
+    /// Before the request.
     pub asked_at: OffsetDateTime,
-    /// When the answer was there.
+    /// After the answer.
     pub answered_at: OffsetDateTime,
-    /// How coarse it is.
+    /// Its granularity.
     pub grain: Duration,
 }
 
 impl ClockReading {
-    /// Returns by how much at least the clocks differ: what the round trip and the grain may hide is
-    /// left out.
+    /// Returns a lower bound of the difference: what the round trip and the granularity may hide is subtracted.
     fn difference(&self) -> Duration {
         let earliest = self.asked_at - self.grain;
         let off = if self.reported < earliest {
@@ -41,8 +40,8 @@ impl ClockReading {
     }
 }
 
-/// Judges the clock of `whose` against this machine's; `settle` is given where rows may be stamped by
-/// clocks like this one.
+/// Judges the clock of `whose` against this machine's; `settle` is given if rows may be stamped by clocks like this
+/// one.
 pub fn judge(
     check: &'static str,
     whose: &str,
@@ -52,7 +51,7 @@ pub fn judge(
     let difference = reading.difference();
     let round_trip = (reading.answered_at - reading.asked_at).unsigned_abs();
     let found = format!(
-        "the clock of {whose} and this machine's differ by at least {} ms (the answer took {} ms)",
+        "the clocks of {whose} and this machine differ by at least {} ms (the answer took {} ms)",
         difference.as_millis(),
         round_trip.as_millis()
     );
@@ -60,13 +59,15 @@ pub fn judge(
     match settle {
         Some(settle) if difference >= settle && difference > Duration::ZERO => Finding::warning(
             check,
-            format!("{found}; {whose} is {direction}, by no less than the settle window"),
-            "set both clocks by NTP; if an application stamps rows with its own clock, let the database \
+            format!("{found}; {whose} is {direction} by at least the settle window"),
+            "sync both clocks with NTP; if an application stamps rows with its own clock, let the database \
              stamp them (`SYSUTCDATETIME()`), or raise `SOURCE__SETTLE` above the difference",
         ),
-        _ if difference >= DIFFERENCE_MAX => {
-            Finding::warning(check, format!("{found}; {whose} is {direction}"), "set both by NTP")
-        }
+        _ if difference >= DIFFERENCE_MAX => Finding::warning(
+            check,
+            format!("{found}; {whose} is {direction}"),
+            "sync both clocks with NTP",
+        ),
         _ => Finding::ok(check, found),
     }
 }
@@ -78,10 +79,10 @@ mod tests {
     use super::*;
     use crate::doctor::Level;
 
-    fn judged(told_ms: i64, grain_ms: u64, settle: Option<u64>) -> Finding {
+    fn judged(reported_ms: i64, grain_ms: u64, settle: Option<u64>) -> Finding {
         let asked_at = datetime!(2026-01-01 10:00 UTC);
         let reading = ClockReading {
-            reported: asked_at + time::Duration::milliseconds(told_ms),
+            reported: asked_at + time::Duration::milliseconds(reported_ms),
             asked_at,
             answered_at: asked_at + Duration::from_millis(40),
             grain: Duration::from_millis(grain_ms),
@@ -108,7 +109,7 @@ mod tests {
         assert!(behind.found.contains("the database is behind"), "{behind:?}");
         assert!(judged(5_040, 0, Some(5)).found.contains("the database is ahead"));
         assert_eq!(judged(0, 0, Some(0)).level, Level::Ok);
-        // Where no clock stamps rows, only what spoils comparing logs is worth a word.
+        // If no clock stamps rows, only a difference that makes logs hard to compare matters.
         assert_eq!(judged(-59_000, 0, None).level, Level::Ok);
         assert_eq!(judged(-60_000, 0, None).level, Level::Warning);
     }

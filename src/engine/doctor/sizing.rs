@@ -1,12 +1,12 @@
-//! How long a lease should live, by what recent ticks took. Pure.
+//! How long a lease should live, according to recent ticks. Pure.
 //!
-//! Seed 001 §7 gives the rule `ttl > p99(fetch + handler + commit) + 30 s`. Seed 003 adds that the ttl has to outlast the
-//! slowest heartbeat with a margin: a renewal is due after a third of the ttl, so twice its delay must fit into the rest.
-//! The seed's other rule, an interval of at least half of the ttl, is not advised: ticks every second are sound, since
-//! the lease is free between them, and more instances only skip some.
+//! The first rule is `ttl > p99(fetch + handler + commit) + 30 s`. The second: the ttl has to outlast the slowest
+//! heartbeat with a margin. A renewal is due after a third of the ttl, so twice its delay must fit into the rest. An
+//! interval of at least half of the ttl is not required: ticks every second are fine, since the lease is free between
+//! them, and more instances only skip some.
 //!
-//! What is seen is the ring of the last ticks that wrote, at most 50: the p99 of so few is the longest of
-//! them. Nothing is changed by itself.
+//! The data is the ring of the last ticks that wrote, at most 50: the p99 of so few is their maximum. Nothing is
+//! changed automatically.
 
 use std::time::Duration;
 
@@ -21,34 +21,34 @@ const CHECK: &str = "lease sizing";
 const MARGIN_MS: u64 = 30_000;
 /// Suggestions are whole multiples of this.
 const STEP_SECONDS: u64 = 5;
-/// From fewer ticks nothing is concluded.
+/// With fewer ticks, there is no suggestion.
 const TICKS_MIN: usize = 5;
 
-/// What was seen, and what follows from it.
+/// The observed durations, and the suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizing {
-    /// Ticks that it is known from.
+    /// Number of observed ticks.
     pub ticks: usize,
-    /// p99 of the longest read in a tick.
+    /// p99 of the longest read of each tick.
     pub fetch_p99_ms: u64,
-    /// p99 of the longest call of the handler in a tick.
+    /// p99 of the longest handler call of each tick.
     pub handler_p99_ms: u64,
-    /// p99 of the longest commit in a tick; `None` where none of them was timed before its tick ended.
+    /// p99 of the longest commit of each tick; `None` if no commit was timed before its tick ended.
     pub commit_p99_ms: Option<u64>,
     /// p99 of their sum.
     pub work_p99_ms: u64,
-    /// p99 of how late a renewal landed; `None` where none was due.
+    /// p99 of the delay of a renewal; `None` if none was due.
     pub heartbeat_p99_ms: Option<u64>,
-    /// The ttl that holds now.
+    /// The current ttl.
     pub ttl_seconds: u64,
-    /// What a ttl must exceed to keep the rules.
+    /// What a ttl must exceed to satisfy the rules.
     pub needed_ms: u64,
-    /// A ttl that keeps the rules, in whole steps of 5 s.
+    /// A ttl that satisfies the rules, in steps of 5 s.
     pub suggested_ttl_seconds: u64,
 }
 
 impl Sizing {
-    /// Judges the ticks of `document` under a lease of `ttl`; `None` where they are too few.
+    /// Judges the ticks of `document` with a lease of `ttl`; `None` if there are too few.
     pub fn of(document: &StateDocument, ttl: Duration) -> Option<Self> {
         let ticks: Vec<&RecentTick> =
             document.recent.iter().filter(|tick| tick.longest_ms.contains_key("handler")).collect();
@@ -79,31 +79,31 @@ impl Sizing {
         })
     }
 
-    /// Returns what of the settings may end a lease that is in use.
+    /// Returns the settings that may end a lease in use.
     pub fn warnings(&self) -> Vec<String> {
         let Self { ttl_seconds, suggested_ttl_seconds: ttl, work_p99_ms, .. } = self;
         let breaks = |ms: u64| ttl_seconds * 1000 <= ms + MARGIN_MS;
         let mut warnings = Vec::new();
         if breaks(*work_p99_ms) {
             warnings.push(format!(
-                "`LEASE__TTL` is {ttl_seconds} s, and fetch, handler and commit took up to {work_p99_ms} ms: \
-                 to have 30 s to spare, set it to {ttl} s, or lower `BATCH_ROWS_MAX`"
+                "`LEASE__TTL` is {ttl_seconds} s, but fetch, handler and commit took up to {work_p99_ms} ms; \
+                 set it to {ttl} s, or lower `BATCH_ROWS_MAX`, to have 30 s to spare"
             ));
         }
         if let Some(late) = self.heartbeat_p99_ms.filter(|late| breaks(late * 2)) {
             warnings.push(format!(
-                "`LEASE__TTL` is {ttl_seconds} s, and renewals landed up to {late} ms late: to have 30 s to \
-                 spare at twice that, set it to {ttl} s, or use a state store that answers sooner"
+                "`LEASE__TTL` is {ttl_seconds} s, but renewals were up to {late} ms late; set it to {ttl} s to have \
+                 30 s to spare at twice that, or use a faster state store"
             ));
         }
         warnings
     }
 
-    /// Returns what was seen in one line.
+    /// Returns the observations in one line.
     pub fn text(&self) -> String {
         let commit = self.commit_p99_ms.map_or("not seen".to_owned(), |ms| format!("{ms} ms"));
         let heartbeat =
-            self.heartbeat_p99_ms.map_or("none was due".to_owned(), |ms| format!("{ms} ms late"));
+            self.heartbeat_p99_ms.map_or("none due".to_owned(), |ms| format!("{ms} ms late"));
         format!(
             "p99 of {} ticks: fetch {} ms, handler {} ms, commit {commit}, heartbeats {heartbeat}; suggested \
              `LEASE__TTL` at least {}s",
@@ -112,11 +112,11 @@ impl Sizing {
     }
 }
 
-/// Judges the settings by what recent ticks took.
+/// Judges the settings by recent ticks.
 pub fn judge(document: &StateDocument, ttl: Duration) -> Finding {
     let Some(sizing) = Sizing::of(document, ttl) else {
-        let found = format!("fewer than {TICKS_MIN} ticks have delivered anything so far");
-        return Finding::unknown(CHECK, found, "ask again when some have");
+        let found = format!("fewer than {TICKS_MIN} ticks have delivered rows so far");
+        return Finding::unknown(CHECK, found, "run this again after more deliveries");
     };
     let warnings = sizing.warnings();
     if warnings.is_empty() {
@@ -142,7 +142,7 @@ mod tests {
     use crate::cursor::SourceFingerprint;
     use crate::document::Generation;
 
-    /// A document whose ticks took so long, one each minute.
+    /// A document with one tick per minute of these durations.
     fn ticked(handler_ms: &[u64], heartbeat_ms: Option<u64>) -> StateDocument {
         let mut document = StateDocument::new("p", SourceFingerprint::of(&[]), Generation(1));
         for (minute, handler) in handler_ms.iter().enumerate() {
@@ -160,7 +160,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(120);
 
     #[test]
-    fn the_rules_of_the_seed_give_the_least_ttl() {
+    fn the_rules_give_the_smallest_ttl() {
         let slow = [1000, 2000, 3000, 4000, 95_000];
         let sizing = Sizing::of(&ticked(&slow, None), TTL).unwrap();
         assert_eq!((sizing.work_p99_ms, sizing.handler_p99_ms), (95_120, 95_000));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_break_a_rule_are_warned_of_and_others_are_not() {
+    fn only_settings_that_violate_a_rule_cause_a_warning() {
         let warned = |handler: u64, ttl: u64| {
             let document = ticked(&[handler; 5], None);
             let finding = judge(&document, Duration::from_secs(ttl));
@@ -183,18 +183,18 @@ mod tests {
         assert_eq!(level, super::super::Level::Warning);
         assert!(found.starts_with("`LEASE__TTL` is 120 s, and fetch"), "{found}");
         assert!(!found.contains("renewals"), "{found}");
-        // The suggestion is in whole steps, the rule is not.
+        // The suggestion is in steps of 5 s, the rule is not.
         let (_, found) = warned(89_880, 120);
-        assert!(found.starts_with("`LEASE__TTL` is 120 s"), "90 s and 30 s are not less: {found}");
+        assert!(found.starts_with("`LEASE__TTL` is 120 s"), "90 s plus 30 s is not less: {found}");
         assert_eq!(warned(89_879, 120).0, super::super::Level::Ok);
         let late = ticked(&[10; 5], Some(60_000));
         let found = judge(&late, TTL).found;
         assert!(
-            found.starts_with("`LEASE__TTL` is 120 s, and renewals landed up to 60000 ms"),
+            found.starts_with("`LEASE__TTL` is 120 s, but renewals were up to 60000 ms"),
             "{found}"
         );
         assert!(!found.contains("fetch, handler"), "{found}");
-        assert!(!warned(10, 121).1.contains("interval"), "a timer of any interval is sound");
+        assert!(!warned(10, 121).1.contains("interval"), "any timer interval is fine");
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_a_value_that_was_seen() {
+    fn a_percentile_is_an_observed_value() {
         assert_eq!(p99(Vec::new()), None);
         assert_eq!(p99(vec![3]), Some(3));
         assert_eq!(p99((1..=50).collect()), Some(50));

@@ -1,4 +1,4 @@
-//! The state of a poller: whether it can be read, and what it says. Reads, and writes nothing.
+//! Checks the state of a poller: whether it can be read, and what it contains. Reads only.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -28,25 +28,25 @@ const LEASE: &str = "lease";
 /// Name of the check of the store's clock.
 const CLOCK: &str = "state store clock";
 
-/// What settings say of a poller's state.
+/// What the settings say about a poller's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// Name of the poller.
     pub poller: &'a str,
-    /// Whether a first start has to be asked for.
+    /// Whether a first start must be requested explicitly.
     pub start_now: bool,
-    /// What becomes of a poller that ran before and has no state.
+    /// What happens if a poller ran before and has no state.
     pub on_missing_state: OnMissingState,
 }
 
-/// What was found, and the document for those who examine what it is about.
+/// The findings, and the document for further checks.
 #[derive(Debug, Default)]
 pub struct StateCheck {
     /// The findings.
     pub findings: Vec<Finding>,
-    /// The document, where there is one that can be used.
+    /// The document, if it is usable.
     pub document: Option<StateDocument>,
-    /// Whether the poller has never run, as far as document and marker say: [`elsewhere`] has more.
+    /// Whether the poller has never run, according to document and marker; see also [`elsewhere`].
     pub is_first_start: bool,
 }
 
@@ -71,7 +71,7 @@ pub async fn examine(
         grain: store.grain(),
     };
     let mut findings = vec![
-        Finding::ok(STORE, format!("answers; `{key}` was asked for")),
+        Finding::ok(STORE, format!("reachable; read `{key}`")),
         clock::judge(CLOCK, "the state store", reading, None),
     ];
     let marker = store.load(&StateKey::Marker(expected.poller.to_owned())).await;
@@ -82,7 +82,7 @@ pub async fn examine(
     StateCheck { findings, document, is_first_start }
 }
 
-/// Judges whether the checkpoint is of the source that settings describe.
+/// Judges whether the checkpoint belongs to the source in the settings.
 pub fn fingerprint(document: &StateDocument, shape: &SourceShape) -> Finding {
     let check = "fingerprint";
     let SourceShape { fingerprint: configured, definition, .. } = shape;
@@ -109,12 +109,12 @@ fn unread(error: &StoreError) -> Finding {
         StoreError::Unreachable { .. } | StoreError::Unknown { .. } => Finding::unreachable(
             STORE,
             found,
-            "check that the service runs and that this machine may reach it: name, port, firewall",
+            "check that the service is running and reachable from this machine: name, port, firewall",
         ),
         StoreError::Refused { .. } | StoreError::Conflict { .. } => Finding::error(
             STORE,
             found,
-            "do what the reason says: make the container, folder or table, or grant the right to it",
+            "fix the reason: create the container, folder or table, or grant access to it",
         ),
     }
 }
@@ -149,9 +149,9 @@ fn judge(
     (findings, Some(document))
 }
 
-/// Looks for the same poller under another application, from where a first start would have to continue.
+/// Looks for the same poller under another application, from which a first start would have to continue.
 ///
-/// As a tick does, it compares the sources. `None` as `source` means an unknown one.
+/// Like a tick, it compares the sources. `None` as `source` means an unknown one.
 pub async fn elsewhere(
     store: &dyn StateStore,
     poller: &str,
@@ -159,15 +159,15 @@ pub async fn elsewhere(
 ) -> Vec<Finding> {
     let (check, key) = ("first start", StateKey::Document(poller.to_owned()));
     let unknown = |reason: &str| {
-        let found = format!("whether it has run under another app could not be checked: {reason}");
-        Finding::unknown(check, found, "grant the right to list and read, or check the app's name")
+        let found = format!("could not check whether it has run under another app: {reason}");
+        Finding::unknown(check, found, "grant permission to list and read, or check the app's name")
     };
     let apps = match store.apps_with(&key).await {
         Ok(apps) => apps.unwrap_or_default(),
         Err(error) => return vec![unknown(&chain(&error))],
     };
     let mut findings = Vec::new();
-    // The one that was written last, as a tick would name it.
+    // The one that was written last, like a tick.
     let mut newest = None;
     for app in apps {
         let Some(other) = store.of_app(&app) else { continue };
@@ -213,7 +213,7 @@ pub async fn elsewhere(
     findings
 }
 
-/// Whether the document only has the place of one that was lost: no tick has written it, though the poller has run.
+/// Whether the document only replaces a lost one: no tick has written it, although the poller has run.
 fn is_loss(document: &StateDocument, marker: &Result<Loaded, StoreError>) -> bool {
     let never_ran = document.is_blank()
         && document.checkpoint.cursor.is_none()
@@ -222,7 +222,7 @@ fn is_loss(document: &StateDocument, marker: &Result<Loaded, StoreError>) -> boo
     never_ran && matches!(read_marker(&document.poller_name, marker), Ok(Some(_)))
 }
 
-/// A document that is not there, or is blank though the poller has run: a first start, or a loss.
+/// Judges a missing document, or a blank one although the poller has run: a first start, or a loss.
 fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Finding {
     let marker = match read_marker(expected.poller, marker) {
         Ok(marker) => marker,
@@ -231,14 +231,14 @@ fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Findi
     match marker {
         Some(marker) if expected.on_missing_state == OnMissingState::Stop => Finding::error(
             DOCUMENT,
-            format!("gone, though the poller has run since {}", rfc3339(marker.created_at)),
+            format!("gone, but the poller has run since {}", rfc3339(marker.created_at)),
             restore_state(expected.poller, None),
         ),
         Some(_) => Finding::warning(
             DOCUMENT,
             "gone; the next tick recreates it and redelivers everything",
             format!(
-                "before the next tick, if that is not wanted: {}",
+                "to avoid that, before the next tick: {}",
                 restore_state(expected.poller, None)
             ),
         ),
@@ -274,7 +274,7 @@ fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {
     }
 }
 
-/// The marker, which distinguishes a lost document from a first start.
+/// Checks the marker, which distinguishes a lost document from a first start.
 fn marked(
     document: &StateDocument,
     expected: Expected<'_>,
@@ -287,26 +287,26 @@ fn marked(
             Finding::warning(
                 check,
                 format!(
-                    "of generation {}, the document of {}: an older document was put in its place",
+                    "generation {}, but the document has {}: the document was replaced with an older one",
                     marker.generation, document.generation
                 ),
-                "check that the right copy was restored; a target that is fenced refuses older generations",
+                "check that the right copy was restored; a fenced target rejects older generations",
             )
         }
         Ok(Some(_)) => Finding::ok(check, "written: a loss of the document would be noticed"),
         Ok(None) if document.marked => Finding::warning(
             check,
-            "gone: if the document is lost too, the poller would start as if it had never run",
+            "gone; if the document is lost too, the poller starts as if it had never run",
             "write it again with `highwater recover --yes`",
         ),
         Ok(None) => {
-            Finding::ok(check, "not written yet: the next tick that acquires the lease does so")
+            Finding::ok(check, "not written yet; the next tick that acquires the lease writes it")
         }
     }
 }
 
 fn marker_unread(reason: String) -> Finding {
-    let fix = "restore a copy of the marker, or the right to read it";
+    let fix = "restore a copy of the marker, or grant permission to read it";
     Finding::error("state marker", reason, fix)
 }
 
@@ -319,7 +319,7 @@ fn read_marker(
     decoded.transpose().map_err(|error| chain(&error))
 }
 
-/// What blocks the poller, besides the lease.
+/// Returns what blocks the poller, apart from the lease.
 fn trouble(document: &StateDocument) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(paused) = &document.paused {
@@ -351,7 +351,7 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
         findings.push(Finding::error(
             "target's fence",
             format!(
-                "target has accepted grant {}, and the newest grant here is {}: no tick delivers",
+                "target has accepted grant {}, but the newest grant here is {}; no tick delivers",
                 refused.current, refused.stale
             ),
             raise_above(&document.poller_name, &refused.current),
@@ -385,12 +385,12 @@ fn lease(document: &StateDocument, age: LeaseAge) -> Finding {
         LeaseState::Lapsed => Finding::warning(
             LEASE,
             format!(
-                "lapsed: `{}` has not written for {} s and did not release it (ttl {} s)",
+                "expired: `{}` has not written for {} s and did not release it (ttl {} s)",
                 document.lease.owner_id.as_deref().unwrap_or_default(),
                 age.since_write.as_secs(),
                 document.lease.ttl_seconds
             ),
-            "nothing, if the timer runs: the next tick takes it over; else start the Functions app",
+            "if the timer runs, nothing: the next tick takes it over; otherwise start the function app",
         ),
     }
 }

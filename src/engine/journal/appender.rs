@@ -1,4 +1,4 @@
-//! Appending to a journal, and judging what a refused or unanswered append means.
+//! Appends to a journal, and interprets rejected and unanswered appends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::trace::span;
 
 /// Appends to one poller's journal.
 ///
-/// Where it ends is remembered, so an append is one request. Another writer, such as an operator, moves
-/// the end; then the new lines are read, since they may be our own of an append whose answer was lost.
+/// Its end is remembered, so an append is one request. If another writer, such as an operator, has moved the end, the
+/// new lines are read: they may come from an own append whose response was lost.
 #[derive(Debug)]
 pub struct Appender {
     store: Arc<dyn JournalStore>,
@@ -28,19 +28,19 @@ pub struct Appender {
     starts_part: bool,
 }
 
-/// Most requests to find the end that one append may follow.
+/// Most requests to find the end for one append.
 const TRIES_MAX: u32 = 5;
-/// Longest time that an append may take: a tick waits for it.
+/// Longest duration of an append: a tick waits for it.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 impl Appender {
-    /// Returns what appends to the journal of `poller`, and drops the parts of days that ended more than
-    /// `retention` ago; `None` keeps all.
+    /// Returns an appender for the journal of `poller`. It drops the parts of days that ended more than `retention`
+    /// ago; `None` keeps all.
     pub fn new(store: Arc<dyn JournalStore>, poller: &str, retention: Option<Duration>) -> Self {
         Self { store, poller: poller.to_owned(), retention, end: None, starts_part: false }
     }
 
-    /// Lets the next append begin a part of its own, so that those before it can be dropped.
+    /// Makes the next append start a new part, so that earlier parts can be dropped.
     pub fn begin_part(&mut self) {
         self.starts_part = true;
         self.end = None;
@@ -50,7 +50,7 @@ impl Appender {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; what became of the lines is not known then, unless it is `Refused`.
+    /// [`StoreError`]; it is then unknown whether the lines were appended, unless it is `Refused`.
     pub async fn append(&mut self, append: &Append) -> Result<(), StoreError> {
         let until = Instant::now() + TIME_MAX;
         let begins_day = self.end.as_ref().is_none_or(|(part, _)| part.day != append.day);
@@ -67,7 +67,7 @@ impl Appender {
             Ok(appended) => appended,
             Err(_elapsed) => Err(StoreError::Unknown {
                 key: self.poller.clone(),
-                reason: "the journal took no lines in time".to_owned(),
+                reason: "the journal did not accept the lines in time".to_owned(),
             }),
         };
         self.starts_part = false;
@@ -75,7 +75,7 @@ impl Appender {
             span.record("error.type", "JournalAppendError");
             self.end = None;
         } else if begins_day {
-            // Where it takes too long today it is tried again tomorrow.
+            // If this takes too long today, it is retried tomorrow.
             timeout_at(until, self.drop_old(append.day)).await.unwrap_or_default();
         }
         appended
@@ -110,7 +110,7 @@ impl Appender {
             }
             let Ok(written_after) = self.store.read(&part, position).await else { continue };
             if written_after.is_empty() && matches!(error, StoreError::Conflict { .. }) {
-                // Shorter than it was: the part was dropped, and the history continues in another.
+                // Shorter than before: the part was dropped, and the history continues in another one.
                 let Ok(end) = self.find_end(append.day).await else { continue };
                 (part, position) = end;
                 continue;
@@ -128,12 +128,12 @@ impl Appender {
         let last = parts.into_iter().rfind(|part| part.day == day);
         let part = last.unwrap_or_else(|| Part::of_day(&self.poller, day));
         let position = self.store.length(&part).await?;
-        // Another that begins one at the same time has the same number: one of them follows then.
+        // Another writer that starts one at the same time uses the same number: one of the two then follows the
+        // other.
         if self.starts_part && position > 0 { Ok((part.next(), 0)) } else { Ok((part, position)) }
     }
 
-    /// Drops what is older than it must be kept; every day starts with a snapshot, so the rest can be
-    /// folded without it.
+    /// Drops parts beyond the retention. Each day starts with a snapshot, so the remaining parts can be folded.
     async fn drop_old(&self, today: Date) {
         let Some(kept) = self.retention else { return };
         let days = i64::try_from(kept.as_secs() / SECONDS_PER_DAY).unwrap_or(i64::MAX);
@@ -153,7 +153,7 @@ impl Appender {
                 event = "journal_not_tidied",
                 poller.name = self.poller,
                 error = %error,
-                "Could not drop old parts of the journal of poller `{}`; tried again tomorrow",
+                "Could not drop old parts of the journal of poller `{}`; will retry tomorrow",
                 self.poller
             );
         }
@@ -161,10 +161,10 @@ impl Appender {
 }
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-/// More than any journal is kept, and few enough to count back from any day.
+/// Longer than any retention, and small enough to subtract from any date.
 const DAYS_MAX: i64 = 366_000;
 
-/// Whether whole lines `wanted` are among the whole lines `lines`.
+/// Whether the complete lines `wanted` are contained in the complete lines `lines`.
 fn contains(lines: &[u8], wanted: &[u8]) -> bool {
     let mut rest = lines;
     while !rest.is_empty() {
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use crate::journal::MemoryJournal;
 
-    /// A journal whose appends go wrong as told, from the last fault to the first.
+    /// A journal whose appends fail as scripted, from the last fault to the first.
     #[derive(Debug, Default)]
     struct Faulty {
         memory: MemoryJournal,
@@ -198,9 +198,9 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Fault {
-        /// It happens, and the answer is lost.
+        /// The append happens, but the response is lost.
         AnswerLost,
-        /// It does not happen, and the answer is lost.
+        /// The append does not happen, and the response is lost.
         Lost,
         NotReached,
         Full,
@@ -217,7 +217,7 @@ mod tests {
         ) -> Result<Appended, StoreError> {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let fault = self.faults.lock().unwrap().pop();
-            let (key, reason) = (part.to_string(), "told so".to_owned());
+            let (key, reason) = (part.to_string(), "scripted".to_owned());
             match fault {
                 None => self.memory.append(part, position, bytes).await,
                 Some(Fault::AnswerLost) => {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lines_are_there_once_whatever_becomes_of_the_answers() {
+    async fn lines_are_appended_once_even_if_responses_are_lost() {
         use Fault::{AnswerLost, Full, Lost, NotReached};
         for faults in [
             vec![],
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_refuses_or_never_answers_is_given_up() {
+    async fn an_append_ends_if_the_store_rejects_it_or_never_answers() {
         let store = Arc::new(Faulty::default());
         let mut appender = Appender::new(store.clone(), "orders", None);
         *store.faults.lock().unwrap() = vec![Fault::Refused];
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_among_lines_only_as_a_whole() {
+    fn only_complete_lines_are_found() {
         assert!(contains(b"a\nbc\nd\n", b"bc\nd\n"));
         for wanted in [&b"c\n"[..], b"d\ne\n", b"b\n"] {
             assert!(!contains(b"a\nbc\nd\n", wanted));

@@ -1,4 +1,4 @@
-//! What one write of the document changed.
+//! The changes of one write of the document.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -6,19 +6,19 @@ use thiserror::Error;
 
 use crate::document::{RECENT_MAX, RecentTick, StateDocument};
 
-/// The way from one document to a later one of the same poller.
+/// The difference between one document and a later one of the same poller.
 ///
-/// Fields at the top of the document are replaced as a whole, but for the ring of recent ticks, of which
-/// only the new ones are kept: it is most of a document and hardly changes.
+/// Top-level fields of the document are replaced as a whole. Of the ring of recent ticks, only new entries are
+/// stored: it is most of a document and hardly changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Changes {
-    /// Fields that are new or have another value.
+    /// Fields that are new or have changed.
     #[serde(default)]
     pub set: Map<String, Json>,
-    /// Fields that are gone.
+    /// Fields that were removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
-    /// Ticks that joined the ring.
+    /// Ticks that were added to the ring.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<RecentTick>,
 }
@@ -31,7 +31,7 @@ pub struct ApplyError(#[source] serde_json::Error);
 const RECENT: &str = "recent";
 
 impl Changes {
-    /// Returns the way from `old` to `new`.
+    /// Returns the changes from `old` to `new`.
     pub fn between(old: &StateDocument, new: &StateDocument) -> Self {
         let before = fields(old);
         let mut after = fields(new);
@@ -45,11 +45,11 @@ impl Changes {
         Self { set: after, removed, recent: joined.unwrap_or_default().to_vec() }
     }
 
-    /// Returns the document that they make of `old`.
+    /// Applies the changes to `old`.
     ///
     /// # Errors
     ///
-    /// [`ApplyError`] if a field does not have the form it must have.
+    /// [`ApplyError`] if a field is malformed.
     pub fn apply(&self, old: &StateDocument) -> Result<StateDocument, ApplyError> {
         let mut all = fields(old);
         for name in &self.removed {
@@ -60,8 +60,8 @@ impl Changes {
         if !is_replaced {
             all.insert(RECENT.to_owned(), Json::Array(Vec::new()));
         }
-        // By way of its text: documents are read from texts anyway, and a second reader of all their parts, from values,
-        // is a hundredth of the program.
+        // Via text: documents are parsed from text anyway, and a second deserializer from values would be one percent
+        // of the binary.
         let text = serde_json::to_vec(&all).map_err(ApplyError)?;
         let mut next: StateDocument = serde_json::from_slice(&text).map_err(ApplyError)?;
         if !is_replaced {
@@ -73,7 +73,7 @@ impl Changes {
     }
 }
 
-/// Returns the fields of a document but for its ring.
+/// Returns the fields of a document without its ring.
 fn fields(document: &StateDocument) -> Map<String, Json> {
     let bare = StateDocument { recent: Vec::new(), ..document.clone() };
     match serde_json::to_value(bare) {
@@ -85,7 +85,7 @@ fn fields(document: &StateDocument) -> Map<String, Json> {
     }
 }
 
-/// Returns what joined the ring `old` to make it `new`; `None` where that does not explain it.
+/// Returns what was added to the ring `old` to make it `new`; `None` if additions do not explain it.
 fn joined<'a>(old: &[RecentTick], new: &'a [RecentTick]) -> Option<&'a [RecentTick]> {
     (0..=old.len()).find_map(|dropped| {
         let kept = old.get(dropped..)?;

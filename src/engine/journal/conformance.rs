@@ -1,6 +1,6 @@
-//! The contract of [`JournalStore`] as tests that any implementation can run.
+//! The contract of [`JournalStore`] as tests for any implementation.
 //!
-//! Each check gets a store of its own from `make`, empty and apart from all others.
+//! Each check gets its own empty store from `make`, isolated from all others.
 
 #![expect(clippy::panic, reason = "a broken rule of the contract is a failed test")]
 
@@ -11,11 +11,11 @@ use time::macros::date;
 use super::{Appended, JournalStore, Part};
 use crate::store::StoreError;
 
-/// Runs every check against stores made by `make`.
+/// Runs every check against stores created by `make`.
 ///
 /// # Panics
 ///
-/// Panics with the broken rule if the store does not conform.
+/// If the store violates the contract; the message names the rule.
 pub async fn run<S, F>(make: &impl Fn() -> F)
 where
     S: JournalStore + 'static,
@@ -39,7 +39,7 @@ fn part(poller: &str) -> Part {
 async fn append(store: &dyn JournalStore, part: &Part, position: u64, bytes: &[u8]) -> u64 {
     match store.append(part, position, bytes.to_vec()).await {
         Ok(Appended::UpTo(length)) => length,
-        other => panic!("an append at the right place is taken: {other:?}"),
+        other => panic!("an append at the right position is accepted: {other:?}"),
     }
 }
 
@@ -49,10 +49,10 @@ async fn content(store: &dyn JournalStore, part: &Part, position: u64) -> Vec<u8
 
 async fn what_is_not_there_is_empty(store: &dyn JournalStore) {
     let part = part("a");
-    assert_eq!(content(store, &part, 0).await, b"", "what is not there is empty");
+    assert_eq!(content(store, &part, 0).await, b"", "a missing part is empty");
     assert_eq!(store.length(&part).await.expect("a length"), 0);
     assert_eq!(store.list("a").await.expect("a list"), []);
-    store.remove(&part, None).await.expect("what is not there can be removed");
+    store.remove(&part, None).await.expect("a missing part can be removed");
 }
 
 async fn appended_entries_are_read_in_order(store: &dyn JournalStore) {
@@ -61,9 +61,9 @@ async fn appended_entries_are_read_in_order(store: &dyn JournalStore) {
     assert_eq!(append(store, &part, 4, "zw\u{f6}lf\ntwo\n".as_bytes()).await, 15);
     assert_eq!(store.length(&part).await.expect("a length"), 15);
     assert_eq!(content(store, &part, 0).await, "one\nzw\u{f6}lf\ntwo\n".as_bytes());
-    assert_eq!(content(store, &part, 11).await, b"two\n", "a read begins where it is asked to");
+    assert_eq!(content(store, &part, 11).await, b"two\n", "a read starts at the given position");
     for beyond in [15, 16, 1000] {
-        assert_eq!(content(store, &part, beyond).await, b"", "nothing is behind the end");
+        assert_eq!(content(store, &part, beyond).await, b"", "nothing follows the end");
     }
 }
 
@@ -103,7 +103,7 @@ async fn odd_names_are_kept_apart_or_refused(store: &dyn JournalStore) {
         match store.append(&part(name), 0, format!("{name}\n").into_bytes()).await {
             Ok(_) => taken.push(name),
             Err(StoreError::Refused { .. }) => {}
-            Err(error) => panic!("an odd name is taken or refused: {error}"),
+            Err(error) => panic!("an unusual name is accepted or rejected: {error}"),
         }
     }
     for name in taken {
@@ -144,7 +144,7 @@ async fn large_appends_are_whole(store: &dyn JournalStore) {
     let (one, other) = (line(300_000), line(70_000));
     let length = append(store, &part("a"), 0, &one).await;
     append(store, &part("a"), length, &other).await;
-    assert!(content(store, &part("a"), 0).await == [one, other].concat(), "appends are whole");
+    assert!(content(store, &part("a"), 0).await == [one, other].concat(), "appends are atomic");
 }
 
 async fn of_racing_appends_at_one_place_one_wins<S: JournalStore + 'static>(store: Arc<S>) {
@@ -163,5 +163,5 @@ async fn of_racing_appends_at_one_place_one_wins<S: JournalStore + 'static>(stor
             other => panic!("a racer wins or conflicts: {other:?}"),
         }
     }
-    assert_eq!(won, 1, "of racing appends at one place one wins");
+    assert_eq!(won, 1, "exactly one of the racing appends wins");
 }

@@ -8,7 +8,7 @@ use crate::cursor::Cursor;
 use crate::document::{FencingToken, Generation, RecentTick, StateDocument};
 use crate::event::{BatchId, Digested};
 
-/// Version of the form of a line.
+/// Version of the format of a line.
 pub const VERSION: u32 = 1;
 
 /// How much is recorded.
@@ -17,9 +17,9 @@ pub enum JournalMode {
     /// Nothing.
     #[default]
     Off,
-    /// What moved the checkpoint, what operators did, and a position that was lost.
+    /// Writes that moved the checkpoint, operators' actions, and lost positions.
     Commits,
-    /// Everything but renewals and the notes of idle ticks that changed nothing else.
+    /// Everything except renewals and idle status writes that change nothing else.
     Full,
 }
 
@@ -36,8 +36,7 @@ impl JournalMode {
         }
     }
 
-    /// Numbers a write of this kind, where the mode records such: part of the write itself. Returns
-    /// whether it does.
+    /// Numbers a write of this kind, if the mode records it, as part of the write itself. Returns whether it does.
     pub fn number(self, event: EventKind, document: &mut StateDocument) -> bool {
         let is_recorded = self.records(event) && event.writes();
         if is_recorded {
@@ -47,33 +46,33 @@ impl JournalMode {
     }
 }
 
-/// Kind of an event, by the name of its log event.
+/// The kind of an event, named after its log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// The lease was granted.
     LeaseAcquired,
-    /// A batch was announced under a lease that was held already.
+    /// A batch was announced under a lease that was already held.
     BatchAnnounced,
     /// A batch was handed to the handler.
     ExecutionStarted,
-    /// A batch, or the front of one, was committed.
+    /// A batch, or its first rows, was committed.
     BatchComplete,
-    /// A batch was rejected or failed, and that was recorded.
+    /// The failure of a batch was recorded.
     HandlerFailed,
     /// A row was quarantined.
     RowQuarantined,
-    /// The target refused a write of a stale owner.
+    /// The target rejected a write of a stale owner.
     StaleWriteBlocked,
     /// The lease was found lost.
     LeaseLost,
-    /// The lease was released, and the checkpoint stayed.
+    /// The lease was released; the checkpoint did not move.
     LeaseReleased,
-    /// A result of a step of a handler chain was kept.
+    /// The result of a step of a handler chain was stored.
     StepComplete,
-    /// What the source wants kept, or how far closed windows were read again, was written by itself.
+    /// Retained source state, or the progress of re-reading closed windows, was written separately.
     Noted,
-    /// Rows after the checkpoint were found to be lost, which only a reset ends.
+    /// Rows after the checkpoint were found to be lost; only a reset ends that.
     PositionLost,
     /// An operator, or the handler, paused the poller.
     Paused,
@@ -81,19 +80,19 @@ pub enum EventKind {
     Resumed,
     /// An operator moved the checkpoint.
     Reset,
-    /// An operator broke the lease of its holder.
+    /// An operator removed the lease from its holder.
     LeaseBroken,
     /// An operator replaced the document.
     Imported,
     /// An operator created the document, at the position of another poller.
     Cloned,
-    /// The document was made again from the journal.
+    /// The document was rebuilt from the journal.
     Rebuilt,
     /// The history before this entry was dropped.
     Compacted,
     /// The recovery controller acted.
     Recovered,
-    /// An operator changes the number of partitions.
+    /// An operator changed the number of partitions.
     Repartitioned,
     /// An event kind of a newer version.
     #[serde(other)]
@@ -130,8 +129,8 @@ impl EventKind {
         }
     }
 
-    /// Returns as what a write of `next` over `base` is told of, if at all: as `event`, or where it has none,
-    /// such as a renewal, by what else rode on it.
+    /// Returns the kind under which a write of `next` over `base` is recorded, if at all: `event` or, for a write
+    /// without one such as a renewal, what else it contained.
     pub fn recorded_by(
         event: Option<Self>,
         base: &StateDocument,
@@ -160,12 +159,12 @@ impl EventKind {
         )
     }
 
-    /// Whether it is written by who holds no lease.
+    /// Whether its writer holds no lease.
     pub(super) fn needs_no_lease(self) -> bool {
         matches!(self, Self::Noted | Self::PositionLost)
     }
 
-    /// Whether an operator asked for it, outside of ticks.
+    /// Whether an operator caused it, outside of ticks.
     pub fn is_of_operator(self) -> bool {
         matches!(
             self,
@@ -196,28 +195,28 @@ impl EventKind {
     }
 }
 
-/// The fields of an entry besides who, when and which write; those that do not apply are left out.
+/// The fields of an entry besides its author, time and number; those that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Details {
     /// The batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_id: Option<BatchId>,
-    /// Position before its first row; absent at the very beginning.
+    /// Position before its first row; absent at the beginning of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Cursor>,
     /// Position of its last row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<Cursor>,
-    /// Rows in it, or committed of it.
+    /// Rows in it, or committed rows of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
     /// Digest of its encoded rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digested>,
-    /// The step of a handler chain that was called, or whose result was kept.
+    /// The step of a handler chain that was called, or whose result was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Which attempt it was, or how many failed.
+    /// The number of the attempt, or of failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// How the tick ended with it.
@@ -226,16 +225,16 @@ pub struct Details {
     /// What went wrong, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Who asked for it.
+    /// Who requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Details {
-    /// Returns what a write of this kind says of the batch, which made `next` of `base`.
+    /// Returns the details of a write of this kind, which changed `base` to `next`.
     pub fn of(event: EventKind, base: &StateDocument, next: &StateDocument) -> Self {
         let checkpoint = &next.checkpoint;
         match (event, &next.in_flight) {
@@ -287,7 +286,7 @@ fn outcome(tick: &RecentTick) -> String {
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Version of the form; see [`VERSION`].
+    /// Version of the format; see [`VERSION`].
     pub version: u32,
     /// Number of the write it records, or of the last one before it.
     pub seq: u64,
@@ -298,20 +297,20 @@ pub struct Entry {
     pub event: EventKind,
     /// The poller.
     pub poller_name: String,
-    /// Whose doing it was; absent for operators.
+    /// The instance; absent for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
     /// Generation of the document.
     pub generation: Generation,
     /// Token of the grant.
     pub fencing_token: FencingToken,
-    /// Of the write; absent where there was none.
+    /// Id of the write; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_id: Option<String>,
-    /// About the batch.
+    /// Details of the batch.
     #[serde(flatten)]
     pub details: Details,
-    /// What the write changed; absent in snapshots and where there was no write.
+    /// The changes of the write; absent in snapshots and if there was no write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
     /// The document as written; only in snapshots.
@@ -320,8 +319,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the entry of what an operator did, which is always a snapshot: such entries are rare, and
-    /// come from programs that know of no entry before.
+    /// Returns the entry of an operator's action. It is always a snapshot: such entries are rare, and their writers
+    /// do not know the previous entry.
     pub fn of_operator(
         event: EventKind,
         document: &StateDocument,
@@ -354,12 +353,12 @@ impl Entry {
         self.changes.is_some() || self.document.is_some()
     }
 
-    /// Returns the place in the poller's history.
+    /// Returns its place in the poller's history.
     pub fn place(&self) -> (Generation, u64) {
         (self.generation, self.seq)
     }
 
-    /// Appends the line, with its line feed.
+    /// Appends the line, including its line feed.
     pub fn write_to(&self, bytes: &mut Vec<u8>) {
         serde_json::to_writer(&mut *bytes, self).expect("an entry has only string keys");
         bytes.push(b'\n');

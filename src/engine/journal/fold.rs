@@ -1,4 +1,4 @@
-//! From lines of the journal to the document as of the last of them.
+//! Folds lines of the journal into the document as of the last line.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::history::read_part;
 use super::{Entry, EventKind, History};
 use crate::document::{Generation, StateDocument};
 
-/// What is wrong with a history; folding continues after it.
+/// A problem of a history; folding continues after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A line that cannot be read, most often the last one of a file that a crash cut.
+    /// A line that cannot be read, usually the last line of a file that a crash truncated.
     Unreadable {
         /// Its location.
         part: String,
@@ -27,14 +27,14 @@ pub enum Finding {
         /// The last.
         to: u64,
     },
-    /// An entry that builds on one that is missing; the next snapshot makes up for it.
+    /// An entry that builds on a missing one; the next snapshot resolves this.
     Unreachable {
         /// Generation of the document.
         generation: Generation,
         /// Its number.
         seq: u64,
     },
-    /// Two writes of one number: two documents, or a document that was put back by hand.
+    /// Two writes with the same number: two documents, or a document that an operator restored.
     Forked {
         /// Generation of the document.
         generation: Generation,
@@ -43,13 +43,13 @@ pub enum Finding {
         /// Id of the write that was not used.
         write_id: String,
     },
-    /// A write that moved back what only ever grows.
+    /// A write that decreased a value that only grows.
     WentBack {
         /// Generation of the document.
         generation: Generation,
         /// Its number.
         seq: u64,
-        /// What moved back.
+        /// What decreased.
         what: &'static str,
     },
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The document as of the last entry, and what is wrong with the history.
+/// The document as of the last entry, and the problems of the history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Folded {
     /// The document; `None` where there is no snapshot.
@@ -111,7 +111,7 @@ pub fn fold(mut entries: Vec<Entry>) -> Folded {
     entries.sort_by_key(Entry::place);
     let compacted = |entry: &Entry| entry.event == EventKind::Compacted && entry.document.is_some();
     if let Some(begin) = entries.iter().rposition(compacted) {
-        // What was appended late, of a history that was dropped.
+        // Late appends of a history that was dropped.
         entries.drain(..begin);
     }
     let mut folded = Folded::default();
@@ -126,7 +126,7 @@ impl Folded {
         let (generation, seq) = entry.place();
         let place = self.document.as_ref().map(|last| (last.generation, last.journal_seq));
         if place == Some((generation, seq)) {
-            // An append that was tried twice wrote the same twice.
+            // An append that was retried wrote the same line twice.
             if entry.write_id != self.write_id {
                 let write_id = entry.write_id.unwrap_or_default();
                 self.findings.push(Finding::Forked { generation, seq, write_id });
@@ -139,8 +139,8 @@ impl Folded {
             && !follows
         {
             let (from, to) = (last_seq + 1, seq.saturating_sub(1));
-            // An entry that could not be reached was reported already.
-            if !matches!(self.findings.last(), Some(Finding::Unreachable { seq: told, .. }) if *told == to)
+            // An unreachable entry was already reported.
+            if !matches!(self.findings.last(), Some(Finding::Unreachable { seq: reported, .. }) if *reported == to)
             {
                 self.findings.push(Finding::Missing { generation, from, to });
             }
@@ -150,7 +150,7 @@ impl Folded {
             (None, Some(last), Some(changes)) if follows => changes.apply(last).ok(),
             (None, _, _) => None,
         };
-        // Its number is part of it: one of another number was put together from two histories.
+        // The number is part of the entry: a different one would combine two histories.
         let Some(next) =
             next.filter(|next| (next.generation, next.journal_seq) == (generation, seq))
         else {

@@ -1,4 +1,4 @@
-//! A journal as it is read back: to see what happened, and to make a document of it again.
+//! Reads a journal back, to show what happened or to rebuild a document.
 
 use time::{Date, OffsetDateTime};
 
@@ -16,36 +16,36 @@ pub struct Line {
     pub number: usize,
     /// The line, without its end.
     pub bytes: Vec<u8>,
-    /// What it says, or why it cannot be read.
+    /// Its content, or why it cannot be read.
     pub entry: Result<Entry, String>,
 }
 
-/// A poller's journal, or the end of it.
+/// A poller's journal, or the last part of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// The lines, as they are stored.
     pub lines: Vec<Line>,
-    /// The parts that were read, oldest first, with the bytes that each had then.
+    /// The parts that were read, oldest first, with their lengths at that time.
     pub parts: Vec<(Part, u64)>,
 }
 
-/// Which entries are meant; what is not given leaves none out.
+/// Selects entries; an unset field does not restrict the selection.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Not before this; storage time.
     pub since: Option<OffsetDateTime>,
     /// Before this; storage time.
     pub until: Option<OffsetDateTime>,
-    /// What happened: any of these, or anything where there are none.
+    /// Any of these kinds; empty for all.
     pub events: Vec<EventKind>,
-    /// The batch that they are about.
+    /// The batch that they refer to.
     pub batch_id: Option<String>,
     /// The grant under which they happened.
     pub token: Option<FencingToken>,
 }
 
 impl Filter {
-    /// Whether `entry` is meant.
+    /// Whether `entry` is selected.
     pub fn matches(&self, entry: &Entry) -> bool {
         self.since.is_none_or(|since| entry.at >= since)
             && self.until.is_none_or(|until| entry.at < until)
@@ -56,7 +56,7 @@ impl Filter {
             })
     }
 
-    /// Whether nothing is left out.
+    /// Whether all entries are selected.
     pub fn is_none(&self) -> bool {
         let Self { since, until, events, batch_id, token } = self;
         since.is_none()
@@ -68,7 +68,7 @@ impl Filter {
 }
 
 impl History {
-    /// Reads the journal of `poller`, from the part of the day `from` on where one is given.
+    /// Reads the journal of `poller`, starting at the day `from` if given.
     ///
     /// # Errors
     ///
@@ -89,19 +89,19 @@ impl History {
         Ok(history)
     }
 
-    /// Returns the entries that can be read, as they are stored.
+    /// Returns the readable entries, in stored order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.lines.iter().filter_map(|line| line.entry.as_ref().ok())
     }
 
-    /// Returns the document as of the last entry; lines that cannot be read are found first.
+    /// Returns the document as of the last entry; unreadable lines are the first findings.
     pub fn fold(&self) -> Folded {
         let mut folded = fold(self.entries().cloned().collect());
         folded.findings = self.unreadable().chain(folded.findings).collect();
         folded
     }
 
-    /// Returns what is wrong with single lines.
+    /// Returns the problems of single lines.
     pub fn unreadable(&self) -> impl Iterator<Item = Finding> {
         self.lines.iter().filter_map(|line| {
             let reason = line.entry.as_ref().err()?.clone();
@@ -109,8 +109,8 @@ impl History {
         })
     }
 
-    /// Returns the lines that `filter` means, in the order of what they tell. Where it leaves nothing
-    /// out, lines that cannot be read stay behind the one that they stand behind.
+    /// Returns the lines selected by `filter`, in historical order. If nothing is filtered out, unreadable lines stay
+    /// after the line that they follow.
     pub fn select(&self, filter: &Filter) -> Vec<&Line> {
         let mut place = (Generation(0), 0);
         let mut placed: Vec<_> = self
@@ -121,7 +121,7 @@ impl History {
                 (place, line)
             })
             .collect();
-        // Stable: what has the same place stays as it was appended.
+        // A stable sort keeps lines with the same place in stored order.
         placed.sort_by_key(|(place, _)| *place);
         let lines = placed.into_iter().map(|(_, line)| line);
         lines
@@ -132,7 +132,7 @@ impl History {
     }
 }
 
-/// Reads the lines of a part; empty ones are left out.
+/// Reads the lines of a part, without empty ones.
 pub(super) fn read_part(part: &str, bytes: &[u8]) -> Vec<Line> {
     let lines = bytes.split(|byte| *byte == b'\n').enumerate();
     let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());

@@ -8,7 +8,7 @@ use super::store::length;
 use super::{Appended, JournalStore, Part};
 use crate::store::StoreError;
 
-/// Keeps journals in memory: for tests and examples, since they are gone with the process.
+/// Keeps journals in memory, for tests and examples; they end with the process.
 #[derive(Debug, Default)]
 pub struct MemoryJournal {
     parts: Mutex<BTreeMap<Part, Vec<u8>>>,
@@ -16,7 +16,7 @@ pub struct MemoryJournal {
 }
 
 impl MemoryJournal {
-    /// Returns how many appends were asked for since this was asked last.
+    /// Returns the number of append requests since the last call.
     pub fn take_appends(&self) -> u64 {
         self.appends.swap(0, Ordering::Relaxed)
     }

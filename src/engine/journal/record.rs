@@ -1,18 +1,18 @@
-//! From what a tick does to lines of the journal.
+//! Turns the actions of a tick into lines of the journal.
 
 use time::{Date, OffsetDateTime};
 
 use super::{Changes, Details, Entry, EventKind, JournalMode, VERSION};
 use crate::document::{Holder, StateDocument};
 
-/// Lines that are to be appended together.
+/// Lines to append together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     /// The day whose part of the journal they belong to; storage time, UTC.
     pub day: Date,
     /// The lines.
     pub bytes: Vec<u8>,
-    /// How many.
+    /// The number of lines.
     pub entries: usize,
 }
 
@@ -24,7 +24,7 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// Numbers a write of this kind, where such are recorded, and notes that the journal has entries where
+    /// Numbers a write of this kind, if it is recorded, and marks in the document that the journal has entries, if
     /// this process has appended some.
     pub fn number(self, event: EventKind, document: &mut StateDocument) {
         if self.mode.number(event, document) {
@@ -33,26 +33,26 @@ impl Numbering {
     }
 }
 
-/// Collects what one process does with one poller until it is appended.
+/// Collects entries of one process and one poller until they are appended.
 ///
-/// Its first entry of a day is a snapshot, and so is one that follows another writer or an append that
-/// failed: every day's part can be folded by itself, and no gap outlives the next entry of a write.
+/// Its first entry of a day is a snapshot, and so is an entry that follows another writer or a failed append. So the
+/// part of every day can be folded by itself, and no gap outlives the next entry of a write.
 ///
-/// Entries are recorded while an append is in progress, too. They build on entries whose end is not
-/// known yet; [`Self::lost`] cuts them loose where that append fails.
+/// Entries are also recorded while an append is in progress. They build on entries whose outcome is unknown; if that
+/// append fails, [`Self::lost`] detaches them.
 #[derive(Debug)]
 pub struct Recorder {
     mode: JournalMode,
-    /// The document as it was recorded last, and for which day.
+    /// The last recorded document, and its day.
     recorded: Option<Box<(StateDocument, Date)>>,
     pending: Option<Pending>,
-    /// Whether entries were taken to be appended, and how that ended is not known.
+    /// Whether an append with unknown outcome is in progress.
     is_appending: bool,
-    /// Whether an append was taken.
+    /// Whether an append has succeeded.
     recorded_before: bool,
 }
 
-/// Entries that wait for the next append.
+/// Entries for the next append.
 #[derive(Debug)]
 struct Pending {
     day: Date,
@@ -68,14 +68,14 @@ pub struct HolderEvent<'a> {
     pub at: OffsetDateTime,
     /// Who.
     pub holder: &'a Holder,
-    /// The document as it was read or written last.
+    /// The document as last read or written.
     pub document: &'a StateDocument,
-    /// About the batch.
+    /// Details of the batch.
     pub details: Details,
 }
 
 impl Recorder {
-    /// Returns a recorder that knows of no entry yet.
+    /// Returns a recorder without a known entry.
     pub fn new(mode: JournalMode) -> Self {
         Self { mode, recorded: None, pending: None, is_appending: false, recorded_before: false }
     }
@@ -90,15 +90,15 @@ impl Recorder {
         Numbering { mode: self.mode, recorded_before: self.recorded_before }
     }
 
-    /// Adds an entry to what will be appended, where the mode records such.
+    /// Adds an entry for the next append, if the mode records its kind.
     pub fn record(&mut self, seen: HolderEvent<'_>) {
         if !self.mode.records(seen.event) {
             return;
         }
         let HolderEvent { event, at, holder, document, details } = seen;
         let day = self.pending(at).day;
-        // A lost answer may have been found landed under a newer grant: that document is not ours to record.
-        // A note is told of by who wrote it, who holds nothing where the tick was idle.
+        // After a lost response, the write may have been found under a newer grant: that document is not ours to
+        // record. Notes are recorded by their writer, which holds no lease in an idle tick.
         let is_ours = event.needs_no_lease() || document.is_held_by(holder);
         let wrote = event.writes() && is_ours;
         let mut entry = Entry {
@@ -127,7 +127,7 @@ impl Recorder {
         self.pending(at).entries.push(entry);
     }
 
-    /// Adds an entry of an operator's; it is a snapshot, so what follows builds on it.
+    /// Adds an operator's entry; it is a snapshot, so later entries build on it.
     pub fn record_entry(&mut self, entry: &Entry) {
         if !self.mode.records(entry.event) {
             return;
@@ -145,10 +145,10 @@ impl Recorder {
         })
     }
 
-    /// Returns what is to be appended now, if anything; [`Self::recorded_before`] or [`Self::lost`] has to follow.
+    /// Returns what to append now, if anything; call [`Self::mark_recorded`] or [`Self::lost`] afterwards.
     pub fn take(&mut self) -> Option<Append> {
         if self.is_appending {
-            // Whoever appended was dropped before the append ended.
+            // The previous append was dropped before it finished.
             self.lost();
         }
         let Pending { day, entries } = self.pending.take()?;
@@ -160,23 +160,23 @@ impl Recorder {
         Some(Append { day, bytes, entries: entries.len() })
     }
 
-    /// Notes that an append was taken.
+    /// Records that an append succeeded.
     pub fn mark_recorded(&mut self) {
         self.is_appending = false;
         self.recorded_before = true;
     }
 
-    /// Notes that an append failed, or may have.
+    /// Records that an append failed, or may have.
     ///
-    /// The next entry of a write is a snapshot. Where writes were recorded since, their changes cannot be
-    /// applied any more and are dropped, and the last one becomes that snapshot.
+    /// The next entry of a write is a snapshot. Changes of writes recorded since can no longer be applied, so they
+    /// are dropped, and the last write becomes that snapshot.
     pub fn lost(&mut self) {
         self.is_appending = false;
         let entries = self.pending.iter_mut().flat_map(|pending| &mut pending.entries);
         let mut last = None;
         for entry in entries {
             if entry.document.is_some() {
-                // From here on they build on a snapshot of their own.
+                // From here on they build on their own snapshot.
                 return;
             }
             if entry.changes.take().is_some() {
@@ -190,7 +190,7 @@ impl Recorder {
     }
 }
 
-/// Whether `next` is the very next recorded write after `base`.
+/// Whether `next` is the recorded write immediately after `base`.
 fn follows(base: &StateDocument, next: &StateDocument) -> bool {
     base.generation == next.generation && base.journal_seq.checked_add(1) == Some(next.journal_seq)
 }

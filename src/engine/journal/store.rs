@@ -1,4 +1,4 @@
-//! The port: where journals are kept.
+//! The port for journal stores.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use time::macros::format_description;
 
 use crate::store::StoreError;
 
-/// A piece of a poller's journal that is appended to, and dropped as a whole.
+/// A part of a poller's journal: it is appended to, and dropped as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     /// The poller.
     pub poller: String,
     /// The day it covers; storage time, UTC.
     pub day: Date,
-    /// Which of the day's, from 0: a service may limit how often one is appended to.
+    /// Its number within the day, from 0: a service may limit how often a blob is appended to.
     pub number: u32,
 }
 
@@ -25,20 +25,20 @@ impl Part {
         Self { poller: poller.to_owned(), day, number: 0 }
     }
 
-    /// Returns the part that follows when this one is full.
+    /// Returns the part to use when this one is full.
     #[must_use]
     pub fn next(&self) -> Self {
         Self { number: self.number.saturating_add(1), ..self.clone() }
     }
 
-    /// Returns the name within the poller's folder, such as `2026-04-07.0000.ndjson`; names sort as
-    /// parts do.
+    /// Returns the name within the poller's folder, such as `2026-04-07.0000.ndjson`; names sort in the order of
+    /// parts.
     pub fn file_name(&self) -> String {
         let day = self.day.format(format_description!("[year]-[month]-[day]"));
         format!("{}.{:04}.ndjson", day.unwrap_or_default(), self.number)
     }
 
-    /// Reads a name that [`Self::file_name`] gave; `None` for a foreign name.
+    /// Parses a name written by [`Self::file_name`]; `None` for a foreign name.
     pub fn parse(poller: &str, file_name: &str) -> Option<Self> {
         let (day, number) = file_name.strip_suffix(".ndjson")?.split_once('.')?;
         let day = Date::parse(day, format_description!("[year]-[month]-[day]")).ok()?;
@@ -53,30 +53,30 @@ impl fmt::Display for Part {
     }
 }
 
-/// How an append ended that was not refused.
+/// Result of an append that was not rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// It happened, and the part has so many bytes now.
+    /// It happened; the new length of the part in bytes.
     UpTo(u64),
-    /// The part takes no more; nothing was written.
+    /// The part is full; nothing was written.
     Full,
 }
 
-/// Keeps the parts of journals.
+/// Stores the parts of journals.
 ///
 /// # Contract
 ///
-/// An append happens as a whole or not at all, and only where the part has the length that the writer
-/// believes it has: so one that was tried twice is there once. What was appended never changes. No
-/// method retries. The suite in `journal::conformance` is this contract as tests.
+/// An append is atomic, and happens only if the part has the length that the writer expects: so a retried append is
+/// stored once. Appended content never changes. No method retries. The suite in `journal::conformance` tests this
+/// contract.
 #[async_trait]
 pub trait JournalStore: fmt::Debug + Send + Sync {
-    /// Appends `bytes`, whole lines, at `position`; the first append creates a part.
+    /// Appends `bytes`, which are complete lines, at `position`; the first append creates a part.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Conflict`] where the part has another length; `Conflict`, `Unreachable` and
-    /// `Refused` prove that nothing was appended.
+    /// [`StoreError::Conflict`] if the part has another length; `Conflict`, `Unreachable` and `Refused` prove that
+    /// nothing was appended.
     async fn append(
         &self,
         part: &Part,
@@ -84,14 +84,14 @@ pub trait JournalStore: fmt::Debug + Send + Sync {
         bytes: Vec<u8>,
     ) -> Result<Appended, StoreError>;
 
-    /// Returns how many bytes a part has; 0 where there is none.
+    /// Returns the length of a part in bytes; 0 if it does not exist.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
     async fn length(&self, part: &Part) -> Result<u64, StoreError>;
 
-    /// Returns the bytes of a part from `position` on; none where there is no part, or none left.
+    /// Returns the bytes of a part from `position` on; empty if the part does not exist, or ends before.
     ///
     /// # Errors
     ///
@@ -105,16 +105,16 @@ pub trait JournalStore: fmt::Debug + Send + Sync {
     /// [`StoreError`] of any kind but `Conflict`.
     async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError>;
 
-    /// Drops a part: where `length` is given, only if it has so many bytes, in one step with the look.
-    /// Without one it is no error where there is no part.
+    /// Drops a part; if `length` is given, atomically and only if the part has that length. Without a length, a
+    /// missing part is not an error.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; `Conflict` only where the part has another length than the one given.
+    /// [`StoreError`]; `Conflict` only if the part has another length than the given one.
     async fn remove(&self, part: &Part, length: Option<u64>) -> Result<(), StoreError>;
 }
 
-/// Returns how many bytes these are, as stores count.
+/// Returns the length of these bytes as a `u64`.
 pub fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }

@@ -35,27 +35,27 @@ fn begun(generation: u64) -> StateDocument {
     StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(generation))
 }
 
-/// One thing that happens to a poller that two processes run.
+/// One event of a poller that two processes run.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A process runs a tick of so many batches, the last of which fails if `fails`.
-    /// Each batch is first taken by `steps` steps of a chain.
+    /// A process runs a tick of so many batches; the last one fails if `fails`. Each batch is first accepted by
+    /// `steps` steps of a chain.
     Tick { process: usize, batches: u64, steps: usize, fails: bool, append: Appended },
-    /// A process renews nothing and dies after its acquisition.
+    /// A process acquires the lease, renews nothing, and crashes.
     Die { process: usize },
-    /// Somebody pauses and resumes, in the middle of nothing.
+    /// An operator pauses and resumes the poller.
     Pause,
-    /// Somebody moves the checkpoint back to the beginning.
+    /// An operator moves the checkpoint back to the beginning.
     Reset,
-    /// The controller releases what nobody holds any more.
+    /// The controller releases an expired lease.
     Recover,
-    /// The document is put in its place again, by hand or from its history.
+    /// The document is restored, from a copy or from its history.
     Restore { imported: bool },
-    /// The history begins anew.
+    /// The history is restarted.
     Compact,
-    /// An idle tick of a process writes what its source wants kept.
+    /// An idle tick of a process stores retained source state.
     Note { process: usize },
-    /// An idle tick notes that it ran: no entry tells of it.
+    /// An idle tick records that it ran: no entry records that.
     Observe,
     /// Time passes.
     Wait { minutes: u8 },
@@ -64,15 +64,15 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Appended {
     Yes,
-    /// It did not happen, and the process knows or fears so.
+    /// It did not happen, and the process knows or assumes so.
     No,
-    /// It happened, and was tried again.
+    /// It happened, and was retried.
     Twice,
-    /// The process died before it.
+    /// The process crashed before it.
     Died,
-    /// One that was begun in the middle of the tick got no answer, and the one at its end did.
+    /// An append that was started in the middle of the tick got no response; the one at its end did.
     Midway {
-        /// Whether the first one happened all the same.
+        /// Whether the first one happened anyway.
         landed: bool,
     },
 }
@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A document, its journal, and every document that ever was.
+/// A document, its journal, and every previous document.
 struct World {
     mode: JournalMode,
     now: OffsetDateTime,
@@ -112,11 +112,11 @@ struct World {
     recorders: [Recorder; 2],
     journal: Vec<u8>,
     past: BTreeMap<u64, StateDocument>,
-    /// Whether nothing was kept from the journal.
+    /// Whether nothing was dropped from the journal.
     whole: bool,
     /// Whether the first batch of a tick is appended before the tick ends.
     appends_midway: bool,
-    /// Lines whose append was begun in the middle of a tick.
+    /// Lines whose append was started in the middle of a tick.
     midway: Option<Vec<u8>>,
 }
 
@@ -332,7 +332,7 @@ impl World {
     fn folded(&self) -> Folded {
         let (mut entries, findings) = read_lines("all", &self.journal);
         assert_eq!(findings, []);
-        // Whatever order the days and processes come in.
+        // In any order of days and processes.
         entries.reverse();
         fold(entries)
     }
@@ -388,7 +388,7 @@ proptest! {
                 prop_assert!(verdict.is_explained(), "{:?}", verdict);
                 continue;
             };
-            // It is one that truly was, so its checkpoint is one that truly was committed.
+            // It existed, so its checkpoint was really committed.
             prop_assert_eq!(document, &world.past[&document.journal_seq]);
             let verdict = verify(mode, &folded, Some(&world.document));
             prop_assert!(verdict.is_explained(), "{:?}", verdict);
@@ -467,11 +467,11 @@ fn a_journal_with_missing_lines_names_them() {
     assert_eq!(without(&[1]).document, None);
     assert_eq!(verify(JournalMode::Full, &without(&[1]), None), Verdict::NoHistory);
     let unexplained = verify(JournalMode::Full, &without(&[1]), Some(&world.document));
-    assert_eq!(unexplained, Verdict::NoHistory, "there are lines, and they lead nowhere");
+    assert_eq!(unexplained, Verdict::NoHistory, "there are lines, but they lead nowhere");
 }
 
 #[test]
-fn lines_that_cannot_be_read_are_named_and_the_others_used() {
+fn unreadable_lines_are_named_and_the_others_used() {
     let mut world = three_ticks();
     let cut = world.journal.len() - 10;
     world.journal.truncate(cut);
@@ -613,7 +613,7 @@ fn a_document_of_a_newer_grant_is_not_recorded_as_ours() {
     assert_eq!(world.folded().document, Some(world.document.clone()));
 }
 
-/// What the page of the journal says happens, is what can be told, and nothing is left out.
+/// The page of the journal names exactly the events that exist.
 #[test]
 fn the_page_of_the_journal_names_each_event() {
     let page = include_str!("../../../docs/reference/journal.md");
@@ -622,13 +622,13 @@ fn the_page_of_the_journal_names_each_event() {
     let code = include_str!("entry.rs");
     let arms =
         code.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \""));
-    let mut told: Vec<_> = arms.filter_map(|(_, rest)| rest.strip_suffix("\",")).collect();
-    told.retain(|name| *name != EventKind::Unknown.as_str());
-    assert!(told.len() > 15, "{told:?}");
+    let mut existing: Vec<_> = arms.filter_map(|(_, rest)| rest.strip_suffix("\",")).collect();
+    existing.retain(|name| *name != EventKind::Unknown.as_str());
+    assert!(existing.len() > 15, "{existing:?}");
     named.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(named, told);
-    for name in told {
+    existing.sort_unstable();
+    assert_eq!(named, existing);
+    for name in existing {
         let event: EventKind = serde_json::from_value(name.into()).unwrap();
         assert_eq!(event.as_str(), name);
     }

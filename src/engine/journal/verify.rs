@@ -1,4 +1,4 @@
-//! Whether a history and a document agree.
+//! Compares a history with a document.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{Folded, JournalMode};
 use crate::document::{Generation, StateDocument};
 
-/// What comparing a journal with a document says.
+/// Result of comparing a journal with a document.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// They agree.
@@ -24,30 +24,29 @@ pub enum Verdict {
         /// Generation of the document.
         generation: Generation,
     },
-    /// The journal records writes that the document has not had: an old copy replaced it.
+    /// The journal records writes that the document does not have: an old copy replaced it.
     DocumentIsOlder {
         /// Number of the document's last write.
         document: u64,
         /// Number of the journal's last write.
         journal: u64,
     },
-    /// Same history, other state: another writer wrote, or something is broken.
+    /// Same history, different state: another writer wrote, or something is broken.
     Differs(Difference),
-    /// The journal records no write yet: the first append failed, a crash came before it, or nothing that
-    /// it records has happened.
+    /// The journal records no write yet: the first append failed, a crash came before it, or nothing that the journal
+    /// records has happened.
     NotBegun {
-        /// Number of the document's last write; 0 where it has none.
+        /// Number of the document's last write; 0 if it has none.
         writes: u64,
     },
-    /// The journal has no entries, though it is known to have had some.
+    /// The journal has no entries, although it is known to have had some.
     Removed {
         /// Number of the document's last write.
         writes: u64,
     },
-    /// There is no document; the journal has one.
+    /// There is no document, but the journal has one.
     NoDocument,
-    /// The journal has no snapshot to begin with, though it has lines that want one; or there is no
-    /// document either.
+    /// The journal has lines, but no snapshot to start with; or there is no document either.
     NoHistory,
 }
 
@@ -56,9 +55,9 @@ pub enum Verdict {
 pub struct Difference {
     /// JSON pointer to it.
     pub pointer: String,
-    /// What the history leads to there.
+    /// The value according to the history.
     pub journal: Json,
-    /// What the document has there.
+    /// The value in the document.
     pub document: Json,
 }
 
@@ -70,7 +69,7 @@ impl fmt::Display for Difference {
 }
 
 impl Verdict {
-    /// Whether the difference, if any, is what a crash or a failed append leaves.
+    /// Whether the difference, if any, can result from a crash or a failed append.
     pub fn is_explained(&self) -> bool {
         matches!(
             self,
@@ -79,8 +78,8 @@ impl Verdict {
     }
 }
 
-/// Changed without an entry: by renewals and by the notes of idle ticks. What else rides on one of these
-/// gives it a number and an entry, or a healthy poller would look as if another writer had written.
+/// Changed without an entry: by renewals and by idle status writes. Any other change in such a write gives it a
+/// number and an entry; otherwise a healthy poller would look as if another writer had written.
 const UNRECORDED: &[&str] = &[
     "/write_id",
     "/source_definition",
@@ -93,11 +92,11 @@ const UNRECORDED: &[&str] = &[
     "/lease/idle_before_nanos",
 ];
 
-/// Changed without an entry where only commits are recorded.
+/// Changed without an entry if only commits are recorded.
 const UNRECORDED_BESIDE_COMMITS: &[&str] =
     &["/lease", "/in_flight", "/recent", "/timings", "/marked", "/source_state", "/audit"];
 
-/// Compares what a journal of this mode leads to with the document that is there.
+/// Compares the result of a journal of this mode with the current document.
 pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
     let Some(history) = &folded.document else {
         return match document.filter(|_| folded.findings.is_empty()) {
@@ -132,7 +131,7 @@ pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocumen
     }
 }
 
-/// Returns the first place, in the order of names, where `journal` and `document` differ.
+/// Returns the first difference between `journal` and `document`, in the order of names.
 fn difference(
     pointer: String,
     journal: &Json,

@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use super::{Metrics, ProgressByPoller, named};
 
-/// What a tick knows of its state document when it ends.
+/// What a tick knows about its state document when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DocumentStats {
     /// Size of the stored document.
     pub(crate) bytes: u64,
-    /// Leading part of the checkpoint, where the mode counts positions.
+    /// Leading part of the checkpoint, if the mode counts positions.
     pub(crate) position: Option<i64>,
-    /// How long ago the checkpoint has moved, by the storage service's clock.
+    /// Time since the checkpoint moved, by the storage service's clock.
     pub(crate) checkpoint_age: Option<Duration>,
 }
 
-/// Its instruments.
+/// Instruments of the document.
 pub(super) struct DocumentMetrics {
     bytes: Gauge<u64>,
     position: Gauge<i64>,
@@ -57,7 +57,7 @@ impl Metrics {
     }
 }
 
-/// Returns how old is by now what had an age then.
+/// Returns the current age of something that had an age at a given time.
 fn age_now((age, at): (Duration, Instant)) -> Duration {
     age + at.elapsed()
 }
@@ -72,7 +72,7 @@ fn age_of_checkpoint(meter: &Meter, known: Arc<ProgressByPoller>) {
             }
         }
     });
-    // The meter keeps what it calls.
+    // The meter keeps the callback.
     let _kept_by_meter = gauge.build();
 }
 

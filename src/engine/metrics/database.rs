@@ -1,4 +1,4 @@
-//! How long calls of databases take, by the conventions:
+//! Durations of database calls, by the conventions:
 //! <https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>
 
 use std::fmt;
@@ -9,10 +9,10 @@ use opentelemetry::metrics::Histogram;
 
 use super::{SCOPE, named};
 
-/// Boundaries in seconds that the conventions advise, and more up to the longest statement.
+/// Boundaries in seconds that the conventions recommend, extended to the longest statement.
 const SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0];
 
-/// Measures one kind of call of a SQL Server.
+/// Measures one kind of SQL Server call.
 pub struct DatabaseCalls {
     duration: Histogram<f64>,
     operation: &'static str,
@@ -21,14 +21,14 @@ pub struct DatabaseCalls {
 
 impl fmt::Debug for DatabaseCalls {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = formatter.debug_struct("DatabaseCalls");
-        told.field("operation", &self.operation).field("table", &self.table);
-        told.finish_non_exhaustive()
+        let mut output = formatter.debug_struct("DatabaseCalls");
+        output.field("operation", &self.operation).field("table", &self.table);
+        output.finish_non_exhaustive()
     }
 }
 
 impl DatabaseCalls {
-    /// Measures calls that do `operation` with one table, or with what has no name.
+    /// Measures calls that do `operation` with one table, or with something unnamed.
     pub fn new(operation: &'static str, table: Option<String>) -> Self {
         let meter = opentelemetry::global::meter(SCOPE);
         let duration = meter.f64_histogram("db.client.operation.duration").with_unit("s");
@@ -36,7 +36,7 @@ impl DatabaseCalls {
         Self { duration, operation, table }
     }
 
-    /// Notes how long a call for `poller` took, and what it failed with.
+    /// Records the duration of a call for `poller`, and its error.
     pub fn took(&self, poller: &str, duration: Duration, error: Option<String>) {
         let mut attributes = vec![
             named(poller),

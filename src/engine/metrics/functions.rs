@@ -1,4 +1,4 @@
-//! What becomes of the invocations of functions, by the conventions:
+//! Invocations of functions, by the conventions:
 //! <https://opentelemetry.io/docs/specs/semconv/faas/faas-metrics/>
 
 use std::fmt;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{SCOPE, SECONDS, named};
 
-/// What starts an invocation, as the conventions call it.
+/// What triggers an invocation, as named by the conventions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A request through the host.
@@ -64,20 +64,20 @@ impl Invocations {
         }
     }
 
-    /// Begins to measure an invocation: of the function of `poller`, where it has one, and whether it is the first
-    /// one of this process.
+    /// Starts to measure an invocation of `poller`'s function, if it has one. The first one of the process is marked
+    /// as a cold start.
     pub fn begin(&self, trigger: Trigger, poller: Option<&str>, is_first: bool) -> Running {
         let mut attributes = vec![KeyValue::new("faas.trigger", trigger.as_str())];
         attributes.extend(poller.map(named));
-        // A counter that starts with its first count has no increase that an alert could see.
+        // A counter that first appears with its first count shows no increase to an alert.
         self.errors.add(0, &attributes);
         self.cold_starts.add(is_first.into(), &attributes);
         Running { of: self.clone(), attributes, began_at: Instant::now(), has_failed: true }
     }
 }
 
-/// An invocation that is measured until this is dropped; it has failed unless it is known to have succeeded, so that a
-/// panic counts, too.
+/// A measured invocation, until this is dropped. It counts as failed unless it is reported as successful, so that a
+/// panic counts as a failure too.
 #[derive(Debug)]
 #[must_use]
 pub struct Running {
@@ -88,7 +88,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Ends it.
+    /// Ends the measurement.
     pub fn end(mut self, has_failed: bool) {
         self.has_failed = has_failed;
     }
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn told(found: &ResourceMetrics, metric: &str) -> f64 {
+    fn value_of(found: &ResourceMetrics, metric: &str) -> f64 {
         let mut all = found.scope_metrics().flat_map(ScopeMetrics::metrics);
         match all.find(|one| one.name() == metric).unwrap().data() {
             AggregatedMetrics::U64(MetricData::Sum(sum)) => {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_well_is_an_invocation_and_all_else_an_error() {
+    async fn only_a_reported_success_does_not_count_as_an_error() {
         let exporter = InMemoryMetricExporter::default();
         let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
         let invocations = Invocations::new(&provider.meter(SCOPE));
@@ -149,7 +149,7 @@ mod tests {
             ("faas.coldstarts", 1.0),
             ("faas.invoke_duration", 2.0),
         ] {
-            assert!((told(&found, metric) - expected).abs() < 1e-9, "{metric}");
+            assert!((value_of(&found, metric) - expected).abs() < 1e-9, "{metric}");
         }
     }
 }

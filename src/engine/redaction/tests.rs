@@ -14,8 +14,8 @@ fn holding(secrets: &[&str]) -> Secrets {
 /// A way to write a text, and its name.
 type Encoding = (&'static str, fn(&str) -> String);
 
-/// Ways in which another program may write a text; written here once more, so that the forms are not judged by
-/// themselves.
+/// Encodings that other programs may use; implemented independently here, so that the code under test is not compared
+/// with itself.
 fn encodings() -> Vec<Encoding> {
     fn percent(text: &str) -> String {
         text.bytes().map(|byte| format!("%{byte:02x}")).collect()
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn a_secret_is_found_in_each_encoding_anywhere(
-        // A letter or digit at both ends, since settings are read without blanks around them.
+        // A letter or digit at both ends, because settings are trimmed.
         secret in "[A-Za-z0-9][ -~é\u{1F511}\n\t]{6,40}[A-Za-z0-9]",
         before in "( |[a-z ]{0,12}[:= ])", after in "( |[,; ][a-z ]{0,12})",
     ) {
@@ -101,7 +101,7 @@ proptest! {
             let text = format!("{before}{encoded}{after}");
             let clean = held.redact(&text);
             prop_assert!(clean.contains(MARK), "{name}: {text:?} became {clean:?}");
-            // No more than what surrounds it is left; a base64 text goes whole.
+            // At most the surrounding text is left; a base64 text is removed completely.
             let rest = clean.replace(MARK, "");
             let kept = format!("{before}{after}");
             prop_assert!(
@@ -119,7 +119,7 @@ proptest! {
     ) {
         let held = holding(&[&secret]);
         for (name, encode) in encodings() {
-            // Of escapes within escapes the parts are not known, nor of what is written around a secret.
+            // For nested escapes the parts are not known, nor is anything written around a secret.
             if !["plain", "form", "json", "hex", "base64", "upper case"].contains(&name) {
                 continue;
             }
@@ -127,10 +127,10 @@ proptest! {
             let room = encoded.len() - 2 * SECRET_BYTES_MIN;
             let at = SECRET_BYTES_MIN + room * part / 1_000;
             let (first, last) = encoded.split_at(at);
-            // An ending of the base64 of a secret alone depends on what would follow.
+            // The end of the base64 of a secret depends on what follows it.
             for (cut, rest) in [(format!("{text}{first}"), first), (format!("{last} {text}"), last)] {
                 let clean = held.redact_cut(&cut).to_lowercase();
-                // Up to three characters stand for one of the secret.
+                // Up to three characters encode one of the secret.
                 let length_min = if name == "form" { 3 } else { 2 } * (SECRET_BYTES_MIN + 2);
                 let shown = rest.len() >= length_min
                     && clean.contains(&rest.get(..rest.len() - 2).unwrap().to_lowercase());

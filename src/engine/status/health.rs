@@ -1,19 +1,19 @@
 //! The state of a poller, computed in one place. Pure.
 //!
-//! Every view calls [`Evidence::health`]: page, `/api/status`, `status`, `doctor`, `recover`, metrics and the health
-//! routes. So no two of them disagree.
+//! Every view calls [`Evidence::health`]: the page, `/api/status`, `status`, `doctor`, `recover`, metrics and the
+//! health routes. So they always agree.
 //!
 //! # No flapping
 //!
-//! The state is that of the last tick that finished, until the next one finishes. A tick in progress is shown beside
-//! it ([`Health::running`]), and a backoff that is over stays a backoff until the batch is tried again. A poller that
-//! fails every five seconds would otherwise look healthy in between.
+//! The state is that of the last finished tick, until the next one finishes. A tick in progress is shown alongside it
+//! ([`Health::running`]), and an expired backoff stays a backoff until the batch is retried. Otherwise a poller that
+//! fails every five seconds would look healthy in between.
 //!
 //! # Silence
 //!
 //! Idle and failing ticks write to the document at most every `STATUS_INTERVAL`. A poller is silent once three of its
-//! due times and two of these intervals passed without a trace of a tick. Where `STATUS_INTERVAL` is 0, idle ticks
-//! leave no trace, so the state is [`PollerState::Unknown`] and not [`PollerState::Silent`].
+//! due times and two of these intervals have passed without a trace of a tick. If `STATUS_INTERVAL` is 0, idle ticks
+//! leave no trace, so the state is [`PollerState::Unknown`] instead of [`PollerState::Silent`].
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ use time::OffsetDateTime;
 use crate::error::restore_state;
 use crate::schedule::Schedule;
 
-/// Due times without a trace of a tick after which a poller is silent.
+/// Missed due times after which a poller is silent.
 const DUE_TIMES_MISSED: usize = 3;
-/// The same in intervals at which idle ticks leave a trace.
+/// The same, in intervals at which idle ticks leave a trace.
 const INTERVALS_MISSED: u32 = 2;
 
 /// The state of a poller in one word.
@@ -47,15 +47,15 @@ pub enum PollerState {
     Stopped,
     /// No tick has run for longer than the schedule allows.
     Silent,
-    /// The same, where idle ticks leave no trace: they may run.
+    /// The same, but idle ticks leave no trace: they may be running.
     Unknown,
-    /// The poller ran before, and its state document is gone.
+    /// The poller has run before, but its state document is gone.
     Vanished,
     /// An operator paused it.
     Paused,
     /// No function runs it.
     Disabled,
-    /// A range that is delivered.
+    /// A range that was delivered completely.
     Done,
     /// A range that was cancelled.
     Cancelled,
@@ -131,15 +131,15 @@ impl PollerState {
 
 /// What kind of failure a tick ended with.
 ///
-/// The names are the `outcome` values of [`outcome_row`](crate::poller::outcome_row); a failed handler call has three,
-/// since 503, 401 and 400 ask for different things.
+/// The names are the `outcome` values of [`outcome_row`](crate::poller::outcome_row). A failed handler call has
+/// three, because 503, 401 and 400 need different actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureClass {
     /// The next attempt may succeed.
     Retried,
-    /// Fails again until something is fixed.
+    /// It fails again until something is fixed.
     Failing,
-    /// Only an operator ends it.
+    /// Only an operator can resolve it.
     Stopped,
 }
 
@@ -159,7 +159,7 @@ impl FailureClass {
     }
 }
 
-/// Failed ticks without a success in between.
+/// Consecutive failed ticks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// The last one; storage time.
@@ -176,7 +176,7 @@ pub struct Failure {
     pub error: String,
 }
 
-/// What a store holds under the name of a poller.
+/// What is stored under the name of a poller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stored<'a> {
     /// No document.
@@ -190,10 +190,11 @@ pub enum Stored<'a> {
     Found(Box<Document<'a>>),
 }
 
-/// What a state document says of its poller.
+/// What a state document says about its poller.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document<'a> {
-    /// [`PollerState::Done`], [`PollerState::Cancelled`] or [`PollerState::TakenOver`], if nothing is left to deliver.
+    /// [`PollerState::Done`], [`PollerState::Cancelled`] or [`PollerState::TakenOver`], if nothing is left to
+    /// deliver.
     pub ended: Option<PollerState>,
     /// Whether a lease was ever granted.
     pub has_run: bool,
@@ -205,15 +206,15 @@ pub struct Document<'a> {
     pub stopped: Option<String>,
     /// Failed ticks since the last success.
     pub failure: Option<Failure>,
-    /// When a tick succeeded last.
+    /// When a tick last succeeded.
     pub last_success_at: Option<OffsetDateTime>,
     /// When a tick last left a trace.
     pub last_tick_at: Option<OffsetDateTime>,
-    /// When the batch in flight is tried again.
+    /// When the batch in flight is retried.
     pub next_attempt_at: Option<OffsetDateTime>,
 }
 
-/// A lease as its document shows it.
+/// A lease according to its document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseStatus<'a> {
     /// Released.
@@ -231,13 +232,13 @@ pub enum LeaseStatus<'a> {
 /// A pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause<'a> {
-    /// Who asked for it.
+    /// Who paused it.
     pub by: &'a str,
     /// Why.
     pub reason: &'a str,
     /// Since when.
     pub at: OffsetDateTime,
-    /// Whether the failure policy or a reply of the target paused it, and not a person.
+    /// Whether the failure policy or a reply of the target paused it, rather than a person.
     pub is_by_rule: bool,
 }
 
@@ -246,40 +247,40 @@ pub struct Pause<'a> {
 pub struct Process {
     /// Whether a tick is in progress.
     pub running: bool,
-    /// When the last tick ended, of whatever outcome.
+    /// When the last tick ended, with any outcome.
     pub last_tick_at: Option<OffsetDateTime>,
-    /// When a tick succeeded last.
+    /// When a tick last succeeded.
     pub last_success_at: Option<OffsetDateTime>,
     /// Failed ticks since that success.
     pub failure: Option<Failure>,
 }
 
-/// What makes the poller tick.
+/// What triggers the ticks of a poller.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Trigger<'a> {
-    /// Nothing is known of its functions, or it needs none.
+    /// Its functions are unknown, or it needs none.
     #[default]
     Unknown,
-    /// No function runs it, and why.
+    /// No function runs it, for this reason.
     Off(&'a str),
     /// When its functions run.
     Timer(&'a [Schedule]),
 }
 
-/// All that is known of one poller.
+/// Everything known about one poller.
 #[derive(Clone, Debug)]
 pub struct Evidence<'a> {
     /// Its name.
     pub poller: &'a str,
-    /// The time; of the storage service where that is known.
+    /// The time; that of the storage service if known.
     pub now: OffsetDateTime,
     /// Its document.
     pub stored: Stored<'a>,
     /// What this process saw.
     pub process: Process,
-    /// What makes it tick.
+    /// What triggers its ticks.
     pub trigger: Trigger<'a>,
-    /// How often idle ticks leave a trace: zero for never, `None` where the settings do not name the poller.
+    /// How often idle ticks leave a trace: zero for never, `None` if the poller is not in the settings.
     pub status_interval: Option<Duration>,
 }
 
@@ -292,14 +293,14 @@ pub struct Health {
     pub severity: Severity,
     /// Whether a tick is in progress.
     pub running: bool,
-    /// Why, in one line; `None` where nothing is wrong.
+    /// Why, in one line; `None` if nothing is wrong.
     pub cause: Option<String>,
     /// Since when.
     #[serde(with = "time::serde::rfc3339::option")]
     pub since: Option<OffsetDateTime>,
     /// Failed ticks since the last success.
     pub last_failure: Option<Failure>,
-    /// When a tick succeeded last.
+    /// When a tick last succeeded.
     #[serde(with = "time::serde::rfc3339::option")]
     pub last_success_at: Option<OffsetDateTime>,
     /// When a tick last left a trace.
@@ -312,15 +313,15 @@ pub struct Health {
 /// What an interval without a trace of a tick means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silence {
-    /// Ticks run, or nothing says how often they should.
+    /// Ticks run, or it is unknown how often they should.
     No,
     /// They do not run.
     Silent,
-    /// They may run: idle ones leave no trace.
+    /// They may be running: idle ticks leave no trace.
     Unknown,
 }
 
-/// A state with its reason, before it is put together.
+/// A state with its reason, before the result is assembled.
 struct Verdict {
     state: PollerState,
     cause: Option<String>,
@@ -348,7 +349,7 @@ impl Evidence<'_> {
         let runbook = runbook(state, failure.as_ref());
         Health {
             state,
-            // Settings that do not name it do not expect it to run.
+            // A poller that is not in the settings is not expected to run.
             severity: match (state, self.status_interval) {
                 (PollerState::Disabled | PollerState::NeverRan, None) => Severity::Ok,
                 _ => state.severity(),
@@ -380,7 +381,7 @@ impl Evidence<'_> {
         self.document().and_then(|document| document.last_tick_at).max(self.process.last_tick_at)
     }
 
-    /// Returns the failed ticks since the last success, which document and process may each know of.
+    /// Returns the failed ticks since the last success, from document and process.
     fn failure(&self) -> Option<Failure> {
         let success_at = self.last_success_at();
         let stands = |failure: &&Failure| success_at.is_none_or(|at| failure.at >= at);
@@ -407,10 +408,15 @@ impl Evidence<'_> {
                 );
             }
             Stored::Missing { ran_before } => {
-                let told = failure.filter(|failure| failure.kind == "state_vanished");
-                if *ran_before || told.is_some() {
-                    let cause = told.map_or_else(|| self.vanished(), |told| told.error.clone());
-                    return Verdict::new(PollerState::Vanished, cause, told.map(|told| told.since));
+                let vanished = failure.filter(|failure| failure.kind == "state_vanished");
+                if *ran_before || vanished.is_some() {
+                    let cause =
+                        vanished.map_or_else(|| self.vanished(), |vanished| vanished.error.clone());
+                    return Verdict::new(
+                        PollerState::Vanished,
+                        cause,
+                        vanished.map(|vanished| vanished.since),
+                    );
                 }
                 &Document::default()
             }
@@ -461,8 +467,7 @@ impl Evidence<'_> {
             return Verdict::new(state, &failure.error, Some(failure.since));
         }
         if is_unknown {
-            let cause =
-                "no tick left a trace since then; with STATUS_INTERVAL=0 idle ticks leave none";
+            let cause = "no tick has left a trace since then; with STATUS_INTERVAL=0, idle ticks leave none";
             return Verdict::new(PollerState::Unknown, cause, self.last_tick_at());
         }
         if self.last_success_at().is_some()
@@ -472,7 +477,7 @@ impl Evidence<'_> {
         } else if self.process.running || document.lease == LeaseStatus::Held {
             Verdict::fine(PollerState::Running)
         } else if self.last_tick_at().is_some() {
-            // It ticks, and found nothing to do yet: another instance is at work, or rows are held back.
+            // It ticks, but has nothing to do yet: another instance is active, or rows are held back.
             Verdict::fine(PollerState::Idle)
         } else {
             let cause = format!(
@@ -483,12 +488,12 @@ impl Evidence<'_> {
         }
     }
 
-    /// Judges how long no tick has left a trace.
+    /// Judges the time since the last trace of a tick.
     fn silence(&self, document: &Document<'_>) -> Silence {
         let (Some(last), Some(interval)) = (self.last_tick_at(), self.status_interval) else {
             return Silence::No;
         };
-        // Ticks that back off write nothing. The first one that does is due after the backoff.
+        // Ticks that back off write nothing. The first one that writes is due after the backoff.
         let last = document.next_attempt_at.map_or(last, |until| last.max(until.min(self.now)));
         let Trigger::Timer(schedules) = self.trigger else { return Silence::No };
         let Some(due) = missed(schedules, last) else { return Silence::No };
@@ -519,7 +524,7 @@ impl Evidence<'_> {
     fn vanished(&self) -> String {
         let poller = self.poller;
         let restore = restore_state(poller, None);
-        format!("the state document of `{poller}` is gone, though the poller ran before: {restore}")
+        format!("the state document of `{poller}` is gone, but the poller ran before: {restore}")
     }
 }
 

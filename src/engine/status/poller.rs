@@ -19,19 +19,19 @@ use crate::journal::Entry;
 use crate::partition::Partition;
 use crate::poller::TickError;
 
-/// Over how long the rate of rows is told, as far back as the document remembers.
+/// The period over which the row rate is averaged, as far back as the document remembers.
 pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 
-/// What is known besides the document.
+/// What is known in addition to the document.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInputs<'a> {
-    /// How old it is.
+    /// The age of the document.
     pub age: LeaseAge,
     /// The storage service's time.
     pub now: OffsetDateTime,
     /// Quarantined rows.
     pub quarantined: u64,
-    /// The ttl of the settings; `None` where the poller is in none.
+    /// The ttl of the settings; `None` if the poller is not in the settings.
     pub ttl: Option<Duration>,
     /// Its name.
     pub poller: &'a str,
@@ -45,9 +45,9 @@ pub struct Status {
     /// Its state, and why.
     #[serde(flatten)]
     pub health: Health,
-    /// Whether the settings speak of it.
+    /// Whether it is in the settings.
     pub configured: bool,
-    /// Which part it is, where its keys are divided.
+    /// Its partition, if the poller is partitioned.
     pub partition: Option<Partition>,
     /// Leading part of the checkpoint.
     pub checkpoint: Option<String>,
@@ -60,25 +60,25 @@ pub struct Status {
     pub checkpoint_age_seconds: Option<i64>,
     /// The batch that moved it.
     pub last_batch_id: Option<String>,
-    /// How old the oldest row of the last batch was when it was read; not all modes know.
+    /// Age of the oldest row of the last batch when it was read; unknown in some modes.
     pub lag_ms: Option<u64>,
-    /// What the last tick saw that wrote; `None` where none has.
+    /// What the last tick that wrote saw; `None` if there was none.
     pub observed: Option<BacklogStatus>,
-    /// Rows committed a minute, over the last [`RATE_WINDOW`] or as far back as is remembered.
+    /// Rows committed per minute, over the last [`RATE_WINDOW`] or as far back as remembered.
     pub rows_per_minute: f64,
-    /// Who holds the lease, or held it last without giving it up.
+    /// The holder of the lease, or the last holder that did not release it.
     pub owner: Option<String>,
     /// Newest fencing token.
     pub token: u64,
-    /// Orders tokens across a document that was made again; 0 before the first grant.
+    /// Orders tokens if a document was created again; 0 before the first grant.
     pub generation: u64,
-    /// The lease that is held; `None` where none is.
+    /// The held lease, if any.
     pub lease: Option<Lease>,
-    /// When its functions run, as their schedules are written; `None` where that is not known.
+    /// When its functions run, as configured; `None` if unknown.
     pub schedule: Option<String>,
-    /// The time zone of the schedules; `None` where they are not known.
+    /// The time zone of the schedules; `None` if unknown.
     pub time_zone: Option<String>,
-    /// When the next of them is due, with the offset of that zone; storage time.
+    /// When the next function is due, with the offset of that zone; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub next_tick_at: Option<OffsetDateTime>,
     /// Why no tick may run.
@@ -87,48 +87,48 @@ pub struct Status {
     pub quarantined: u64,
     /// Failed attempts at the batch in flight.
     pub attempts: u32,
-    /// Why it was not taken, or why the document cannot be used.
+    /// Why the batch was not accepted, or why the document cannot be used.
     pub last_error: Option<String>,
-    /// The batch being handled, or tried again.
+    /// The batch in flight, or waiting for a retry.
     pub in_flight: Option<Batch>,
     /// The last ticks that wrote, newest last; at most [`RECENT_MAX`].
     pub recent: Vec<Tick>,
-    /// The newest events of its journal, newest first; left out where it was not asked for, or is not kept.
+    /// The newest events of its journal, newest first; absent if not requested, or no journal is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<Vec<Event>>,
-    /// What recent ticks suggest; `None` where they are too few.
+    /// What recent ticks suggest; `None` if there are too few.
     pub sizing: Option<Sizing>,
-    /// Which settings break the rules of sizing.
+    /// Settings that violate the sizing rules.
     pub warnings: Vec<String>,
 }
 
-/// A lease that is held, or was held by a process that died.
+/// A lease that is held, or was held by a crashed process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lease {
     /// How long it lives without a write of its holder.
     pub ttl_seconds: u64,
-    /// How much of that is left; 0 also in the margin before a takeover is allowed.
+    /// How much of that is left; 0 also during the margin before a takeover.
     pub left_seconds: u64,
     /// When it was granted; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub acquired_at: Option<OffsetDateTime>,
 }
 
-/// The backlog of the poller, as a tick saw it.
+/// The backlog of the poller, as seen by a tick.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BacklogStatus {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// Lag behind the source in seconds; `None` in modes that know no times.
+    /// Lag behind the source in seconds; `None` in modes without times.
     pub lag_seconds: Option<f64>,
-    /// Positions from where the last read began to the newest one that may be read; 0 where no row waits.
+    /// Positions from the start of the last read to the newest readable one; 0 if no row waits.
     pub positions: Option<u64>,
-    /// Rows after the checkpoint as they were counted last, up to a limit; 0 where no row waits.
+    /// Rows after the checkpoint as of the last count, up to a limit; 0 if no row waits.
     pub rows: Option<u64>,
-    /// Positions that may not be read yet.
+    /// Positions that cannot be read yet.
     pub held_back: Option<u64>,
-    /// Positions until changes are lost to the cleaning up of tracked changes.
+    /// Positions until change tracking clean-up loses changes.
     pub retention_left: Option<u64>,
     /// Idle ticks of that process since its last delivery.
     pub idle_ticks: u64,
@@ -137,7 +137,7 @@ pub struct BacklogStatus {
 /// Why no tick may run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pause {
-    /// Who asked for it.
+    /// Who paused it.
     pub by: String,
     /// Why.
     pub reason: String,
@@ -146,7 +146,7 @@ pub struct Pause {
     pub at: OffsetDateTime,
 }
 
-/// The batch being handled, or tried again.
+/// The batch in flight, or waiting for a retry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Batch {
     /// Its content identity.
@@ -161,22 +161,22 @@ pub struct Batch {
     pub late: bool,
     /// Failed attempts so far.
     pub attempt: u32,
-    /// Times a holder died with it.
+    /// Crashes while handling it.
     pub crashes: u32,
     /// When it was first announced; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<OffsetDateTime>,
-    /// When it failed first; storage time.
+    /// When it first failed; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub first_failed_at: Option<OffsetDateTime>,
-    /// Not to be tried before; storage time.
+    /// Earliest time of the next attempt; storage time.
     #[serde(with = "time::serde::rfc3339::option")]
     pub next_attempt_at: Option<OffsetDateTime>,
-    /// Why it failed first.
+    /// The first error.
     pub first_error: Option<String>,
-    /// Why it failed last.
+    /// The last error.
     pub last_error: Option<String>,
-    /// Steps of a chain of handlers whose result is kept.
+    /// Steps of a handler chain whose result is stored.
     pub steps_done: Vec<String>,
 }
 
@@ -186,21 +186,21 @@ pub struct Batch {
 pub enum Tone {
     /// It did what it should.
     Good,
-    /// The protocol at work; worth a look where it comes often.
+    /// Part of the protocol; worth a look if it happens often.
     Warning,
     /// It failed.
     Bad,
-    /// Something that an operator or the recovery controller did.
+    /// An action of an operator or the recovery controller.
     Note,
 }
 
-/// One past tick, or what was done to the poller between two.
+/// One past tick, or an action between two ticks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tick {
     /// When it ended; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// How, by the name of its log event.
+    /// How it ended, as the name of its log event.
     pub outcome: String,
     /// What that means.
     pub tone: Tone,
@@ -214,7 +214,7 @@ pub struct Tick {
     pub idle_before: u64,
     /// Longest of each step in it.
     pub longest_ms: BTreeMap<String, u64>,
-    /// Who did it and why, where it was no tick.
+    /// Who did it and why, if it was not a tick.
     pub note: Option<String>,
 }
 
@@ -226,7 +226,7 @@ pub struct Event {
     pub at: OffsetDateTime,
     /// Number of the write it records.
     pub seq: u64,
-    /// What, by the name of its log event.
+    /// The kind, as the name of its log event.
     pub event: &'static str,
     /// Token of the grant.
     pub token: u64,
@@ -234,14 +234,14 @@ pub struct Event {
     pub batch_id: Option<String>,
     /// Rows in it.
     pub rows: Option<u64>,
-    /// What went wrong, or why it was done.
+    /// The error, or the reason.
     pub text: Option<String>,
-    /// Whose doing it was.
+    /// Who caused it.
     pub who: Option<String>,
 }
 
 impl Status {
-    /// Returns what a document says.
+    /// Returns the status according to a document.
     pub fn of(document: &StateDocument, inputs: StatusInputs<'_>) -> Self {
         let StatusInputs { age, now, quarantined, ttl, poller } = inputs;
         let checkpoint = &document.checkpoint;
@@ -282,7 +282,7 @@ impl Status {
         }
     }
 
-    /// Whether it is a range of which nothing more is to be delivered.
+    /// Whether it is a range of which nothing more will be delivered.
     pub fn has_ended(&self) -> bool {
         matches!(self.health.state, PollerState::Done | PollerState::Cancelled)
     }
@@ -293,14 +293,14 @@ impl Status {
     }
 }
 
-/// Says why no tick delivers, as each of them does.
+/// Returns why no tick delivers, in the words of the tick's error.
 fn fence_ahead(poller: &str, refused: StaleWrite) -> String {
     let StaleWrite { stale, current } = refused;
     chain(&TickError::FenceAhead { poller: poller.to_owned(), stale, current })
 }
 
 impl<'a> health::Document<'a> {
-    /// Returns what a document says of the state of its poller.
+    /// Returns what a document says about the health of its poller.
     pub fn of(document: &'a StateDocument, age: LeaseAge) -> Self {
         let lease = &document.lease;
         let batch = document.in_flight.as_ref();
@@ -353,7 +353,7 @@ fn ended(document: &StateDocument) -> Option<PollerState> {
     Some(if range.done_at.is_some() { PollerState::Done } else { PollerState::Cancelled })
 }
 
-/// Returns why each tick stops before it reads, and the command that ends it.
+/// Returns why each tick stops before it reads, and the command that resolves it.
 fn stopped(document: &StateDocument) -> Option<String> {
     if let Some(refused) = document.fence_ahead() {
         return Some(fence_ahead(&document.poller_name, refused));
@@ -366,7 +366,7 @@ fn stopped(document: &StateDocument) -> Option<String> {
     Some(format!("{reason}; {}", end_loss(&document.poller_name, loss)))
 }
 
-/// Returns how the batch in flight failed, for documents made before `last_failure` existed.
+/// Returns how the batch in flight failed, for documents written before `last_failure` existed.
 fn failure_of_batch(document: &StateDocument) -> Option<Failure> {
     let failing = document.in_flight.as_ref()?.failing()?;
     let at = document.lease.released_at?;
@@ -374,8 +374,8 @@ fn failure_of_batch(document: &StateDocument) -> Option<Failure> {
     Some(Failure { at, since, count, kind: "handler_failed".to_owned(), error: failing.error })
 }
 
-/// Returns rows a minute of the ticks in the last [`RATE_WINDOW`]. A ring that is full and does not reach
-/// back so far is taken for as long as it does.
+/// Returns the rows per minute of the ticks in the last [`RATE_WINDOW`]. If the ring is full and does not reach back
+/// that far, the period that it covers is used.
 fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
     let since = now - RATE_WINDOW;
     let within: Vec<&RecentTick> = recent.iter().filter(|tick| tick.at > since).collect();
@@ -385,7 +385,7 @@ fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
     let minutes = (now - from).as_seconds_f64() / 60.0;
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = rows as f64 / minutes.max(1.0 / 60.0);
-    // Two digits are more than the ring supports.
+    // The ring does not support more than two digits.
     (rate * 100.0).round() / 100.0
 }
 
@@ -467,7 +467,7 @@ impl Tick {
 }
 
 impl Event {
-    /// Returns what is shown of an entry.
+    /// Returns the view of an entry.
     pub fn of(entry: &Entry) -> Self {
         let Entry { at, seq, event, fencing_token, details, owner_id, .. } = entry;
         let texts = [&details.error, &details.reason, &details.outcome];
@@ -484,7 +484,7 @@ impl Event {
     }
 }
 
-/// Says what the outcome of a tick means, by the names of the table beside
+/// Returns what the outcome of a tick means, by the names of the table at
 /// [`outcome_row`](crate::poller::outcome_row).
 pub fn tone(outcome: &str) -> Tone {
     match outcome {

@@ -58,12 +58,12 @@ async fn one_poller_is_reported_alone_and_an_unknown_one_is_an_error() {
     let report = board.read(StatusQuery::One("returns")).await.unwrap();
     assert_eq!(report.pollers.len(), 1);
     let report = board.read(StatusQuery::WithJournal("returns")).await.unwrap();
-    assert_eq!(report.pollers[0].journal, None, "none is kept");
+    assert_eq!(report.pollers[0].journal, None, "no journal is kept");
     let report = board.read(StatusQuery::One("lines")).await.unwrap();
     let names: Vec<&str> = report.pollers.iter().map(|status| status.poller.as_str()).collect();
     assert_eq!(names, ["lines__p0", "lines__p1"], "its parts");
     let error = board.read(StatusQuery::WithJournal("lines")).await.unwrap_err();
-    assert!(matches!(error, StatusError::NoPoller(_)), "a view is of one document");
+    assert!(matches!(error, StatusError::NoPoller(_)), "a view shows one document");
     let error = board.read(StatusQuery::One("weekly")).await.unwrap_err();
     assert!(matches!(&error, StatusError::NoPoller(name) if name == "weekly"));
     assert!(error.text().contains("no poller `weekly`"), "{}", error.text());

@@ -16,42 +16,42 @@ use uuid::Uuid;
 use super::{Sampler, TARGET, TraceContext};
 use crate::clock::Clock;
 
-/// Most spans, and most log records, that wait to be exported: the default of
-/// `OTEL_BSP_MAX_QUEUE_SIZE` and `OTEL_BLRP_MAX_QUEUE_SIZE`. Later ones are dropped and counted.
+/// Most spans, and most log records, that wait for export: the default of `OTEL_BSP_MAX_QUEUE_SIZE` and
+/// `OTEL_BLRP_MAX_QUEUE_SIZE`. Later ones are dropped and counted.
 const WAITING_MAX: usize = 2048;
 /// Attribute of the tick's span that log records of the tick repeat.
 const INVOCATION: &str = "faas.invocation_id";
 
-/// What a span is to the processes around it.
+/// The role of a span towards other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpanKind {
-    /// Work inside.
+    /// Internal work.
     #[default]
     Internal,
-    /// It answers another process.
+    /// It serves another process.
     Server,
-    /// It asks another process.
+    /// It calls another process.
     Client,
 }
 
-/// A span that has ended.
+/// A finished span.
 #[derive(Clone, Debug)]
 pub struct FinishedSpan {
     /// Its ids.
     pub context: TraceContext,
-    /// What other systems add to these.
+    /// Its `tracestate`.
     pub state: Option<Arc<str>>,
     /// Id of the enclosing span.
     pub parent: Option<[u8; 8]>,
     /// Its name.
     pub name: String,
-    /// What it is to others.
+    /// Its role.
     pub kind: SpanKind,
-    /// When it began.
+    /// When it started.
     pub began_at: OffsetDateTime,
     /// When it ended.
     pub ended_at: OffsetDateTime,
-    /// What is known of it.
+    /// Its attributes.
     pub attributes: Vec<KeyValue>,
     /// Whether it failed.
     pub failed: bool,
@@ -62,19 +62,19 @@ pub struct FinishedSpan {
 pub struct LogRecord {
     /// When it was logged.
     pub at: OffsetDateTime,
-    /// How severe it is.
+    /// Its severity.
     pub level: Level,
     /// Name of the event.
     pub event: Option<String>,
     /// The text.
     pub text: String,
-    /// What else it says.
+    /// Its other fields.
     pub attributes: Vec<KeyValue>,
-    /// The span it was logged in.
+    /// The span in which it was logged.
     pub context: Option<TraceContext>,
 }
 
-/// What waits to be exported.
+/// Spans and log records that wait for export.
 #[derive(Debug, Default)]
 pub struct Collected {
     waiting: Mutex<Waiting>,
@@ -92,7 +92,7 @@ impl Collected {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the spans that have ended.
+    /// Takes the finished spans.
     pub fn take_spans(&self) -> Vec<FinishedSpan> {
         std::mem::take(&mut self.waiting().spans)
     }
@@ -102,7 +102,7 @@ impl Collected {
         std::mem::take(&mut self.waiting().logs)
     }
 
-    /// Returns how many spans and records were dropped since this was asked last.
+    /// Returns how many spans and records were dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.waiting().dropped)
     }
@@ -117,7 +117,7 @@ impl Collected {
     }
 }
 
-/// What is known of a span that has not ended.
+/// A span that has not finished.
 pub(super) struct OpenSpan {
     pub(super) context: TraceContext,
     state: Option<Arc<str>>,
@@ -126,9 +126,9 @@ pub(super) struct OpenSpan {
     fields: Fields,
 }
 
-/// Collects spans of [`TARGET`], and log events, whatever filter comes before it.
+/// Collects spans of [`TARGET`], and log events, independent of any filter before it.
 pub struct SpanLayer {
-    /// Where finished spans go; `None` for ids alone.
+    /// Where finished spans go; `None` if only ids are needed.
     pub spans: Option<Arc<Collected>>,
     /// Where log records go.
     pub logs: Option<Arc<Collected>>,
@@ -153,7 +153,7 @@ impl SpanLayer {
             Some(parent) if !is_remote => parent.sampled,
             parent => self.sampler.records(trace_id, parent),
         };
-        // The two bits of a UUID that are not random are at different places of its halves.
+        // The two bits of a UUID that are not random are at different positions in its halves.
         TraceContext {
             trace_id,
             span_id: (high ^ low.rotate_left(17)).max(1).to_be_bytes(),
@@ -245,7 +245,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     }
 }
 
-/// Fields of a span or an event, sorted by what they mean.
+/// Fields of a span or an event, sorted by meaning.
 #[derive(Default)]
 struct Fields {
     name: Option<String>,
@@ -275,7 +275,7 @@ impl Fields {
             "event" => self.event = Some(text()),
             "message" => self.message = text(),
             name => {
-                // Macros fill in an empty text where there is nothing to say.
+                // Macros fill in an empty text if there is no message.
                 if !matches!(&value, Value::String(text) if text.as_str().is_empty()) {
                     self.attributes.retain(|known| known.key.as_str() != name);
                     self.attributes.push(KeyValue::new(Key::from_static_str(name), value));

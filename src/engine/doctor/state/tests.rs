@@ -82,12 +82,12 @@ async fn found(store: &MemoryStore, expected: Expected<'_>, check: &str) -> (Lev
 #[tokio::test]
 async fn a_document_that_is_missing_is_a_first_start_unless_its_marker_says_otherwise() {
     let now = Expected { start_now: true, ..expected() };
-    let anew = Expected { on_missing_state: OnMissingState::Recreate, ..expected() };
+    let recreate = Expected { on_missing_state: OnMissingState::Recreate, ..expected() };
     for (marker, expected, level, words) in [
         (None, expected(), Level::Ok, "starts at the beginning"),
         (None, now, Level::Warning, "run `highwater init orders` once"),
         (Some(7), expected(), Level::Error, "the poller has run since 2026-01-01T10:00:00Z"),
-        (Some(7), anew, Level::Warning, "redelivers everything"),
+        (Some(7), recreate, Level::Warning, "redelivers everything"),
     ] {
         let store = store_of(None, marker).await;
         let (found, text) = found(&store, expected, DOCUMENT).await;
@@ -123,7 +123,7 @@ async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
     });
     let store = store_of(Some(&encode(&blank)), Some(7)).await;
     let (level, text) = found(&store, expected(), DOCUMENT).await;
-    assert!(level == Level::Error && text.contains("gone, though the poller has run"), "{text}");
+    assert!(level == Level::Error && text.contains("gone, but the poller has run"), "{text}");
     let store = store_of(Some(&encode(&blank)), None).await;
     assert_eq!(found(&store, expected(), DOCUMENT).await.0, Level::Ok, "it never ran");
 }
@@ -132,7 +132,7 @@ async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
 async fn the_marker_has_to_go_with_the_document() {
     for (marker, level, words) in [
         (Some(7), Level::Ok, "would be noticed"),
-        (Some(8), Level::Warning, "an older document was put in its place"),
+        (Some(8), Level::Warning, "was replaced with an older one"),
         (None, Level::Warning, "gone"),
     ] {
         let store = store_of(Some(&encode(&document())), marker).await;

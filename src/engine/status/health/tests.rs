@@ -143,7 +143,7 @@ fn knowledge_of_the_process_counts() {
     };
     assert_eq!(with(failure("fetch_failed")), PollerState::Failing);
     assert_eq!(with(failure("not_started")), PollerState::Stopped);
-    assert_eq!(with(failure("state_vanished")), PollerState::Vanished, "no marker is left either");
+    assert_eq!(with(failure("state_vanished")), PollerState::Vanished, "the marker is gone too");
     let succeeded = Process {
         last_success_at: Some(before(3)),
         last_tick_at: Some(before(3)),
@@ -151,10 +151,10 @@ fn knowledge_of_the_process_counts() {
     };
     assert_eq!(with(succeeded.clone()), PollerState::Idle, "ticks find no row yet");
     assert_eq!(with(Process { running: true, ..Process::default() }), PollerState::Running);
-    // Its success is newer than the failure in the document, whose clearing write was lost.
+    // Its success is newer than the failure in the document; the write that would have cleared it was lost.
     let cleared = Evidence { process: succeeded, ..evidence(failing("fetch_failed"), &schedules) };
     assert_eq!(state_of(&cleared), PollerState::Idle);
-    // Its ticks are a trace, though idle ones wrote nothing for an hour.
+    // Its ticks are a trace, even though idle ticks have written nothing for an hour.
     let quiet = Document { last_tick_at: Some(before(3600)), ..healthy() };
     let ticking = Process { last_tick_at: Some(before(4)), ..Process::default() };
     let ticking = Evidence { process: ticking, ..evidence(quiet, &schedules) };
@@ -199,7 +199,7 @@ fn silence_needs_three_due_times_and_two_intervals() {
 }
 
 #[test]
-fn a_long_backoff_is_no_silence() {
+fn a_long_backoff_is_not_silence() {
     let schedules = every_five_seconds();
     let document = |until| Document {
         last_tick_at: Some(before(3600)),
@@ -211,7 +211,7 @@ fn a_long_backoff_is_no_silence() {
     let state = |until| state_of(&evidence(document(until), &schedules));
     assert_eq!(state(NOW + Duration::from_secs(600)), PollerState::BackingOff);
     assert_eq!(state(before(599)), PollerState::BackingOff);
-    assert_eq!(state(before(600)), PollerState::Silent, "nobody made the attempt");
+    assert_eq!(state(before(600)), PollerState::Silent, "no instance made the attempt");
 }
 
 /// Every combination of what may be known.

@@ -14,7 +14,7 @@ fn inputs(seconds: u64) -> StatusInputs<'static> {
     StatusInputs { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
 }
 
-/// Returns a document of which these fields are as given.
+/// Returns a document with these fields.
 fn document(fields: &serde_json::Value) -> StateDocument {
     let document = StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(7));
     let mut json = serde_json::to_value(&document).unwrap();
@@ -28,7 +28,7 @@ fn status(seconds: u64, fields: &serde_json::Value) -> Status {
     Status::of(&document(fields), inputs(seconds))
 }
 
-/// Returns the state of a document of which these fields are as given.
+/// Returns the state of a document with these fields.
 fn state(seconds: u64, fields: &serde_json::Value) -> PollerState {
     let document = document(fields);
     let age = inputs(seconds).age;
@@ -90,7 +90,7 @@ fn the_state_is_that_of_the_document() {
         (0, json!({ "range": range(json!({})), "lease": free }), PollerState::Idle),
         (0, json!({ "range": range(done) }), PollerState::Done),
         (0, json!({ "range": range(cancelled.clone()) }), PollerState::Cancelled),
-        // Its holder has died meanwhile.
+        // Its holder has crashed meanwhile.
         (122, json!({ "range": range(cancelled), "lease": held["lease"] }), PollerState::Cancelled),
     ] {
         assert_eq!(state(seconds, &fields), expected, "{fields}");
@@ -126,7 +126,7 @@ fn the_rate_is_of_the_window_or_of_as_much_of_it_as_is_remembered() {
     };
     assert_eq!(rate(vec![]), "0");
     assert_eq!(rate(vec![tick(601, 1000), tick(300, 15), tick(1, 5)]), "2");
-    // A full ring of one tick a second: it knows of no more than 50 seconds.
+    // A full ring with one tick per second: it covers only 50 seconds.
     let full = (0..50).rev().map(|ago| tick(ago + 1, 3)).collect();
     assert_eq!(rate(full), "180");
     assert_eq!(rate(vec![tick(0, 1)]), "0.1");
@@ -142,12 +142,12 @@ fn a_countdown_subtracts_the_time_that_passed_before_another_write() {
         found.lease.map(|lease| (lease.ttl_seconds, lease.left_seconds))
     };
     assert_eq!(lease(30, false), Some((120, 70)));
-    assert_eq!(lease(101, false), Some((120, 0)), "held still: the margin is not over");
+    assert_eq!(lease(101, false), Some((120, 0)), "still held: the margin has not passed");
     assert_eq!(lease(30, true), None);
 }
 
 #[test]
-fn operator_actions_between_two_ticks_are_shown_and_are_no_failure() {
+fn operator_actions_between_two_ticks_are_shown_and_are_not_failures() {
     let at = "2026-01-01T01:00:00Z";
     let found = status(
         0,
