@@ -1,4 +1,4 @@
-//! What the engine talks about: values, rows, positions, errors. No async, no I/O.
+//! The vocabulary of the engine: values, rows, positions, errors. No async, no I/O.
 
 pub mod clock;
 pub mod cursor;

@@ -1,9 +1,9 @@
-//! Which part of a poller's past is delivered again: positions as people write them, what a range may be,
-//! and under which names it is kept; and which way a checkpoint moves that is put elsewhere. Pure.
+//! Ranges of a poller's past that are redelivered: positions as people write them, which ranges are valid, the names
+//! of their documents, and the direction of a moved checkpoint. Pure.
 //!
-//! A range begins *after* a position and ends *at* one, which is part of it: `(from, to]`, as between two
-//! checkpoints. It lies in the past: what comes after the checkpoint is the poller's own to deliver, and a
-//! range that overtook it would deliver rows that may not be complete yet.
+//! A range starts *after* a position and ends *at* one: `(from, to]`, as between two checkpoints. It lies in the
+//! past: what comes after the checkpoint is delivered by the poller itself, and a range that overtook it would
+//! deliver rows that may not be complete yet.
 
 mod direction;
 
@@ -17,23 +17,23 @@ use crate::cursor::{
     normalize_timestamp,
 };
 
-/// Why something is no range that can be delivered again.
+/// Why a range cannot be redelivered.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RangeError {
-    /// The text is no position.
-    #[error("`{text}` is no position of mode `{mode}`: {reason}")]
+    /// The text is not a position.
+    #[error("invalid position `{text}` for mode `{mode}`: {reason}")]
     Position {
-        /// As it was given.
+        /// The text.
         text: String,
-        /// Of the poller.
+        /// The mode of the poller.
         mode: CursorMode,
-        /// Why not, and what was expected.
+        /// What is wrong, and what was expected.
         reason: String,
     },
     /// It would overtake the poller.
     #[error(
-        "the range ends at `{upto}`, beyond the poller's checkpoint `{checkpoint}`: what comes after that is \
-         delivered by the poller itself; end it at the checkpoint with `--to-checkpoint`"
+        "the range ends at `{upto}`, beyond the poller's checkpoint `{checkpoint}`; the poller itself delivers \
+         what follows. End it at the checkpoint with `--to-checkpoint`"
     )]
     BeyondCheckpoint {
         /// Leading part of the end.
@@ -41,69 +41,68 @@ pub enum RangeError {
         /// Leading part of the checkpoint.
         checkpoint: String,
     },
-    /// Whether it would overtake the poller only the server knows.
+    /// It may overtake the poller; only the server knows.
     #[error(
         "the range ends at `{0}` as the checkpoint does, but at another key, and only the server knows which \
          comes first: end it at the checkpoint with `--to-checkpoint`, or at an earlier position"
     )]
     KeyUnknown(String),
-    /// It ends where it starts, or before.
+    /// It ends at or before its start.
     #[error("the range is empty: it starts after `{after}` and ends at `{upto}`")]
     Empty {
-        /// Leading part of the beginning.
+        /// Leading part of the start.
         after: String,
         /// Leading part of the end.
         upto: String,
     },
-    /// It is past everything that the source has.
+    /// The position is beyond all rows of the source.
     #[error(
-        "`{to}` lies beyond all that the source has, which ends at `{present}`: rows that nobody has written \
-         yet would be skipped; `to-now` goes to the end"
+        "`{to}` is beyond the end of the source, which is at `{present}`; rows that are not written \
+         yet would be skipped. Use `to-now` to go to the end"
     )]
     BeyondPresent {
         /// Leading part of the position.
         to: String,
-        /// Leading part of the end.
+        /// Leading part of the source's end.
         present: String,
     },
-    /// Its key is that of another table.
+    /// Its key belongs to another table.
     #[error(
         "the key `{found}` does not fit this source, whose key columns are `{columns}`: give a value of each, or no key"
     )]
     Key {
-        /// As it was given.
+        /// The given key.
         found: String,
         /// Key columns of the source.
         columns: String,
     },
-    /// A position was made by another mode.
-    #[error("a position of mode `{0}` says nothing of a poller of mode `{1}`")]
+    /// The position has another mode.
+    #[error("a position of mode `{0}` does not apply to a poller of mode `{1}`")]
     OtherMode(CursorMode, CursorMode),
-    /// Change tracking's first reading is no part of the changes.
+    /// The initial snapshot of change tracking is not part of the changes.
     #[error(
-        "rows that change tracking delivered by its first reading of the table have no place among the \
-         changes, so they cannot be delivered again as they were: begin at a version, such as `--from 17`; to \
-         deliver all rows of the table anew, give a poller with the same source another name"
+        "rows of the initial snapshot of change tracking have no position among the changes, so they \
+         cannot be replayed: start at a version, such as `--from 17`; to redeliver all rows of the \
+         table, add a poller with the same source under another name"
     )]
     FirstReading,
 }
 
-/// A part of a poller's past.
+/// A range of a poller's past.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Rows come after it; `None` for the beginning.
+    /// The position before its first row; `None` for the beginning.
     pub after: Option<Cursor>,
-    /// Rows come up to it, and it is part of the range.
+    /// The position of its last row.
     pub upto: Cursor,
 }
 
 impl Range {
-    /// Returns the range if it is before `checkpoint`; `upto` is the checkpoint itself where none is
-    /// given.
+    /// Returns the range if it is before `checkpoint`; `upto` defaults to the checkpoint itself.
     ///
     /// # Errors
     ///
-    /// [`RangeError`] says what is wrong with it, and what to ask for instead.
+    /// [`RangeError`]; it says what is wrong, and what to use instead.
     pub fn before(
         checkpoint: &Cursor,
         after: Option<Cursor>,
@@ -134,7 +133,7 @@ impl Range {
         format!("{after}, up to and including {}", position_text(&self.upto))
     }
 
-    /// Returns the windows that end at `ends`, which are in order and within the range.
+    /// Returns the windows that end at `ends`, which must be in order and within the range.
     pub fn windows(&self, ends: &[Cursor]) -> Vec<Self> {
         let mut after = self.after.clone();
         let inner = ends.iter().filter(|end| **end != self.upto);
@@ -150,9 +149,9 @@ fn end(checkpoint: &Cursor, upto: Option<Cursor>) -> Result<Cursor, RangeError> 
     let other_mode = || RangeError::OtherMode(upto.mode, checkpoint.mode);
     match upto.compare_leading(checkpoint).ok_or_else(other_mode)? {
         Ordering::Less => Ok(upto),
-        // The checkpoint is after all rows that have its leading part.
+        // The checkpoint is after all rows with its leading part.
         Ordering::Equal if checkpoint.key.is_empty() || upto == *checkpoint => Ok(upto),
-        // Behind the checkpoint there is nothing yet that the poller has delivered.
+        // The poller has delivered nothing after the checkpoint yet.
         Ordering::Equal if upto.key.is_empty() => Ok(checkpoint.clone()),
         Ordering::Equal => Err(RangeError::KeyUnknown(upto.value)),
         Ordering::Greater => Err(RangeError::BeyondCheckpoint {
@@ -166,7 +165,7 @@ fn refuse_empty(after: &Cursor, upto: &Cursor) -> Result<(), RangeError> {
     let empty = match after.compare_leading(upto) {
         None => return Err(RangeError::OtherMode(after.mode, upto.mode)),
         Some(Ordering::Less) => false,
-        // Behind all rows of its leading part nothing is left of it; of two keys only the server knows.
+        // After all rows of its leading part, nothing of it is left; only the server can order two keys.
         Some(Ordering::Equal) => after.key.is_empty() || after == upto,
         Some(Ordering::Greater) => true,
     };
@@ -176,10 +175,10 @@ fn refuse_empty(after: &Cursor, upto: &Cursor) -> Result<(), RangeError> {
     Ok(())
 }
 
-/// Reads a position: a JSON object as state documents have it, or its leading part alone, which then
-/// means the position after all rows that have it.
+/// Parses a position: a JSON object as in state documents, or its leading part alone, which means the position after
+/// all rows that have it.
 ///
-/// `like` is a position of the poller: it says of which mode they are, and how its times are written.
+/// `like` is a position of the poller: it determines the mode, and the format of times.
 ///
 /// # Errors
 ///
@@ -219,8 +218,8 @@ fn leading(text: &str, like: &Cursor) -> Result<String, String> {
     }
 }
 
-/// Reads a time in the form of the poller's own: with `Z` where those have it, as a date where they are
-/// dates. The hours may be left out, and a space may replace the `T`.
+/// Parses a time in the poller's own format: with `Z` or as a date if the poller's times are. The time of day may be
+/// omitted, and a space may replace the `T`.
 fn time(text: &str, like: &str) -> Result<String, String> {
     let message = |error: CursorError| error.to_string();
     let is_date = |text: &str| !text.contains(['T', ' ']);
@@ -242,7 +241,7 @@ fn time(text: &str, like: &str) -> Result<String, String> {
     normalize_timestamp(&format!("{body}{}", if zoned { "Z" } else { "" })).map_err(message)
 }
 
-/// Returns a position as people read it.
+/// Returns a position in text for people.
 pub fn position_text(cursor: &Cursor) -> String {
     if cursor.key.is_empty() {
         return format!("{} `{}`", cursor.mode, cursor.value);
@@ -257,17 +256,17 @@ pub fn is_id(text: &str) -> bool {
     (1..=32).contains(&text.len()) && text.bytes().all(fits)
 }
 
-/// What a range is delivered again for.
+/// The purpose of redelivering a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Once more, as it was.
+    /// Redeliver it as it was.
     Replay,
-    /// In windows, to a target that needs everything again.
+    /// Redeliver it in windows, to a target that needs everything again.
     Backfill,
 }
 
 impl Purpose {
-    /// Returns its name, which is part of the names of documents.
+    /// Returns its name, which is part of document names.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replay => "replay",
@@ -275,7 +274,7 @@ impl Purpose {
         }
     }
 
-    /// Returns the name under which the range `id` of `poller` is kept, and delivers.
+    /// Returns the name of the range `id` of `poller`, under which it is stored and delivered.
     pub fn name(self, poller: &str, id: &str) -> String {
         format!("{poller}.{}.{id}", self.as_str())
     }
@@ -286,7 +285,7 @@ impl Purpose {
     }
 }
 
-/// Returns the name of a window of the range that is kept under `name`; the first one is 1.
+/// Returns the name of a window of the range `name`; the first one has number 1.
 pub fn window_name(name: &str, number: usize) -> String {
     format!("{name}.{number}")
 }

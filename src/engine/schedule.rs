@@ -1,13 +1,12 @@
-//! When a timer is due: the expressions of the Functions host, in its time zone. Pure.
+//! Due times of timers: the expressions of the Functions host, in its time zone. Pure.
 //!
-//! The host reads schedules with `NCrontab`: six fields, seconds first, of which a day has to match both
-//! the day of the month and the day of the week. Its one other form, an interval such as `00:05:00`, does
-//! not work in a Consumption plan, so it is refused here.
+//! The host parses schedules with `NCrontab`: six fields, seconds first. A day must match both the day of the month
+//! and the day of the week. The host's other format, an interval such as `00:05:00`, does not work in a Consumption
+//! plan, so it is rejected here.
 //!
-//! Expressions are local time. Where clocks change, `CronSchedule.cs` of the host's timer extension decides, and
-//! [`Schedule::next_after`] decides the same: a time that clocks skip moves on by what they skip. A time that comes twice
-//! counts once, the first time, for a schedule of points in time (`0 30 1 * * *`), and both times for an interval
-//! (`0 */30 * * * *`).
+//! Expressions are local time. For clock changes, [`Schedule::next_after`] follows `CronSchedule.cs` of the host's
+//! timer extension: a time that is skipped moves forward by the skipped amount. A time that occurs twice counts once,
+//! the first time, for a schedule of fixed times (`0 30 1 * * *`), and both times for an interval (`0 */30 * * * *`).
 
 mod zone;
 
@@ -22,7 +21,7 @@ use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
 pub use self::zone::{Zone, ZoneError};
 
-/// A text is not a schedule.
+/// The text is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid schedule `{text}`: {reason}")]
 pub struct ScheduleError {
@@ -30,11 +29,11 @@ pub struct ScheduleError {
     pub text: String,
     /// What is wrong, and what was expected.
     pub reason: String,
-    /// What fixes it.
+    /// How to fix it.
     pub fix: String,
 }
 
-/// What a text must be, for a fix.
+/// The expected format, for a fix.
 pub const SIX_FIELDS: &str = "six fields, seconds first, such as `*/15 * * * * *`";
 
 /// A timer's schedule.
@@ -47,7 +46,7 @@ pub struct Schedule {
     zone: Zone,
 }
 
-/// What a field may hold in each of its parts, in the order of the fields.
+/// The valid values of each field, in the order of the fields.
 const FIELDS: [(&str, u16, u16, &[&str]); 6] = [
     ("second", 0, 59, &[]),
     ("minute", 0, 59, &[]),
@@ -75,15 +74,15 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] =
     ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
-/// Before any schedule is asked for its next time; one that has none after it never has.
+/// A time before any possible due time: a schedule without a due time after it never has one.
 const EPOCH: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 
 impl Schedule {
-    /// Reads an expression such as `*/15 * * * * *`, in UTC.
+    /// Parses an expression such as `*/15 * * * * *`, in UTC.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError`] if the host would refuse it, or if it never comes.
+    /// [`ScheduleError`] if the host would reject it, or if it is never due.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let wrong =
             |reason: String, fix: String| ScheduleError { text: text.to_owned(), reason, fix };
@@ -110,7 +109,7 @@ impl Schedule {
             plain.push(parts.join(","));
         }
         let mut parser = CronParser::builder();
-        // A single number with a step reaches to the end of the field, as for the host.
+        // A single number with a step extends to the end of the field, as in the host.
         parser = parser.seconds(Seconds::Required).year(Year::Disallowed);
         parser = parser.dom_and_dow(true).sloppy_ranges(true);
         let cron = parser.build().parse(&plain.join(" "));
@@ -120,7 +119,7 @@ impl Schedule {
         match schedule.next_after(EPOCH) {
             Some(_) => Ok(schedule),
             None => Err(wrong(
-                "no date is like that, so it never comes".to_owned(),
+                "no such date exists, so it is never due".to_owned(),
                 "choose a date that exists".to_owned(),
             )),
         }
@@ -132,17 +131,17 @@ impl Schedule {
         Self { zone, ..self }
     }
 
-    /// The zone whose local time the expression is.
+    /// The time zone of the expression.
     pub fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    /// Returns the first time after `time` at which it is due, in its zone; `None` if it never is again.
+    /// Returns the first due time after `time`, in its zone; `None` if there is none.
     pub fn next_after(&self, time: OffsetDateTime) -> Option<OffsetDateTime> {
         let now = self.zone.local(time);
         let mut local = self.next_local(wall(now))?;
         let mut next = self.zone.occurrences(local);
-        // The host starts with the second occurrence of a time that comes twice, then corrects itself.
+        // For a time that occurs twice, the host starts with the second occurrence and then corrects itself.
         match (self.is_interval, next.last.offset() != now.offset()) {
             (true, false) => return Some(next.last),
             (true, true) => {
@@ -163,14 +162,14 @@ impl Schedule {
         Some(next.first)
     }
 
-    /// Returns the next local time that fits.
+    /// Returns the next matching local time.
     fn next_local(&self, after: PrimitiveDateTime) -> Option<PrimitiveDateTime> {
         let found = self.cron.find_next_occurrence(&Utc(after.assume_utc()), false);
         found.ok().map(|Utc(next)| wall(next))
     }
 }
 
-/// Returns what a clock in the zone of `time` shows.
+/// Returns the wall-clock time in the zone of `time`.
 fn wall(time: OffsetDateTime) -> PrimitiveDateTime {
     PrimitiveDateTime::new(time.date(), time.time())
 }
@@ -192,22 +191,22 @@ fn number_of_fields(text: &str, count: usize) -> String {
     }
 }
 
-/// Returns what fixes a field that the host would refuse.
+/// Returns the fix for a field that the host would reject.
 fn field_fix(field: &str, min: u16) -> String {
     if field.contains('%') {
-        // The host replaces a setting only where it is the whole text.
+        // The host replaces a setting only if it is the whole text.
         return "put all six fields into one setting, and write its name between two `%`"
             .to_owned();
     }
-    // Not `*` for a value that is out of its range: that may be once a second.
+    // Not `*` for a value out of range: that could mean once a second.
     let example = if field == "?" { "*".to_owned() } else { min.to_string() };
     format!("change the field `{field}`, for example to `{example}`")
 }
 
-/// Returns `part` in numbers if it is `*`, a value or a range, with a step or without.
+/// Returns `part` in numbers if it is `*`, a value or a range, with or without a step.
 ///
-/// `CrontabFieldImpl.cs` of `NCrontab`: any prefix of a name means it, the first that fits, and a range
-/// whose end comes first is turned around.
+/// As in `CrontabFieldImpl.cs` of `NCrontab`, any prefix of a name is valid and the first match counts, and a range
+/// with swapped ends is turned around.
 fn plain_part(part: &str, min: u16, max: u16, names: &[&str]) -> Option<String> {
     let number =
         |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u16>().ok())?;
@@ -232,7 +231,7 @@ fn plain_part(part: &str, min: u16, max: u16, names: &[&str]) -> Option<String> 
     }
 }
 
-/// A time without summer time, so that nothing is ever skipped or comes twice.
+/// A time without daylight saving, so that no time is skipped or occurs twice.
 #[derive(Clone, Copy, Debug)]
 struct Utc(OffsetDateTime);
 
@@ -338,7 +337,7 @@ mod tests {
         }
     }
 
-    /// From the comments of the host's own `CronSchedule.cs`: clocks in Los Angeles in 2018.
+    /// From the comments of the host's own `CronSchedule.cs`: clock changes in Los Angeles in 2018.
     #[test]
     fn clocks_that_change_move_ticks_as_the_host_does() {
         let zone = Zone::parse("Pacific", &zone_file("PST8PDT,M3.2.0,M11.1.0")).unwrap();
@@ -381,7 +380,7 @@ mod tests {
         }
     }
 
-    /// A request that the real host made in New York: the time of the run, and the next one as the host computed it.
+    /// A request that the real host made in New York: the time of the run, and the next one as computed by the host.
     #[test]
     fn the_next_tick_is_the_one_of_a_recorded_request() {
         let recorded = include_str!("../../tests/host/data/requests/10_scheduled_tz_newyork.json");
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_refuses_is_refused_with_what_it_wants() {
+    fn what_the_host_rejects_is_rejected_with_the_expected_format() {
         for (text, expected) in [
             ("*/5 * * *", "it has 4 fields"),
             ("00:05:00", "dedicated plan only"),
@@ -424,7 +423,7 @@ mod tests {
             ("0 5- * * * *", "0 5-"),
             ("0 0 0 * foo *", "or names"),
             ("@daily", "six"),
-            ("0 0 0 31 2 *", "it never comes"),
+            ("0 0 0 31 2 *", "it is never due"),
         ] {
             let error = Schedule::parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -1,5 +1,5 @@
-//! Doubles for tests of the engine: a scripted source, a recording handler, a store that counts and
-//! breaks, and a [`World`] that puts them together around a poller.
+//! Test doubles for the engine: a scripted source, a recording handler, a store that counts calls and injects faults,
+//! and a [`World`] that combines them around a poller.
 //!
 //! Behind the feature `test-util`; nothing here is stable.
 
@@ -44,8 +44,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no holder of this lock panics")
 }
 
-/// A table in memory: each change of a row gives it the next rowversion, unless a test gives it the
-/// position of another row.
+/// A table in memory: each change of a row gives it the next rowversion, unless a test gives it the position of
+/// another row.
 #[derive(Debug)]
 pub struct TableSource {
     shape: SourceShape,
@@ -62,7 +62,7 @@ struct TableRow {
 #[derive(Debug, Default)]
 struct TableState {
     version: u64,
-    /// In the order of position and key.
+    /// In order of position and key.
     rows: Vec<TableRow>,
     fetches: u64,
     failures: VecDeque<FetchError>,
@@ -95,7 +95,7 @@ impl TableSource {
         Self { shape, state: Mutex::default() }
     }
 
-    /// Lets the fingerprint and the definition say which partition of the keys this is; it still reads all rows.
+    /// Marks fingerprint and definition as those of this partition; the table still returns all rows.
     #[must_use]
     pub fn of_partition(mut self, partition: Partition) -> Self {
         let (object, partition) = (self.shape.label.object.clone(), partition.to_string());
@@ -105,15 +105,15 @@ impl TableSource {
         self
     }
 
-    /// Gives the rows another key, which they are only told to have.
+    /// Reports another key for the rows; the rows themselves are unchanged.
     #[must_use]
     pub fn keyed_by(mut self, key: &[&str]) -> Self {
         self.shape.key = key.iter().map(|&column| column.to_owned()).collect();
         self
     }
 
-    /// Orders the rows by a number that counts as complete once time has passed, so that
-    /// [`Self::put_late`] can come too late.
+    /// Orders the rows by a number that counts as complete after some time, so that [`Self::put_late`] can be too
+    /// late.
     #[must_use]
     pub fn by_time(mut self) -> Self {
         self.shape.mode = CursorMode::IntegerPk;
@@ -121,14 +121,14 @@ impl TableSource {
         self
     }
 
-    /// Takes a position for a row of a transaction that stays open.
+    /// Reserves a position for a row of a transaction that stays open.
     pub fn reserve(&self) -> u64 {
         let mut state = locked(&self.state);
         state.version += 1;
         state.version
     }
 
-    /// Inserts a row at a position that was taken before: its transaction was open until now.
+    /// Inserts a row at a reserved position: its transaction was open until now.
     pub fn put_late(&self, id: i64, position: u64) {
         let mut state = locked(&self.state);
         state.replace(TableRow { position, id, value: format!("late {position}") });
@@ -142,15 +142,15 @@ impl TableSource {
         state.replace(TableRow { position, id, value: value.to_owned() });
     }
 
-    /// Inserts or updates a row at the position that was given last, as times and numbers allow.
+    /// Inserts or updates a row at the last used position, as times and numbers allow.
     pub fn put_tied(&self, id: i64, value: &str) {
         let mut state = locked(&self.state);
         let position = state.version;
         state.replace(TableRow { position, id, value: value.to_owned() });
     }
 
-    /// Inserts a second row with the key and the position of an existing one, as a key that is not
-    /// unique allows. Fetches of a page with both fail.
+    /// Inserts a second row with the key and the position of an existing one, as a non-unique key allows. Fetches of
+    /// a page with both fail.
     pub fn put_twin(&self, id: i64, value: &str) {
         let mut state = locked(&self.state);
         let mut twin =
@@ -159,7 +159,7 @@ impl TableSource {
         state.insert(twin);
     }
 
-    /// Inserts rows `1..=count`, each with a value that no other state of a row has.
+    /// Inserts rows `1..=count`, each with a unique value.
     pub fn fill(&self, count: i64) {
         for id in 1..=count {
             let next = locked(&self.state).version + 1;
@@ -167,7 +167,7 @@ impl TableSource {
         }
     }
 
-    /// Deletes a row, and its twins.
+    /// Deletes a row and its twins.
     pub fn delete(&self, id: i64) {
         locked(&self.state).rows.retain(|row| row.id != id);
     }
@@ -177,7 +177,7 @@ impl TableSource {
         locked(&self.state).rows.retain(|row| row.value != value);
     }
 
-    /// Returns the key and value of each row that `handler` has not accepted as it is now.
+    /// Returns the key and value of each row whose current state `handler` has not accepted.
     ///
     /// # Panics
     ///
@@ -198,7 +198,7 @@ impl TableSource {
         self.fail_with(FetchError::new(ErrorKind::Transient, reason));
     }
 
-    /// Makes the next fetch fail so.
+    /// Makes the next fetch fail with this error.
     pub fn fail_with(&self, error: FetchError) {
         locked(&self.state).failures.push_back(error);
     }
@@ -210,12 +210,12 @@ impl TableSource {
         state.failing_fetch = Some((number, FetchError::new(ErrorKind::Transient, reason)));
     }
 
-    /// Makes each fetch, and each count, take this long.
+    /// Makes each fetch and each count take this long.
     pub fn delay(&self, delay: Duration) {
         locked(&self.state).delay = delay;
     }
 
-    /// Makes every fetch ask for `remember` to be kept.
+    /// Makes every fetch return `remember` as the state to retain.
     pub fn ask_to_remember(&self, remember: Option<RetainedState>) {
         locked(&self.state).remember = remember;
     }
@@ -225,7 +225,7 @@ impl TableSource {
         locked(&self.state).anchor = anchor;
     }
 
-    /// Makes every row come with a key of NULL.
+    /// Makes every row have a NULL key.
     pub fn break_keys(&self) {
         locked(&self.state).null_key = true;
     }
@@ -237,7 +237,7 @@ impl TableSource {
 }
 
 impl TableState {
-    /// Inserts a row in the place of all with its key.
+    /// Replaces all rows with the same key.
     fn replace(&mut self, row: TableRow) {
         self.rows.retain(|other| other.id != row.id);
         self.insert(row);
@@ -265,7 +265,7 @@ impl TableRow {
     }
 }
 
-/// Returns the position and key of a cursor; one without a key is after all rows of its position.
+/// Returns the position and key of a cursor; one without a key is after all rows with its position.
 fn place_of(cursor: &Cursor) -> (u64, i64) {
     let id = cursor.key.get("id").and_then(serde_json::Value::as_i64);
     (version_of(cursor), id.unwrap_or(i64::MAX))
@@ -365,22 +365,22 @@ impl Source for TableSource {
     }
 }
 
-/// One delivery as it reached the handler.
+/// One delivery as received by the handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The batch.
     pub batch_id: BatchId,
-    /// Generation and token under which it came.
+    /// Its generation and token.
     pub fence: (u64, u64),
     /// Attempt.
     pub attempt: u32,
-    /// The step of a chain that it was for.
+    /// The step of a chain, if any.
     pub step: Option<String>,
     /// When the batch was first announced.
     pub started_at: OffsetDateTime,
     /// Keys of its rows, in order.
     pub ids: Vec<i64>,
-    /// What happened to them, in order.
+    /// Operations of its rows, in order.
     pub ops: Vec<Operation>,
     /// Event ids, in order.
     pub event_ids: Vec<String>,
@@ -410,10 +410,10 @@ fn payloads(events: &[String]) -> Vec<serde_json::Value> {
 
 type Work = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send>>;
 
-/// What one call does.
+/// The behaviour of one call.
 enum Step {
     Work(Work),
-    /// So many times: take this long, then report progress.
+    /// Repeat: take this long, then report progress.
     Progress(u32, Duration),
 }
 
@@ -421,7 +421,7 @@ enum Step {
 #[derive(Default)]
 pub struct RecordingHandler {
     received: Mutex<Vec<Received>>,
-    /// Events that were accepted, as JSON.
+    /// Accepted events, as JSON.
     accepted: Mutex<Vec<String>>,
     script: Mutex<VecDeque<Step>>,
     finished: Mutex<u64>,
@@ -429,7 +429,7 @@ pub struct RecordingHandler {
     pace: Mutex<Option<Pace>>,
 }
 
-/// Answers a call by the keys of its rows.
+/// Decides the result of a call by the keys of its rows.
 type Judge = Box<dyn FnMut(&[i64]) -> Result<(), HandlerError> + Send>;
 
 impl fmt::Debug for RecordingHandler {
@@ -439,7 +439,7 @@ impl fmt::Debug for RecordingHandler {
 }
 
 impl RecordingHandler {
-    /// Adds what the next call without a script of its own does; without any, calls succeed.
+    /// Scripts the next unscripted call; unscripted calls succeed.
     pub fn then(
         &self,
         step: impl Future<Output = Result<(), HandlerError>> + Send + 'static,
@@ -448,7 +448,7 @@ impl RecordingHandler {
         self
     }
 
-    /// Answers calls without a script of their own by the keys of their rows.
+    /// Decides the results of unscripted calls by the keys of their rows.
     pub fn judge_by(
         &self,
         judge: impl FnMut(&[i64]) -> Result<(), HandlerError> + Send + 'static,
@@ -470,8 +470,8 @@ impl RecordingHandler {
         })
     }
 
-    /// Makes the next call report progress `times` times, each after `pause`; with none at all it takes
-    /// `pause` and succeeds.
+    /// Makes the next call report progress `times` times, each after `pause`; with zero `times` it takes `pause` and
+    /// succeeds.
     pub fn then_progress(&self, times: u32, pause: Duration) -> &Self {
         locked(&self.script).push_back(Step::Progress(times, pause));
         self
@@ -482,7 +482,7 @@ impl RecordingHandler {
         locked(&self.received).clone()
     }
 
-    /// Returns the columns of each row that was accepted, in order; `null` for a deletion.
+    /// Returns the columns of each accepted row, in order; `null` for a deletion.
     ///
     /// # Panics
     ///
@@ -496,7 +496,7 @@ impl RecordingHandler {
         self.received().into_iter().flat_map(|received| received.ids).collect()
     }
 
-    /// Returns how many calls ran to their end.
+    /// Returns how many calls ran to completion.
     pub fn finished(&self) -> u64 {
         *locked(&self.finished)
     }
@@ -546,10 +546,10 @@ impl Handler for RecordingHandler {
     }
 }
 
-/// Returns a file of the tz database with one rule for all times, such as `PST8PDT,M3.2.0,M11.1.0`.
+/// Returns a tz database file with one rule for all times, such as `PST8PDT,M3.2.0,M11.1.0`.
 pub fn zone_file(rule: &str) -> Vec<u8> {
-    // RFC 8536: no transitions and one local time type, in the old form and the new one, then the rule. Last come the
-    // numbers of types and of the bytes of their names.
+    // RFC 8536: no transitions and one local time type, in the old and the new format, then the rule. The last two
+    // numbers are the number of types and the length of their names.
     let (name, counts) = (b"LMT\0", [0, 0, 0, 0, 1, 4]);
     let mut file = Vec::new();
     for _form in 0..2 {

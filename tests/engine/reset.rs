@@ -110,10 +110,10 @@ async fn a_position_is_read_and_held_against_the_source() {
     let own = serde_json::to_string(&own).unwrap();
     assert!(!plan(&poller, ResetTo::Cursor(&own)).await.changes());
     for (text, refused) in [
-        ("0x00000000000000FF", "beyond all that the source has"),
-        ("tomorrow", "is no position"),
+        ("0x00000000000000FF", "beyond the end of the source"),
+        ("tomorrow", "invalid position"),
         (r#"{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"no":1}}"#, "`id`"),
-        (r#"{"kind":"integer+pk","value":"1","tiebreaker":{}}"#, "says nothing of a poller"),
+        (r#"{"kind":"integer+pk","value":"1","tiebreaker":{}}"#, "does not apply to a poller"),
     ] {
         let error = admin(&poller).plan_reset(ResetTo::Cursor(text), false).await.unwrap_err();
         assert!(matches!(error, ResetError::Position(_)), "{error}");
@@ -261,7 +261,7 @@ async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
     let refused = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
     assert!(matches!(refused, ResetError::CannotKeep { .. }), "{refused}");
     let refused = refused.to_string();
-    let why = "the key columns of the position are `id`, and those of the source are `id`, `other`";
+    let why = "the key columns of the position are `id`, but those of the source are `id`, `other`";
     assert!(refused.contains(why), "{refused}");
     for text in [ticked, refused] {
         assert!(!text.contains("reset p keep"), "{text}");

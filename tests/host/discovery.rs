@@ -298,7 +298,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
         "ORDERS_SCHEDULE",
         "0 0 0 30 2 *",
         "error",
-        "no date is like that",
+        "no such date exists",
         "in the setting `ORDERS_SCHEDULE`, choose a date that exists",
     ),
     (

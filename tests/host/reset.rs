@@ -153,7 +153,7 @@ async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
     assert_eq!(bench.receiver.taken().len(), 6, "nothing came again");
 
     for (to, code, text) in [
-        (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond all that the source has"),
+        (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond the end of the source"),
         (&["to-cursor", "soon"], 2, "`soon` is no position"),
         (&["to-cursor"], 2, "needs a position"),
         (&["to-checkpoint"], 2, "needs a file"),

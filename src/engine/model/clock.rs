@@ -1,15 +1,15 @@
-//! Wall-clock time, read through a trait so that tests own it.
+//! Wall-clock time, read through a trait so that tests control it.
 
 use std::fmt;
 
 use time::OffsetDateTime;
 
-/// Tells the current wall-clock time.
+/// Returns the current wall-clock time.
 ///
-/// Timers are not part of this trait: the engine sleeps with [`tokio::time`], which a paused test
-/// runtime makes virtual. Nor does the engine use it to judge anything: only a stand-in for a
-/// storage service on one machine, and what signs requests, reads this clock. The blob store also
-/// compares the service's `Date` with it, as a veto: see `store/date_check.rs`.
+/// Timers are not part of this trait: the engine sleeps with [`tokio::time`], which a paused test runtime makes
+/// virtual. The engine does not base decisions on this clock either. Only local replacements of a storage service,
+/// and request signing, read it. The blob store also compares the service's `Date` with it, as a veto: see
+/// `store/date_check.rs`.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// Returns the current time in UTC.
     fn now(&self) -> OffsetDateTime;
@@ -26,8 +26,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that starts at a given time and moves with [`tokio::time::Instant`], so that a paused
-/// runtime owns it.
+/// A clock that starts at a given time and moves with [`tokio::time::Instant`], so that a paused runtime controls it.
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {
     started_at: OffsetDateTime,

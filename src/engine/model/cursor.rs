@@ -1,8 +1,8 @@
 //! Positions in a source's change order.
 //!
-//! A position is carried as the server's own text and compared by the server; the one thing this
-//! module compares is the leading part, whose text is normalised so that its order is plain. Keys
-//! are never compared here: SQL Server's order of strings and identifiers is not Rust's.
+//! A position is stored as the server's own text and compared by the server. This module only compares the leading
+//! part, whose text is normalised so that text order is its order. Keys are never compared here: SQL Server orders
+//! strings and identifiers differently than Rust.
 
 mod definition;
 mod key;
@@ -26,7 +26,7 @@ pub enum CursorMode {
     /// A date and time column, then the key.
     #[serde(rename = "timestamp+pk")]
     TimestampPk,
-    /// An integer column whose values are given in growing order, then the key; rows are only added.
+    /// An integer column whose values only grow, then the key; rows are only added.
     #[serde(rename = "integer+pk")]
     IntegerPk,
     /// The table's rows by key, then the changes that SQL Server's change tracking reports.
@@ -49,7 +49,7 @@ impl CursorMode {
         }
     }
 
-    /// Whether rows count as complete once some time has passed, so that one can come too late.
+    /// Whether rows count as complete after some time, so that a row can be too late.
     pub fn goes_by_time(self) -> bool {
         matches!(self, Self::TimestampPk | Self::IntegerPk)
     }
@@ -61,17 +61,17 @@ impl fmt::Display for CursorMode {
     }
 }
 
-/// What a source keeps in the state document besides the cursor. To lose it may cost time or a stop
-/// with advice, never a row.
+/// What a source stores in the state document besides the cursor. Losing it may cost time or cause a stop with
+/// advice, but never a row.
 pub type SourceState = serde_json::Map<String, serde_json::Value>;
 
 /// A position in the source: every row at or before it has been seen.
 ///
-/// A position without a key is after every row that has its leading part. The JSON form is that of
-/// the state document: `kind`, `value`, `tiebreaker`.
+/// A position without a key is after every row with its leading part. The JSON format is that of the state document:
+/// `kind`, `value`, `tiebreaker`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// What the leading part is.
+    /// The kind of the leading part.
     #[serde(rename = "kind")]
     pub mode: CursorMode,
     /// The leading part: `0x` and 16 hex digits, a timestamp with seven digits, a whole number, or a
@@ -131,12 +131,12 @@ impl Cursor {
     ///
     /// # Errors
     ///
-    /// [`CursorError::Integer`] if it is none.
+    /// [`CursorError::Integer`] if it is not one.
     pub fn integer_value(&self) -> Result<i64, CursorError> {
         integer(&self.value)
     }
 
-    /// Returns the leading part as a number, where the mode counts positions.
+    /// Returns the leading part as a number, if the mode counts positions.
     pub fn number(&self) -> Option<i64> {
         match self.mode {
             CursorMode::RowVersion => i64::try_from(self.value.parse::<RowVersion>().ok()?.0).ok(),
@@ -148,16 +148,16 @@ impl Cursor {
         }
     }
 
-    /// Compares the leading parts; `None` where the two are not of one kind.
+    /// Compares the leading parts; `None` if they are of different kinds.
     ///
-    /// Equal leading parts say nothing of the rows' order: their keys are for the server to compare.
+    /// Equal leading parts do not order the rows: only the server can compare their keys.
     pub fn compare_leading(&self, other: &Self) -> Option<Ordering> {
         if self.mode != other.mode {
             return None;
         }
         let (one, two) = (&self.value, &other.value);
         match self.mode {
-            // Both forms are of fixed width per mode and type, so text order is value order.
+            // Both forms have a fixed width per mode and type, so text order is value order.
             CursorMode::RowVersion | CursorMode::TimestampPk => Some(one.cmp(two)),
             CursorMode::IntegerPk => Some(integer(one).ok()?.cmp(&integer(two).ok()?)),
             CursorMode::ChangeTracking => {
@@ -167,11 +167,11 @@ impl Cursor {
         }
     }
 
-    /// Checks what serde cannot: that the leading part is of the form its mode needs.
+    /// Checks what serde cannot: that the leading part has the format of its mode.
     ///
     /// # Errors
     ///
-    /// [`CursorError`] if it is not.
+    /// [`CursorError`] if it does not.
     pub fn validate(&self) -> Result<(), CursorError> {
         match self.mode {
             CursorMode::RowVersion => self.value.parse::<RowVersion>().map(|_| ()),
@@ -188,22 +188,22 @@ fn integer(text: &str) -> Result<i64, CursorError> {
 
 /// Leading part of a position under change tracking: first the rows of the table, then changes.
 ///
-/// Versions are SQL Server's, given at commit. Positions order by version; the rows that were read
-/// when a version was current come before the changes of later ones.
+/// Versions are assigned by SQL Server at commit. Positions are ordered by version. Rows that were read while a
+/// version was current come before the changes of later versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TrackedPosition {
-    /// The version of the change, or the one that was current when the rows began to be read.
+    /// The version of the change, or the version that was current when the snapshot was started.
     pub version: i64,
-    /// Which of the two.
+    /// Snapshot or changes.
     pub phase: TrackedPhase,
 }
 
 /// What is being read under change tracking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrackedPhase {
-    /// The rows that the table has.
+    /// The rows of the table.
     Snapshot,
-    /// Changes since.
+    /// Changes since the snapshot.
     Changes,
 }
 
@@ -262,10 +262,10 @@ impl std::str::FromStr for RowVersion {
     }
 }
 
-/// Returns `text` with exactly seven digits after the seconds, or a date as it is.
+/// Returns `text` with exactly seven digits after the seconds, or a date unchanged.
 ///
-/// `CONVERT` with style 126 leaves the fraction out where it is zero, and shorter types print fewer
-/// digits; without this, text order would not be time order.
+/// `CONVERT` with style 126 omits a zero fraction, and shorter types print fewer digits; without this, text order
+/// would not be time order.
 ///
 /// # Errors
 ///
@@ -298,15 +298,15 @@ fn matches_shape(text: &str, shape: &str) -> bool {
         })
 }
 
-/// Hash of what gives a checkpoint its meaning: server, database, object, cursor, key and filter.
+/// Hash of everything that a checkpoint refers to: server, database, object, cursor, key and filter.
 ///
-/// It has a version of its own in front, so that a later rule can recognise the old one.
+/// It has a version prefix, so that a later rule can recognise the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SourceFingerprint(String);
 
 impl SourceFingerprint {
-    /// Hashes the parts of a source's definition, each given with its name.
+    /// Hashes the named parts of a source's definition.
     pub fn of(parts: &[(&str, &str)]) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"fingerprint-1");
@@ -329,7 +329,7 @@ impl fmt::Display for SourceFingerprint {
     }
 }
 
-/// Adds `bytes` with their length in front, so that no two lists of parts hash alike.
+/// Adds `bytes` prefixed with their length, so that different lists of parts have different hashes.
 pub(crate) fn update_sized(hash: &mut Sha256, bytes: &[u8]) {
     let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     hash.update(length.to_be_bytes());
@@ -353,7 +353,7 @@ pub(crate) fn short_hex(hash: &[u8; 32]) -> [u8; 32] {
     text
 }
 
-/// Writes hex whose digit for ten is the letter `ten`.
+/// Writes hex, with the letter `ten` as the digit for ten.
 fn push_hex(text: &mut String, ten: u8, bytes: &[u8]) {
     let mut push = |digits: &[u8]| text.push_str(str::from_utf8(digits).unwrap_or_default());
     let (words, rest) = bytes.as_chunks();
@@ -366,10 +366,10 @@ fn push_hex(text: &mut String, ten: u8, bytes: &[u8]) {
     }
 }
 
-/// Returns the eight digits of a number, all of them at once: every row has two hashes and a position.
+/// Returns the eight digits of a number, computed at once: every row has two hashes and a position.
 fn digits(ten: u8, number: u32) -> [u8; 8] {
     const EACH: u64 = 0x0101_0101_0101_0101;
-    // Four bits to each byte.
+    // Four bits per byte.
     let mut spread = u64::from(number);
     spread = (spread | spread << 16) & 0x0000_FFFF_0000_FFFF;
     spread = (spread | spread << 8) & 0x00FF_00FF_00FF_00FF;
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_their_value() {
+    fn other_texts_are_rejected_with_their_value() {
         for text in [
             "",
             "now",

@@ -1,4 +1,4 @@
-//! What an error means for the person who runs the poller, and how a chain of causes is printed.
+//! Error kinds for operators, and the text of a chain of causes.
 
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -8,9 +8,9 @@ use crate::redaction::redacted;
 /// What the operator has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Nothing: the next tick tries again, and nothing was lost.
+    /// Nothing: the next tick retries, and nothing was lost.
     Transient,
-    /// Mend a setting, a right, or an object that a setting names.
+    /// Fix a setting, a permission, or an object named in a setting.
     Configuration,
     /// The data or the state is broken: each tick fails until it is fixed.
     Data,
@@ -19,7 +19,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Returns the kind's name, as attributes want it.
+    /// Returns the kind's name, as used in attributes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Transient => "transient",
@@ -32,8 +32,8 @@ impl ErrorKind {
 
 /// Returns an error with its causes, outermost first, as `a: b: c`.
 ///
-/// A cause that its parent's text already ends with is left out. Whatever others say passes here on its way to
-/// logs, replies and state documents, so the secrets of this process are taken out.
+/// A cause that its parent's text already ends with is left out. Foreign text passes here on its way to logs, replies
+/// and state documents, so the secrets of this process are redacted.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -48,12 +48,12 @@ pub fn chain(error: &dyn Error) -> String {
     redacted(text)
 }
 
-/// Most characters of an error that a state document keeps.
+/// Most characters of an error in a state document.
 const STORED_CHARS_MAX: usize = 1_000;
 
-/// Returns a text without secrets on one line, cut with an ellipsis where it is long.
+/// Returns a text on one line without secrets, cut with an ellipsis if it is long.
 ///
-/// Cut only after the secrets are taken out: a part of one would not be found.
+/// Secrets are redacted before the text is cut, since a partial secret would not be found.
 pub(crate) fn shortened(text: String) -> String {
     let is_plain = !text.contains(char::is_control);
     if is_plain && text.chars().nth(STORED_CHARS_MAX).is_none() {
@@ -68,13 +68,13 @@ pub(crate) fn shortened(text: String) -> String {
     kept
 }
 
-/// Returns the command that starts a poller over, for an error whose only remedy that is.
+/// Returns the command that restarts a poller, for an error without another remedy.
 pub fn reset_to_beginning(poller: &str, reason: &str) -> String {
     format!("`highwater reset {poller} to-beginning --reason \"{reason}\"`")
 }
 
-/// Returns the commands that replace a lost or damaged state document. `has_journal` says whether there is a
-/// journal to rebuild it from; `None` where that is not known.
+/// Returns the commands that replace a lost or damaged state document. `has_journal` says whether there is a journal
+/// to rebuild it from; `None` if unknown.
 pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String {
     if let Some(restart) = restart_range(document) {
         return restart;
@@ -86,7 +86,7 @@ pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String
         Some(false) => String::new(),
         None => format!("where a journal is kept, rebuild it with {rebuild}, "),
     };
-    // Whether there is a copy, and where, only the operator knows.
+    // Only the operator knows whether there is a copy, and where.
     format!(
         "{rebuild}put back a copy (a backup, an export, or the newest `{poller}.saved.*.json`) as `highwater state \
          import --help` says, or deliver everything again with {}",
@@ -94,12 +94,12 @@ pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String
     )
 }
 
-/// Returns what to do about the state document of a range, which no command takes for a poller; `None` for the
+/// Returns what to do about the state document of a range, which commands for pollers do not accept; `None` for the
 /// document of a poller.
 pub(crate) fn restart_range(document: &str) -> Option<String> {
     let (poller, _) = document.split_once('.')?;
     Some(format!(
-        "it only says how far a replay or backfill of `{poller}` has come: start that range again"
+        "it only has the progress of a replay or backfill of `{poller}`: start that range again"
     ))
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn accept_source(poller: &str) -> String {
     )
 }
 
-/// Returns the commands that accept another source in which the position of the checkpoint has no place.
+/// Returns the commands that accept another source to which the position of the checkpoint does not apply.
 pub fn restart_in_source(poller: &str) -> String {
     format!(
         "deliver everything with `highwater reset {poller} to-beginning --new-source --reason \"other rows\"`, or \
@@ -119,21 +119,21 @@ pub fn restart_in_source(poller: &str) -> String {
     )
 }
 
-/// What the commands that end the loss of a position depend on.
+/// What the commands that resolve the loss of a position depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     /// Whether the poller reads by change tracking.
     pub is_tracked: bool,
     /// Whether the position cannot be kept: rows after it are gone, or in another order.
     pub is_final: bool,
-    /// Whether the settings name another source than the checkpoint's.
+    /// Whether the settings have another source than the checkpoint.
     pub is_new_source: bool,
 }
 
-/// Returns the commands that end the loss of a poller's position.
+/// Returns the commands that resolve the loss of a poller's position.
 pub fn end_loss(poller: &str, loss: Loss) -> String {
     let source = if loss.is_new_source { " --new-source" } else { "" };
-    // No read of a tracked table shows which rows were deleted meanwhile, so an operator has to accept that.
+    // No read of a tracked table shows which rows were deleted meanwhile, so an operator must accept that.
     let skip = if loss.is_tracked { " --skip-rows" } else { "" };
     let again = format!(
         "deliver everything again with `highwater reset {poller} to-beginning{source}{skip} --reason \"position \
@@ -151,11 +151,11 @@ pub fn end_loss(poller: &str, loss: Loss) -> String {
     )
 }
 
-/// Returns the command that lets a poller deliver again whose target has accepted the higher grant `current`.
+/// Returns the command that lets a poller deliver again after its target has accepted the higher grant `current`.
 pub(crate) fn raise_above(document: &str, current: &impl Display) -> String {
     match document.split('.').collect::<Vec<_>>().as_slice() {
         [poller, purpose, id, ..] => format!(
-            "give it up with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
+            "cancel it with `highwater {purpose} {poller} --cancel {id}`, and start the range again"
         ),
         _ => format!(
             "if no other app delivers `{document}` to this target, run `highwater lease break {document} --above \

@@ -1,4 +1,4 @@
-//! What a handler receives: change events and the batches they travel in.
+//! What a handler receives: change events and batches.
 
 mod encoder;
 mod json;
@@ -27,10 +27,10 @@ pub enum Operation {
 
 /// Identity of one state of one row: the key by which a handler recognises a redelivery.
 ///
-/// A hash of poller, key and cursor, so it is the same each time the same state is delivered, also
-/// by another instance, after a reset, and by a replay.
+/// A hash of poller, key and cursor. It is the same each time the same state is delivered, also by another instance,
+/// after a reset, and by a replay.
 ///
-/// The 32 hex digits are stored inline: a string for each would take a tenth of the memory of a full batch.
+/// The 32 hex digits are stored inline: separate strings would take a tenth of the memory of a full batch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventId([u8; 32]);
 
@@ -45,7 +45,7 @@ impl EventId {
         Self::end(hash)
     }
 
-    /// Begins an id; name and JSON of each key value follow.
+    /// Starts an id; name and JSON of each key value follow.
     fn begin(poller: &str, cursor: &Cursor) -> Sha256 {
         let mut hash = Sha256::new();
         hash.update(b"event-1");
@@ -59,7 +59,7 @@ impl EventId {
         Self(short_hex(&hash.finalize().into()))
     }
 
-    /// Reads an id; `None` where the text is not of its form.
+    /// Parses an id; `None` if the text is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let digits = text.as_bytes().try_into().ok()?;
@@ -71,7 +71,7 @@ impl EventId {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// Returns the same as a number.
+    /// Returns the id as a number.
     pub fn number(&self) -> u128 {
         u128::from_str_radix(self.as_str(), 16).unwrap_or_default()
     }
@@ -123,9 +123,9 @@ impl BatchId {
         Self::end(hash)
     }
 
-    /// Derives the id under which a step of a handler chain gets this batch.
+    /// Derives the id under which a step of a handler chain receives this batch.
     ///
-    /// Two steps may have one target, which must not take the second delivery for the first.
+    /// Two steps may have the same target, which must not treat the second delivery as a duplicate of the first.
     #[must_use]
     pub fn of_step(&self, step: &str) -> Self {
         let mut hash = Sha256::new();
@@ -159,9 +159,9 @@ pub struct BatchIdentity<'a> {
     pub poller: &'a str,
     /// Generation of the state document.
     pub generation: u64,
-    /// Set while a range is delivered again on purpose.
+    /// Set while a range is redelivered on request.
     pub replay_id: Option<&'a str>,
-    /// Position before the first row; `None` at the very beginning.
+    /// Position before the first row; `None` at the beginning of the source.
     pub after: Option<&'a Cursor>,
     /// Position of the last row.
     pub upto: &'a Cursor,

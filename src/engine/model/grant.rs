@@ -1,13 +1,13 @@
-//! Which grant of a lease a writer acts under.
+//! The grant of a lease under which a writer acts.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Number that grows by one each time a lease is granted.
+/// A number that grows by one each time a lease is granted.
 ///
-/// A target that remembers the highest one it has accepted can refuse a late write of an earlier
-/// holder: see [`Fence`](crate::document::Fence).
+/// A target that remembers the highest accepted token can reject a late write of an earlier holder: see
+/// [`Fence`](crate::document::Fence).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -20,12 +20,12 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// When a document was created, in milliseconds of the storage service's clock, or one more than its
-/// predecessor's, whichever is greater; 0 as long as it is blank.
+/// When a document was created, in milliseconds of the storage service's clock, or one more than its predecessor's
+/// generation, whichever is greater; 0 while it is blank.
 ///
-/// Orders (generation, token) across a document that was lost and made again. The predecessor's is
-/// known from the marker: of a document that is lost before it was marked only the clock tells the next
-/// one apart, which then needs to be begun later by more than the clock's grain and skew.
+/// Orders (generation, token) if a document was lost and created again. The predecessor's generation is known from
+/// the marker. If a document is lost before it was marked, only the clock distinguishes the next one, which must then
+/// be created later by more than the clock's granularity and skew.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -38,7 +38,7 @@ impl fmt::Display for Generation {
     }
 }
 
-/// Which grant of which document a writer acts under.
+/// A grant of a document under which a writer acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Generation of the document.

@@ -1,30 +1,29 @@
-//! One part of a poller's key space, out of several that share it.
+//! A partition of a poller's key space.
 //!
-//! Each part is a poller of its own: with a state document, a lease, a fence, a journal and a timer function
-//! under its own name. What they have in common is the name in front, which is that of the events.
+//! Each partition is a separate poller, with its own state document, lease, fence, journal and timer function under
+//! its own name. They share the prefix of that name, which is the name used in events.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The separator between the name of a poller and the number of a partition. No poller has two underscores in its
-/// name.
+/// Separates the name of a poller from the number of a partition. The name of a poller has no double underscore.
 const BETWEEN: &str = "__p";
 
-/// Most parts of one poller: each of them reads, and the database hashes, what the others deliver.
+/// Most partitions of a poller: each one makes the database read and hash the rows of the others.
 pub const PARTITIONS_MAX: u16 = 64;
 
-/// Which part of how many.
+/// The number of a partition, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Partition {
     /// Its number, below `count`.
     pub index: u16,
-    /// How many there are; at least two.
+    /// The number of partitions; at least two.
     pub count: u16,
 }
 
 impl Partition {
-    /// Returns all parts of a poller that is divided into `count`; `None` where it is one whole.
+    /// Returns all partitions of a poller with `count`; `None` if it is unpartitioned.
     pub fn all(count: u16) -> Vec<Option<Self>> {
         if count < 2 {
             return vec![None];
@@ -32,7 +31,7 @@ impl Partition {
         (0..count).map(|index| Some(Self { index, count })).collect()
     }
 
-    /// Returns the name of this part of `poller`: of its document, its journal, its fence and its function.
+    /// Returns the name of this partition of `poller`: of its document, journal, fence and function.
     pub fn name(self, poller: &str) -> String {
         format!("{poller}{BETWEEN}{}", self.index)
     }
@@ -44,7 +43,7 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Returns the poller that `name` is a part of; `name` itself where it is a whole one.
+/// Returns the poller of the partition `name`; `name` itself if it is not a partition.
 pub fn whole_of(name: &str) -> &str {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match name.split_once(BETWEEN) {

@@ -1,6 +1,6 @@
 //! Values of SQL columns in a neutral form, and the JSON form of each.
 //!
-//! Every SQL Server type has one written-down JSON form that loses nothing (`docs/reference/types.md`):
+//! Every SQL Server type has one documented, lossless JSON form (`docs/reference/types.md`):
 //! integers are JSON numbers, `float` and `real` are the shortest number that reads back the same,
 //! `bit` is a JSON boolean, binary is base64, and everything else (decimal, money, dates with all
 //! seven digits, uniqueidentifier, xml, strings) is a JSON string.
@@ -29,24 +29,24 @@ pub enum Value {
     Float(f64),
     /// A string, or a type whose lossless form is text.
     Text(String),
-    /// Text with half a surrogate pair in it, which SQL Server keeps and UTF-8 cannot; as UTF-16.
+    /// Text with an unpaired surrogate, which SQL Server allows and UTF-8 does not; as UTF-16.
     HalfPair(Vec<u16>),
     /// Binary data.
     Bytes(Vec<u8>),
 }
 
 impl Value {
-    /// Returns text that came as UTF-16, its bytes in little-endian order.
+    /// Returns text from UTF-16 bytes in little-endian order.
     pub fn of_utf16(bytes: &[u8]) -> Self {
         let (units, _) = bytes.as_chunks::<2>();
         let units: Vec<u16> = units.iter().copied().map(u16::from_le_bytes).collect();
         String::from_utf16(&units).map_or_else(|_half_pair| Self::HalfPair(units), Self::Text)
     }
 
-    /// Returns the JSON form of the value, for all but [`Value::HalfPair`].
+    /// Returns the JSON form of the value. For [`Value::HalfPair`] it is lossy.
     ///
-    /// No JSON value in memory can hold half a pair: there it becomes U+FFFD. What is delivered is
-    /// written by [`Self::push_json`] instead, which keeps it exactly.
+    /// No JSON value in memory can contain an unpaired surrogate: it becomes U+FFFD. Delivered JSON is written by
+    /// [`Self::push_json`] instead, which preserves it.
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Null => serde_json::Value::Null,
@@ -81,7 +81,7 @@ impl Value {
     }
 }
 
-/// A number, or the name of what is none: no client can store those, but a restored file may hold them.
+/// A number, or the name of a non-finite one: no client can store those, but a restored file may contain them.
 fn number(value: f64) -> serde_json::Value {
     let name = match value {
         value if value.is_nan() => "NaN",
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// What a reader of the JSON text makes of a number.
+    /// Returns the number that a reader of the JSON text gets.
     fn read_back(value: &Value) -> f64 {
         let text = value.to_json().to_string();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        // A key that reads back one bit off repeats or skips its row.
+        // A key that is off by one bit repeats or skips its row.
         #[test]
         fn floats_read_back_bit_for_bit(bits: u64) {
             let number = f64::from_bits(bits);

@@ -5,25 +5,25 @@ use std::cmp::Ordering;
 use super::{Cursor, RangeError};
 use crate::cursor::{CursorMode, TrackedPhase, TrackedPosition};
 
-/// Which way a checkpoint moves.
+/// The direction in which a checkpoint moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It is there already.
+    /// It does not move.
     Stays,
-    /// Rows come again.
+    /// Rows are redelivered.
     Back,
     /// Rows are skipped.
     Forward,
-    /// Both positions have one leading part, and only the server knows which key comes first.
+    /// Both positions have the same leading part, and only the server can order their keys.
     ByKey,
 }
 
 impl Direction {
-    /// Returns which way it is from one position to another; `None` is the beginning.
+    /// Returns the direction from one position to another; `None` is the beginning.
     ///
     /// # Errors
     ///
-    /// [`RangeError::OtherMode`] where the two are of two modes.
+    /// [`RangeError::OtherMode`] if they have different modes.
     pub fn between(from: Option<&Cursor>, to: Option<&Cursor>) -> Result<Self, RangeError> {
         let (from, to) = match (from, to) {
             (None, None) => return Ok(Self::Stays),
@@ -36,15 +36,15 @@ impl Direction {
             Ordering::Less => Self::Back,
             Ordering::Greater => Self::Forward,
             Ordering::Equal if to == from => Self::Stays,
-            // Without a key a position is after all rows of its leading part.
+            // Without a key, a position is after all rows with its leading part.
             Ordering::Equal if from.key.is_empty() => Self::Back,
             Ordering::Equal if to.key.is_empty() => Self::Forward,
             Ordering::Equal => Self::ByKey,
         })
     }
 
-    /// Returns the way once the rows from `to` to `from` are counted: where there are some, `from` comes
-    /// after `to`. Where there is none it counts as forward, which is the way that has to be agreed to.
+    /// Returns the direction, given the number of rows from `to` to `from`. If there are any, `from` is after `to`.
+    /// Otherwise it counts as forward, which is the direction that needs confirmation.
     #[must_use]
     pub fn known_by(self, rows_again: u64) -> Self {
         match self {
@@ -55,8 +55,8 @@ impl Direction {
     }
 }
 
-/// Refuses a position that lies beyond all that the source has, which would skip rows that nobody has
-/// written yet. `present` is where the source ends now; `None` where it never had anything.
+/// Rejects a position beyond the end of the source, which would skip rows that are not written yet. `present` is the
+/// current end of the source; `None` if it never had rows.
 ///
 /// # Errors
 ///
@@ -71,15 +71,15 @@ pub fn refuse_future(to: &Cursor, present: Option<&Cursor>) -> Result<(), RangeE
     }
 }
 
-/// Whether a position lies within change tracking's first reading of the table, whose rows are no changes
-/// and cannot be counted as such.
+/// Whether a position is within the initial snapshot of change tracking, whose rows are not changes and cannot be
+/// counted as such.
 pub fn is_first_reading(cursor: &Cursor) -> bool {
     let at = || cursor.value.parse::<TrackedPosition>();
     cursor.mode == CursorMode::ChangeTracking
         && at().is_ok_and(|at| at.phase == TrackedPhase::Snapshot)
 }
 
-/// Refuses a position whose key does not have exactly the columns `key`.
+/// Rejects a position whose key does not have exactly the columns `key`.
 ///
 /// # Errors
 ///
@@ -92,18 +92,18 @@ pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeErro
     Err(RangeError::Key { found: cursor.key.to_json().to_string(), columns: key.join("`, `") })
 }
 
-/// Returns why a position has no place in a source that is read in `mode` by `key`; `None` where it has one.
+/// Returns why a position does not apply to a source that is read in `mode` by `key`; `None` if it does.
 pub fn misfit(cursor: &Cursor, mode: CursorMode, key: &[String]) -> Option<String> {
     if cursor.mode != mode {
         let found = cursor.mode;
         return Some(format!(
-            "the position is of mode `{found}`, and the source is read in mode `{mode}`"
+            "the position has mode `{found}`, but the source is read in mode `{mode}`"
         ));
     }
     refuse_other_key(cursor, key).err().map(|_| {
         let found: Vec<&str> = cursor.key.iter().map(|(column, _)| column).collect();
         format!(
-            "the key columns of the position are `{}`, and those of the source are `{}`",
+            "the key columns of the position are `{}`, but those of the source are `{}`",
             found.join("`, `"),
             key.join("`, `")
         )
@@ -134,7 +134,7 @@ mod tests {
             (Some(at.clone()), Some(at.clone()), Direction::Stays),
             (Some(at.clone()), Some(rv(8, Some(99))), Direction::Back),
             (Some(at.clone()), Some(rv(10, Some(1))), Direction::Forward),
-            // Rows after the key have its leading part, too.
+            // Rows after the key have the same leading part.
             (Some(at.clone()), Some(rv(9, None)), Direction::Forward),
             (Some(rv(9, None)), Some(at.clone()), Direction::Back),
             (Some(at.clone()), Some(rv(9, Some(1))), Direction::ByKey),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_skipped_that_is_not_written_yet() {
+    fn rows_that_are_not_written_yet_are_not_skipped() {
         assert_eq!(refuse_future(&rv(9, None), Some(&rv(9, None))), Ok(()));
         assert_eq!(refuse_future(&rv(8, Some(1)), Some(&rv(9, None))), Ok(()));
         for present in [Some(rv(9, None)), None] {

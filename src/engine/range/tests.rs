@@ -20,12 +20,12 @@ fn a_range_ends_at_the_checkpoint_at_the_latest() {
     assert_eq!(range(None), Ok(at.clone()));
     assert_eq!(range(Some(at.clone())), Ok(at.clone()));
     assert_eq!(range(Some(rv(8, None))), Ok(rv(8, None)));
-    // Rows behind the checkpoint's key have its leading part, too, and were not delivered yet.
+    // Rows after the checkpoint's key have the same leading part, and are not delivered yet.
     assert_eq!(range(Some(rv(9, None))), Ok(at.clone()));
     assert_eq!(range(Some(rv(9, Some(8)))), Err(RangeError::KeyUnknown(rv(9, None).value)));
     assert!(matches!(range(Some(rv(10, None))), Err(RangeError::BeyondCheckpoint { .. })));
     assert!(matches!(range(Some(stamped("2026-01-01"))), Err(RangeError::OtherMode(..))));
-    // Behind all of its leading part.
+    // After all rows with its leading part.
     let whole = Range::before(&rv(9, None), None, Some(rv(9, Some(8))));
     assert_eq!(whole.map(|range| range.upto), Ok(rv(9, Some(8))));
 }
@@ -42,13 +42,13 @@ fn an_empty_range_is_rejected() {
         let ended = range(after.clone(), upto.clone());
         assert!(matches!(ended, Err(RangeError::Empty { .. })), "{after:?} {upto:?}");
     }
-    // Keys are for the server to compare.
+    // Only the server can compare keys.
     assert!(range(rv(5, Some(1)), rv(5, Some(2))).is_ok());
     assert!(range(rv(5, Some(1)), rv(5, None)).is_ok());
 }
 
 #[test]
-fn of_change_tracking_only_changes_can_come_again() {
+fn only_changes_of_change_tracking_can_be_redelivered() {
     let range = |after: Option<&str>, upto: Option<&str>| {
         Range::before(&tracked("30"), after.map(tracked), upto.map(tracked))
     };
@@ -98,12 +98,12 @@ fn positions_are_read_as_documents_and_people_write_them() {
 
 #[test]
 fn an_invalid_position_is_rejected_with_the_expected_form() {
-    let told = |text: &str, like: &Cursor| position(text, like).unwrap_err().to_string();
-    assert!(told("9", &rv(1, None)).contains("`9` is no position of mode `rowversion`"));
-    assert!(told("9", &rv(1, None)).contains("16 hex digits"));
-    assert!(told("{", &rv(1, None)).contains("as in a state document"));
+    let error_of = |text: &str, like: &Cursor| position(text, like).unwrap_err().to_string();
+    assert!(error_of("9", &rv(1, None)).contains("invalid position `9` for mode `rowversion`"));
+    assert!(error_of("9", &rv(1, None)).contains("16 hex digits"));
+    assert!(error_of("{", &rv(1, None)).contains("as in a state document"));
     let other = r#"{"kind":"integer+pk","value":"3","tiebreaker":{}}"#;
-    assert!(told(other, &rv(1, None)).contains("`integer+pk`"));
+    assert!(error_of(other, &rv(1, None)).contains("`integer+pk`"));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn windows_cover_the_range_without_gap_or_overlap() {
             assert_eq!(pair[1].after.as_ref(), Some(&pair[0].upto));
         }
     }
-    // An end that is that of the range makes no empty window.
+    // An end equal to that of the range does not create an empty window.
     assert_eq!(range.windows(std::slice::from_ref(&range.upto)), [range]);
 }
 

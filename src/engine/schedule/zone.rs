@@ -1,4 +1,4 @@
-//! The time zone of schedules. Pure: `project` finds it where the host does.
+//! The time zone of schedules. Pure: `project` finds its file like the host does.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tz::timezone::TransitionRule;
 #[derive(Clone, Debug)]
 pub struct Zone {
     name: String,
-    /// `None` in UTC.
+    /// `None` for UTC.
     rules: Option<Arc<TimeZone>>,
 }
 
@@ -23,7 +23,7 @@ pub struct ZoneError {
     pub reason: String,
 }
 
-/// When a local time occurs: twice where clocks are set back, in all other cases `first` is `last`.
+/// When a local time occurs: twice if clocks are set back, otherwise `first` equals `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occurrences {
     pub(super) first: OffsetDateTime,
@@ -42,11 +42,11 @@ impl Zone {
         Self { name: "UTC".to_owned(), rules: None }
     }
 
-    /// Reads the content of a file of the tz database; a zone that is always at UTC gets that name.
+    /// Parses the content of a tz database file; a zone that is always at UTC is called that.
     ///
     /// # Errors
     ///
-    /// [`ZoneError`] if it is no such file.
+    /// [`ZoneError`] if it is not such a file.
     pub fn parse(name: &str, file: &[u8]) -> Result<Self, ZoneError> {
         let rules = TimeZone::from_tz_data(file);
         let rules = rules.map_err(|error| ZoneError { reason: error.to_string() })?;
@@ -62,12 +62,12 @@ impl Zone {
         Ok(Self { name: name.to_owned(), rules: Some(Arc::new(rules)) })
     }
 
-    /// The name by which it was asked for.
+    /// The name under which it was requested.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the same time with the offset that the zone has then.
+    /// Returns the same instant with the zone's offset at that time.
     pub fn local(&self, time: OffsetDateTime) -> OffsetDateTime {
         time.to_offset(self.offset_at(time))
     }
@@ -79,10 +79,9 @@ impl Zone {
         offset.and_then(Result::ok).unwrap_or(UtcOffset::UTC)
     }
 
-    /// Returns when a local time occurs. One that clocks skip moves on by what they skip, as in
-    /// .NET.
+    /// Returns when a local time occurs. A skipped time moves forward by the skipped amount, as in .NET.
     pub(super) fn occurrences(&self, local: PrimitiveDateTime) -> Occurrences {
-        // Changes of the clock are weeks apart, so one day on either side has the offsets that can count.
+        // Clock changes are weeks apart, so one day on either side covers all relevant offsets.
         let near =
             |days: i64| self.offset_at(local.assume_utc().saturating_add(Duration::days(days)));
         let (before, after) = (near(-1), near(1));

@@ -7,33 +7,33 @@ use async_trait::async_trait;
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::store::{ETag, Loaded, StateKey, StoreError, Stored, Written};
 
-/// How a store breaks.
+/// The faults of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request never reaches the store.
     Unreachable,
-    /// The request is lost on its way, and the caller cannot know.
+    /// The request is lost on its way; the caller cannot know.
     LostRequest,
-    /// The request is carried out, and the answer is lost.
+    /// The request is executed, but the response is lost.
     LostAnswer,
-    /// The request is carried out this much later, long after the caller got "unknown".
+    /// The request is executed this much later, long after the caller got "unknown".
     Late(Duration),
-    /// The answer takes this long.
+    /// The response takes this long.
     Slow(Duration),
-    /// The store refuses permanently.
+    /// The store permanently rejects the request.
     Refused,
-    /// Something else answers in the store's place, such as a captive portal: a read finds foreign content,
-    /// a write does not arrive.
+    /// Something else answers instead of the store, such as a captive portal: a read returns foreign content, a write
+    /// does not arrive.
     Garbled,
-    /// The answer carries a version that the store does not know, as behind a proxy that rewrites `ETag`.
+    /// The response has a version that the store does not know, as behind a proxy that rewrites `ETag`.
     EtagMoved,
-    /// The answer's `Date` is wrong by this much.
+    /// The response's `Date` is wrong by this much.
     Date(time::Duration),
 }
 
 impl Fault {
-    /// Does to the answer of a read what the fault does, where it is one of answers.
-    /// `number` makes a version that moves another one each time.
+    /// Applies the fault to the response of a read, if it affects responses. `number` makes a moved version different
+    /// each time.
     pub(super) fn on_loaded(self, mut loaded: Loaded, number: u64) -> Loaded {
         match self {
             Self::Garbled => {
@@ -57,7 +57,7 @@ impl Fault {
         loaded
     }
 
-    /// Does the same to the answer of a write.
+    /// Applies the fault to the response of a write.
     pub(super) fn on_written(self, mut written: Written) -> Written {
         match self {
             Self::EtagMoved => written.etag.0.push_str("-moved"),
@@ -74,13 +74,13 @@ impl Fault {
     }
 }
 
-/// Panics at every call, to show what that does to a process.
+/// Panics at every call, to show how a process handles that.
 #[derive(Debug)]
 pub struct PanickingHandler;
 
 #[async_trait]
 impl Handler for PanickingHandler {
-    #[expect(clippy::panic, reason = "that is what it is for")]
+    #[expect(clippy::panic, reason = "panicking is its purpose")]
     async fn handle(&self, _: Delivery<'_>) -> Result<(), HandlerError> {
         panic!("a handler panics on purpose");
     }

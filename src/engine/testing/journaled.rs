@@ -25,17 +25,17 @@ impl Journaled {
         Self::in_world(World::new(), mode)
     }
 
-    /// Returns a journal in this mode for the pollers of a world.
+    /// Returns a world with a journal in this mode for its pollers.
     pub fn in_world(world: World, mode: JournalMode) -> Self {
         Self { world, journal: Arc::default(), mode }
     }
 
-    /// Lets a poller keep the journal.
+    /// Makes a poller keep the journal.
     pub fn of(&self, poller: Poller) -> Poller {
         poller.with_journal(self.mode, self.journal.clone(), None)
     }
 
-    /// Returns the poller in another process, as [`World::instance`], with the journal.
+    /// Returns the poller in another process, like [`World::instance`], with the journal.
     pub fn instance(&self, owner_id: &str) -> Poller {
         self.of(self.world.instance(owner_id))
     }
@@ -61,17 +61,17 @@ impl Journaled {
         self.entries().await.iter().map(|entry| entry.event).collect()
     }
 
-    /// Returns what the journal leads to.
+    /// Folds the journal.
     pub async fn folded(&self) -> Folded {
         fold(self.entries().await)
     }
 
-    /// Compares what the journal leads to with what is stored.
+    /// Compares the folded journal with what is stored.
     pub async fn verdict(&self) -> Verdict {
         verify(self.mode, &self.folded().await, Some(&self.world.document().await))
     }
 
-    /// Checks that the journal leads to exactly what is stored.
+    /// Checks that the journal folds to exactly what is stored.
     ///
     /// # Panics
     ///

@@ -1,15 +1,15 @@
-//! Handlers that take their time.
+//! Slow handlers.
 
 use std::time::Duration;
 
 use super::{RecordingHandler, locked};
 use crate::handler::HandlerError;
 
-/// How long a call takes, by the keys of its rows.
+/// The duration of a call, by the keys of its rows.
 pub(super) type Pace = Box<dyn FnMut(&[i64]) -> Duration + Send>;
 
 impl RecordingHandler {
-    /// Makes calls without a script of their own take a while first.
+    /// Makes unscripted calls take a while first.
     pub fn take_by(&self, pace: impl FnMut(&[i64]) -> Duration + Send + 'static) {
         *locked(&self.pace) = Some(Box::new(pace));
     }

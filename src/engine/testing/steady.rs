@@ -9,7 +9,7 @@ use super::world::sleep;
 use crate::cursor::Cursor;
 use crate::handler::{Delivery, Handler, HandlerError};
 
-/// Works four seconds on each row and reports it as accepted; fails where a test says.
+/// Takes four seconds for each row and reports it as accepted; fails on request.
 #[derive(Debug, Default)]
 pub struct Steady {
     fails_after: Mutex<Option<usize>>,
@@ -18,7 +18,7 @@ pub struct Steady {
 }
 
 impl Steady {
-    /// Makes the next call fail after so many rows.
+    /// Makes the next call fail after `rows` rows.
     pub fn fail_after(&self, rows: usize) {
         *locked(&self.fails_after) = Some(rows);
     }

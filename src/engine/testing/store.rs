@@ -1,4 +1,4 @@
-//! A store that counts its calls, and fails as scripted.
+//! A store that counts its calls and injects scripted faults.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use super::broken::{Fault, broken};
 use super::locked;
 use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 
-/// What a store was asked.
+/// Kinds of store calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
     /// A read.
@@ -23,7 +23,7 @@ pub enum Call {
     Remove,
 }
 
-/// Counts the calls of a store, and breaks them as scripted.
+/// Counts the calls of a store, and injects scripted faults.
 #[derive(Debug)]
 pub struct FaultyStore {
     inner: Arc<dyn StateStore>,
@@ -31,14 +31,14 @@ pub struct FaultyStore {
     calls: Mutex<Calls>,
 }
 
-/// How often a store was asked what.
+/// Counts of store calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Reads.
     pub gets: u64,
-    /// Writes that happened.
+    /// Successful writes.
     pub puts: u64,
-    /// Writes that were refused by their precondition.
+    /// Writes rejected by their precondition.
     pub refused: u64,
 }
 
@@ -48,25 +48,25 @@ impl FaultyStore {
         Self { inner, faults: Mutex::default(), calls: Mutex::default() }
     }
 
-    /// Breaks the next call of a kind that has no fault of its own yet.
+    /// Breaks the next call of a kind that has no fault yet.
     pub fn break_next(&self, call: Call, fault: Fault) -> &Self {
         locked(&self.faults).push_back((call, fault));
         self
     }
 
-    /// Makes each of the next so many writes take this long.
+    /// Makes each of the next `writes` writes take this long.
     pub fn slow_down(&self, writes: usize, each: Duration) {
         for _ in 0..writes {
             self.break_next(Call::Store, Fault::Slow(each));
         }
     }
 
-    /// Breaks nothing any more.
+    /// Removes all planned faults.
     pub fn mend(&self) {
         locked(&self.faults).clear();
     }
 
-    /// Returns the calls since the last time this was asked.
+    /// Returns the calls since the last call of this method.
     pub fn take_calls(&self) -> Calls {
         std::mem::take(&mut *locked(&self.calls))
     }
@@ -150,7 +150,7 @@ impl StateStore for FaultyStore {
                 let (inner, key_later) = (Arc::clone(&self.inner), key.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
-                    // Whether it still lands is what the test is about.
+                    // The test decides whether it still succeeds.
                     drop(inner.store(&key_later, bytes, precondition).await);
                 });
                 Err(broken(key, fault))

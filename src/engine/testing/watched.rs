@@ -55,7 +55,7 @@ pub struct Watched {
     capture: Capture,
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
-    /// Counters of [`REDELIVERY`] that a test asked for; the others must stay at 0. `None` where they may move.
+    /// Counters of [`REDELIVERY`] that a test asked for; the others must stay at 0. `None` if all may move.
     asked: Option<Mutex<BTreeSet<String>>>,
     _guard: tracing::subscriber::DefaultGuard,
 }
@@ -73,13 +73,13 @@ impl Default for Watched {
 }
 
 impl Watched {
-    /// Returns a new world that checks, when it is dropped, that counters of redelivery stayed at 0 unless the
-    /// test asked for them.
+    /// Returns a new world. When it is dropped, it checks that counters of redelivery stayed at 0 unless the test
+    /// asked for them.
     pub fn new() -> Self {
         Self::with(limits())
     }
 
-    /// Returns the same with other limits.
+    /// As [`Self::new`], with other limits.
     pub fn with(limits: Limits) -> Self {
         let mut watched = Self::of(World::with(limits));
         watched.asked = Some(Mutex::default());
@@ -173,7 +173,7 @@ impl Watched {
         .sum()
     }
 
-    /// Returns the value of a gauge, of whatever kind of number.
+    /// Returns the value of a gauge of any number type.
     pub fn gauge(&self, metric: &str) -> Option<f64> {
         let found = self.read(metric, |data| {
             match data {

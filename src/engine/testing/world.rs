@@ -1,4 +1,4 @@
-//! A poller's world in memory: its table, its target, its storage, and the processes that run it.
+//! A poller's environment in memory: its table, its target, its storage, and the processes that run it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
@@ -63,17 +63,17 @@ pub async fn timed_tick(poller: &Poller) -> (TickReport, Duration) {
     (report, began_at.elapsed())
 }
 
-/// Runs a tick and drops it after some seconds, as a kill would.
+/// Runs a tick and drops it after some seconds, like a kill.
 ///
 /// # Panics
 ///
-/// If the tick ends before.
+/// If the tick ends earlier.
 pub async fn killed_after(seconds: u64, poller: &Poller) {
     let killed = tokio::time::timeout(Duration::from_secs(seconds), tick(poller)).await;
     assert!(killed.is_err(), "the tick ended before it was killed: {killed:?}");
 }
 
-/// Returns what offers an operator's commands for a poller: pause, reset, restore and the like.
+/// Returns the operations of operators on a poller: pause, reset, restore and so on.
 pub fn admin(poller: &Poller) -> Admin<'_> {
     poller.admin()
 }
@@ -88,13 +88,13 @@ pub fn calls(gets: u64, puts: u64, refused: u64) -> Calls {
     Calls { gets, puts, refused }
 }
 
-/// Reads the poller's document, past all faults.
+/// Reads the poller's document, bypassing all faults.
 pub async fn document_in(memory: &MemoryStore) -> StateDocument {
     let (document, _) = stored_in(memory).await;
     document
 }
 
-/// Changes the poller's document as another process does, past all faults.
+/// Changes the poller's document like another process, bypassing all faults.
 pub async fn rewrite(memory: &MemoryStore, change: impl FnOnce(StateDocument) -> StateDocument) {
     let (document, stored) = stored_in(memory).await;
     let (key, bytes) = (StateKey::Document(NAME.to_owned()), encode(&change(document)));
@@ -102,12 +102,12 @@ pub async fn rewrite(memory: &MemoryStore, change: impl FnOnce(StateDocument) ->
     written.expect("nothing was written in between");
 }
 
-/// Breaks the lease as another process does, past all faults: a later grant has a newer token.
+/// Breaks the lease like another process, bypassing all faults: a later grant has a newer token.
 pub async fn break_lease(memory: &MemoryStore) {
     rewrite(memory, |document| document.break_lease().expect("tokens are left")).await;
 }
 
-/// Grants a lease that looks lapsed to another instance, which dies with it.
+/// Grants an expired-looking lease to another instance, which crashes with it.
 pub async fn take_over(memory: &MemoryStore) {
     let key = StateKey::Document(NAME.to_owned());
     let now = memory.load(&key).await.expect("memory answers").date;
@@ -131,11 +131,11 @@ async fn stored_in(memory: &MemoryStore) -> (StateDocument, Stored) {
     (decode(NAME, &stored.bytes).expect("the document is one"), stored)
 }
 
-/// Lets every test's subscriber receive all log events.
+/// Makes every test's subscriber receive all log events.
 ///
-/// If a thread without a subscriber is the first to reach a log call, that call counts as unheard, and a
-/// subscriber created at that moment never receives it (`tracing_core::callsite` computes the interest
-/// before it lists the event). With a subscriber of the process, no call counts as unheard.
+/// If a thread without a subscriber is the first to reach a log call, that call is registered without interest, and a
+/// subscriber created at that moment never receives it (`tracing_core::callsite` computes the interest before it
+/// lists the event). With a subscriber of the process, every call is registered with interest.
 fn hear_everywhere() {
     static EVERYWHERE: Once = Once::new();
     EVERYWHERE.call_once(|| {
@@ -147,7 +147,7 @@ fn hear_everywhere() {
 /// All that a poller needs, in memory, and any number of processes that run it.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// What is stored, past all faults.
+    /// What is stored, bypassing all faults.
     pub memory: Arc<MemoryStore>,
     /// The storage as pollers reach it.
     pub store: Arc<FaultyStore>,
@@ -157,7 +157,7 @@ pub struct World {
     pub handler: Arc<RecordingHandler>,
     /// Limits of each tick.
     pub limits: Limits,
-    /// What becomes of rows that fail.
+    /// What happens to failing rows.
     pub policy: FailurePolicy,
     /// Where measurements go.
     pub metrics: Arc<Metrics>,
@@ -204,7 +204,7 @@ impl World {
         Self { policy, ..self.clone() }
     }
 
-    /// Returns the same world with another handler in the place of the recording one.
+    /// Returns the same world with another handler instead of the recording one.
     #[must_use]
     pub fn with_handler(&self, handler: Arc<dyn Handler>) -> Self {
         Self { called: Some(handler), ..self.clone() }
@@ -228,7 +228,7 @@ impl World {
         self.behind(FaultyStore::new(self.memory.clone()))
     }
 
-    /// Returns the poller in another process, with a memory and an owner id of its own.
+    /// Returns the poller in another process, with its own memory and owner id.
     pub fn instance(&self, owner_id: &str) -> Poller {
         self.instance_of(owner_id, self.source.clone())
     }
@@ -238,7 +238,7 @@ impl World {
         self.poller(NAME, owner_id, source)
     }
 
-    /// Returns a poller of any name in a process of its own.
+    /// Returns a poller of any name in its own process.
     pub fn poller(&self, name: &str, owner_id: &str, source: Arc<dyn Source>) -> Poller {
         Poller::new(PollerParts {
             name: name.to_owned(),
@@ -253,7 +253,7 @@ impl World {
         })
     }
 
-    /// Returns a poller that has delivered one row before, so that document and marker exist.
+    /// Returns a poller that has already delivered one row, so that document and marker exist.
     ///
     /// # Panics
     ///
@@ -267,7 +267,7 @@ impl World {
         poller
     }
 
-    /// Pauses the poller as another process does, while the handler has the next batch.
+    /// Pauses the poller like another process, while the handler has the next batch.
     pub fn pause_in_the_next_call(&self) {
         let memory = self.memory.clone();
         self.handler.then(async move {
@@ -283,7 +283,7 @@ impl World {
         });
     }
 
-    /// Checks that each row of the table was accepted as it is now.
+    /// Checks that the current state of each row of the table was accepted.
     ///
     /// # Panics
     ///
@@ -292,7 +292,7 @@ impl World {
         assert_eq!(self.source.undelivered(&self.handler), []);
     }
 
-    /// Returns what is stored under a key, past all faults.
+    /// Returns what is stored under a key, bypassing all faults.
     pub async fn stored(&self, key: &StateKey) -> Option<Stored> {
         self.memory.load(key).await.expect("memory answers").stored
     }
@@ -315,13 +315,13 @@ impl World {
     ///
     /// # Panics
     ///
-    /// If what is stored is no document.
+    /// If the stored content is not a document.
     pub async fn document_of(&self, name: &str) -> Option<StateDocument> {
         let stored = self.stored(&StateKey::Document(name.to_owned())).await;
         stored.map(|stored| decode(name, &stored.bytes).expect("the document is one"))
     }
 
-    /// Stores `bytes` as the poller's document, whatever is there.
+    /// Stores `bytes` as the poller's document, replacing any content.
     ///
     /// # Panics
     ///
@@ -336,7 +336,7 @@ impl World {
         written.expect("nothing was written in between");
     }
 
-    /// Changes the poller's document as another process does, past all faults.
+    /// Changes the poller's document like another process, bypassing all faults.
     pub async fn rewrite(&self, change: impl FnOnce(StateDocument) -> StateDocument) {
         rewrite(&self.memory, change).await;
     }
@@ -361,7 +361,7 @@ impl World {
         self.document().await.generation
     }
 
-    /// Returns what the source keeps in the state.
+    /// Returns what the source retains in the state.
     pub async fn source_state(&self) -> SourceState {
         self.document().await.source_state
     }
@@ -371,12 +371,12 @@ impl World {
         self.document().await.checkpoint.metadata.row_count
     }
 
-    /// Returns the batch that was announced and not committed.
+    /// Returns the batch that was announced but not committed.
     pub async fn in_flight(&self) -> Option<InFlight> {
         self.document().await.in_flight
     }
 
-    /// Returns the quarantined rows among those whose events the handler has seen, with their entries.
+    /// Returns the quarantined rows whose events the handler has seen, with their entries.
     ///
     /// # Panics
     ///
@@ -398,7 +398,7 @@ impl World {
         entries
     }
 
-    /// Returns the keys of the quarantined rows, as [`Self::quarantine`].
+    /// Returns the keys of the quarantined rows, like [`Self::quarantine`].
     pub async fn quarantined(&self) -> Vec<i64> {
         self.quarantine().await.into_iter().map(|(id, _)| id).collect()
     }

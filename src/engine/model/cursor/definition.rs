@@ -1,31 +1,32 @@
-//! The definition of a source in plain text, next to its fingerprint, so that a message can name what differs.
+//! The definition of a source in plain text, stored next to its fingerprint, so that a message can name the
+//! differences.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-/// Longest text of a part, in characters: a state document stays small whatever a filter or query has.
+/// Longest text of a part, in characters: it keeps the state document small with any filter or query.
 const PART_CHARS_MAX: usize = 500;
 
 /// The parts of a source's definition, by name, in the order in which they are reported.
 ///
-/// It is for people: whether two sources are the same is decided by the fingerprint alone.
+/// For people only: the fingerprint alone decides whether two sources are the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SourceDefinition(Map<String, Json>);
 
 impl SourceDefinition {
-    /// Returns the definition with these parts, which must not hold secrets. Long parts are cut.
+    /// Returns the definition with these parts, which must not contain secrets. Long parts are cut.
     pub fn of(parts: &[(&str, &str)]) -> Self {
         let part = |(name, text): &(&str, &str)| ((*name).to_owned(), shown(text).into());
         Self(parts.iter().filter(|(_, text)| !text.is_empty()).map(part).collect())
     }
 
-    /// Whether it has no parts, as in documents that were written before it existed.
+    /// Whether it has no parts, as in documents written before this field existed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether both are known and have the same parts, but for the one of this name.
+    /// Whether both are known and have the same parts, except for the part `name`.
     pub fn is_same_but_for(&self, name: &str, other: &Self) -> bool {
         let parts = |of: &Self| {
             let mut parts = of.0.clone();
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_in_a_field_that_is_not_kept_is_still_reported() {
+    fn a_difference_in_a_field_that_is_not_stored_is_still_reported() {
         let same = definition("Shop", "t.token = N'…'");
         let found = same.differences(&same.clone()).unwrap();
         assert!(found.starts_with("a literal or a parameter value"), "{found}");

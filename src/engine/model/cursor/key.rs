@@ -1,8 +1,8 @@
-//! The key of a row, of which every event has one.
+//! The key of a row, which is part of every event.
 //!
-//! # Why so
+//! # Reason
 //!
-//! A map would hash its names and hold a copy of each for every row. Keys have few columns, and rows of a batch
+//! A map would hash the names and store a copy of each for every row. Keys have few columns, and the rows of a batch
 //! share their names.
 
 use std::fmt;
@@ -13,9 +13,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
-/// Key columns and their values, in key order; as JSON an object.
+/// Key columns and their values, in key order; a JSON object when serialised.
 ///
-/// Two are equal where they have the same values under the same names, in whatever order.
+/// Two keys are equal if they have the same values under the same names, in any order.
 #[derive(Clone, Default, Eq)]
 pub struct KeyValues(Vec<(Arc<str>, Json)>);
 
@@ -25,12 +25,12 @@ impl KeyValues {
         Self::default()
     }
 
-    /// Returns the same with room for so many columns.
+    /// Returns a key without columns, with room for this many.
     pub fn with_capacity(columns: usize) -> Self {
         Self(Vec::with_capacity(columns))
     }
 
-    /// Sets the value of a column; a new one comes last.
+    /// Sets the value of a column; a new column is added at the end.
     pub fn insert(&mut self, name: impl Into<Arc<str>>, value: Json) {
         let name = name.into();
         match self.0.iter_mut().find(|(known, _)| *known == name) {
@@ -68,7 +68,7 @@ impl KeyValues {
 impl Index<&str> for KeyValues {
     type Output = Json;
 
-    /// Returns the value of a column, and null where there is none, as an object does.
+    /// Returns the value of a column, or null if there is none, like a JSON object.
     fn index(&self, name: &str) -> &Json {
         self.get(name).unwrap_or(&Json::Null)
     }

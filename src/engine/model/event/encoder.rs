@@ -1,21 +1,21 @@
-//! Rows to events: the JSON of a batch is written once, each event after the one before.
+//! Converts rows to events: the JSON of a batch is written once, one event after another.
 
 use super::json::Buffer;
 use super::{ChangeEvent, EventId, EventJson, Operation, SourceLabel};
 use crate::cursor::{Cursor, update_sized};
 use crate::value::{push_int, push_text};
 
-/// About how many bytes an event has besides its columns, key and source.
+/// Approximate size of an event without its columns, key and source, in bytes.
 const OTHER_BYTES: usize = 200;
 
 /// Encodes the events of one batch.
 ///
-/// The form is `{id, op, pk, cursor, before: null, after, source}`; the order of its fields is part of it,
-/// since the digest covers the bytes.
+/// The format is `{id, op, pk, cursor, before: null, after, source}`. The order of the fields is part of it, because
+/// the digest covers the bytes.
 #[derive(Debug)]
 pub struct EventEncoder {
     poller: String,
-    /// What follows the columns of each event.
+    /// What follows the columns in each event.
     tail: String,
     buffer: Buffer,
     /// The key of the current event, as JSON.
@@ -24,7 +24,7 @@ pub struct EventEncoder {
 }
 
 impl EventEncoder {
-    /// Returns an encoder with room for so many events, whose columns have so many bytes in all.
+    /// Returns an encoder with room for this many events, whose columns have `columns_bytes` bytes in total.
     pub fn new(source: &SourceLabel, events: usize, columns_bytes: usize) -> Self {
         let tail = tail_of(source);
         let bytes = about(&tail, events, columns_bytes);
@@ -37,12 +37,12 @@ impl EventEncoder {
         }
     }
 
-    /// Returns about how many bytes so many events have, where their columns have so many in all.
+    /// Returns the approximate size of this many events, whose columns have the given number of bytes in total.
     pub fn bytes_of(source: &SourceLabel, events: usize, columns_bytes: usize) -> usize {
         about(&tail_of(source), events, columns_bytes)
     }
 
-    /// Adds the event of a row whose columns are the JSON object `after`, which a deleted row has not.
+    /// Adds the event of a row. `after` has its columns as a JSON object; a deleted row has none.
     pub fn push(&mut self, op: Operation, cursor: Cursor, after: &str) {
         let id = self.write(op, &cursor, after);
         self.events.push(ChangeEvent { id, op, cursor, json: self.buffer.end() });
@@ -105,7 +105,7 @@ fn about(tail: &str, events: usize, columns_bytes: usize) -> usize {
     columns_bytes + events * (tail.len() + OTHER_BYTES)
 }
 
-/// Returns what follows the columns of each event.
+/// Returns what follows the columns in each event.
 fn tail_of(source: &SourceLabel) -> String {
     let mut tail = ",\"source\":{\"poller\":".to_owned();
     push_text(&mut tail, &source.poller);
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::cursor::{CursorMode, KeyValues};
 
-    /// The form as `serde_json` writes it.
+    /// The format as written by `serde_json`.
     #[derive(Serialize)]
     struct WireEvent<'a> {
         id: &'a EventId,

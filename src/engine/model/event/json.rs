@@ -1,10 +1,10 @@
-//! The JSON of events: all of a batch in one buffer, which its events and their copies share.
+//! The JSON of events: that of a batch is in one buffer, shared by its events and their copies.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
-/// Stands between two events of one buffer, so that they are the inside of a JSON array.
+/// Separates two events in a buffer, so that they form the inside of a JSON array.
 const SEPARATOR: char = ',';
 
 /// The JSON object of one event; a copy costs nothing.
@@ -14,7 +14,7 @@ pub struct EventJson {
     part: Range<usize>,
 }
 
-/// What the events of a batch share; it is there once all of them are written.
+/// The shared buffer of a batch; set once all its events are written.
 #[derive(Debug, Default)]
 struct Shared(OnceLock<String>);
 
@@ -30,8 +30,7 @@ impl EventJson {
         self.batch.json().get(self.part.clone()).unwrap_or_default()
     }
 
-    /// Returns these events with a comma between each two, where they stand so already: one behind
-    /// another in one buffer.
+    /// Returns these events separated by commas, without a copy, if they are already adjacent in one buffer.
     #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
     pub fn joined<'a>(events: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         let mut events = events.into_iter();
@@ -105,7 +104,7 @@ impl Buffer {
         Self { json: String::with_capacity(bytes), ..Self::default() }
     }
 
-    /// Begins the next event, which is written to what this returns.
+    /// Starts the next event, which is written to the returned string.
     pub(super) fn begin(&mut self) -> &mut String {
         if !self.json.is_empty() {
             self.json.push(SEPARATOR);
@@ -114,7 +113,7 @@ impl Buffer {
         &mut self.json
     }
 
-    /// Returns the event that was started last; it has its text once the buffer is shared.
+    /// Returns the event that was started last; its text is available once the buffer is shared.
     pub(super) fn end(&self) -> EventJson {
         EventJson { batch: Arc::clone(&self.shared), part: self.begin..self.json.len() }
     }
@@ -124,7 +123,7 @@ impl Buffer {
         self.json.into()
     }
 
-    /// Lets the events have the buffer.
+    /// Shares the buffer with the events.
     pub(super) fn share(self) {
         self.shared.0.get_or_init(|| self.json);
     }

@@ -1,4 +1,4 @@
-//! Values as JSON text, appended to a buffer. What each writes is what `serde_json` would.
+//! Values as JSON text, appended to a buffer. The output is the same as that of `serde_json`.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub fn push_real(json: &mut String, value: f32) {
 
 /// Writes a `float` as the shortest number that reads back the same.
 ///
-/// What is no number gets its name, as text: no client can store those, but a restored file may hold them.
+/// A non-finite number is written as its name: no client can store those, but a restored file may contain them.
 pub fn push_float(json: &mut String, value: f64) {
     match serde_json::Number::from_f64(value) {
         // Writing to a string cannot fail.
@@ -50,7 +50,7 @@ pub fn push_bytes(json: &mut String, bytes: &[u8]) {
 pub fn push_text(json: &mut String, text: &str) {
     json.push('"');
     let mut rest = text;
-    // What is escaped is one byte, so both sides of it are whole text.
+    // The escaped character is one byte, so the text on both sides of it stays valid UTF-8.
     while let Some((plain, byte, behind)) = next_escaped(rest) {
         json.push_str(plain);
         push_escaped(json, byte);
@@ -60,10 +60,10 @@ pub fn push_text(json: &mut String, text: &str) {
     json.push('"');
 }
 
-/// Writes text that comes as UTF-16, its bytes in little-endian order.
+/// Writes text from UTF-16 bytes in little-endian order.
 ///
-/// SQL Server keeps half a surrogate pair, and UTF-8 cannot: text that has one is written as
-/// `JSON.stringify` does, with each half as its escape.
+/// SQL Server allows an unpaired surrogate, UTF-8 does not: such text is written like `JSON.stringify` does, with
+/// each unpaired surrogate as an escape.
 pub fn push_utf16(json: &mut String, bytes: &[u8]) {
     let begin = json.len();
     let (units, _) = bytes.as_chunks::<2>();
@@ -95,7 +95,7 @@ fn push_char(json: &mut String, character: char) {
     }
 }
 
-/// Writes UTF-16 text with each half pair and each control character escaped.
+/// Writes UTF-16 text, escaping each unpaired surrogate and each control character.
 pub(super) fn push_half_pairs(json: &mut String, units: impl Iterator<Item = u16>) {
     json.push('"');
     for unit in char::decode_utf16(units) {
@@ -109,7 +109,7 @@ pub(super) fn push_half_pairs(json: &mut String, units: impl Iterator<Item = u16
     json.push('"');
 }
 
-/// Returns the text before the first byte that is escaped, that byte, and the text after it.
+/// Returns the text before the first byte to escape, that byte, and the text after it.
 fn next_escaped(text: &str) -> Option<(&str, u8, &str)> {
     let at = text.bytes().position(is_escaped)?;
     let byte = *text.as_bytes().get(at)?;
