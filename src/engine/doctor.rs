@@ -126,7 +126,7 @@ mod tests {
         let ok = Finding::ok("a", "fine");
         let unknown = Finding::unknown("b", "not readable", "grant it");
         let warning = Finding::warning("c", "slow", "index it");
-        let error = Finding::error("d", "gone", "mend it");
+        let error = Finding::error("d", "gone", "fix it");
         let lost = Finding::unreachable("e", "silent", "start it");
         assert_eq!(verdict(&[]), Verdict::Healthy);
         assert_eq!(verdict(&[ok.clone(), unknown, warning.clone()]), Verdict::Healthy);
@@ -139,12 +139,12 @@ mod tests {
         for finding in [
             Finding::unknown("b", "not readable", "grant it"),
             Finding::warning("c", "slow", "index it"),
-            Finding::error("d", "gone", "mend it"),
+            Finding::error("d", "gone", "fix it"),
             Finding::unreachable("e", "silent", "start it"),
         ] {
             assert!(finding.fix.is_some(), "{finding:?}");
         }
-        let json = serde_json::to_string(&Finding::error("d", "gone", "mend it")).unwrap();
-        assert_eq!(json, r#"{"check":"d","level":"error","found":"gone","fix":"mend it"}"#);
+        let json = serde_json::to_string(&Finding::error("d", "gone", "fix it")).unwrap();
+        assert_eq!(json, r#"{"check":"d","level":"error","found":"gone","fix":"fix it"}"#);
     }
 }

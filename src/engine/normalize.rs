@@ -41,7 +41,7 @@ pub enum NormalizeError {
         column: String,
     },
     /// The cursor column has a type that the mode cannot order by.
-    #[error("row {row} has cursor `{found}`, mode `{mode}` needs {expected}")]
+    #[error("row {row} has cursor `{found}`, but mode `{mode}` needs {expected}")]
     CursorType {
         /// Index in the batch.
         row: usize,
@@ -295,7 +295,7 @@ mod tests {
             (
                 CursorMode::RowVersion,
                 rows(Value::Null, both()),
-                "cursor `null`, mode `rowversion` needs",
+                "cursor `null`, but mode `rowversion` needs",
             ),
             (CursorMode::TimestampPk, rows(Value::Int(3), both()), "needs the text of a timestamp"),
             (

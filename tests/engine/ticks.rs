@@ -616,7 +616,7 @@ async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_flight() {
 async fn state_that_cannot_be_used_stops_the_tick_and_is_not_overwritten() {
     for (bytes, expected) in [
         (&b"{\"version\": 1, "[..], "is not JSON"),
-        (b"{\"hello\": \"world\"}", "JSON of something else"),
+        (b"{\"hello\": \"world\"}", "is not a state document"),
         (b"{\"version\": 2}", "has version `2`"),
         (b"{\"version\": 1, \"requires\": [\"sharding\"]}", "requires `sharding`"),
     ] {

@@ -154,7 +154,7 @@ async fn state_that_cannot_be_used_is_refused_and_kept() {
         (good.replace("\"requires\": []", "\"requires\": [\"x\"]"), "requires `x`"),
         (good[..good.len() / 2].to_owned(), "is not JSON"),
         (String::new(), "is not JSON"),
-        ("{\"hello\": \"world\"}".to_owned(), "JSON of something else"),
+        ("{\"hello\": \"world\"}".to_owned(), "is not a state document"),
         (good.replace("\"orders\"", "\"invoices\""), "names poller `invoices`"),
     ] {
         assert_ne!(bad, good);
@@ -183,7 +183,7 @@ async fn a_state_that_vanished_is_not_replayed() {
     setup
         .refuses(&[
             "is gone, but the poller has run",
-            "put back a copy (a backup, an export, or the newest `orders.saved.*.json`) as `highwater state import --help`",
+            "restore a copy (a backup, an export, or the newest `orders.saved.*.json`) as described in `highwater state import --help`",
             "`highwater reset orders to-beginning ",
         ])
         .await;

@@ -293,7 +293,7 @@ fn marked(
                 "check that the right copy was restored; a fenced target rejects older generations",
             )
         }
-        Ok(Some(_)) => Finding::ok(check, "written: a loss of the document would be noticed"),
+        Ok(Some(_)) => Finding::ok(check, "written; a loss of the document would be detected"),
         Ok(None) if document.marked => Finding::warning(
             check,
             "gone; if the document is lost too, the poller starts as if it had never run",
@@ -339,7 +339,7 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
         findings.push(Finding::warning(
             "batch in flight",
             format!(
-                "a batch of {} has failed {} and met {}; last: {error}",
+                "a batch of {} has failed {}, with {}; last error: {error}",
                 counted(batch.rows, "row"),
                 counted(batch.attempt.into(), "time"),
                 counted(batch.crashes.into(), "crash")

@@ -148,7 +148,7 @@ impl FormatError {
             Self::NotJson { length, cause, .. } | Self::Marker { length, cause, .. } => {
                 format!("is not JSON ({length} bytes; {cause})")
             }
-            Self::Foreign { cause, .. } => format!("is JSON of something else ({cause})"),
+            Self::Foreign { cause, .. } => format!("is not a state document ({cause})"),
             Self::Version { found, .. } => {
                 format!("has version `{found}`, this build reads `{VERSION}`")
             }
@@ -435,8 +435,8 @@ mod tests {
         for (document, expected) in [
             (String::new(), "is not JSON (0 bytes; EOF"),
             (SEED.chars().take(200).collect(), "is not JSON (200 bytes; EOF"),
-            ("[]".to_owned(), "JSON of something else (it is a list, expected an object)"),
-            ("null".to_owned(), "JSON of something else (it is `null`, expected an object)"),
+            ("[]".to_owned(), "not a state document (it is a list, expected an object)"),
+            ("null".to_owned(), "not a state document (it is `null`, expected an object)"),
             (
                 r#"{"hello":"world"}"#.to_owned(),
                 "(it has no `version`, `poller_name`, `source_fingerprint`, `checkpoint`, `lease`)",

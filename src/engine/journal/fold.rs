@@ -75,7 +75,7 @@ impl fmt::Display for Finding {
             ),
             Self::Forked { generation, seq, write_id } => write!(
                 formatter,
-                "entry {seq} of generation {generation} is there twice; `{write_id}` was not used"
+                "entry {seq} of generation {generation} exists twice; `{write_id}` was not used"
             ),
             Self::WentBack { generation, seq, what } => {
                 write!(formatter, "entry {seq} of generation {generation} moves the {what} back")

@@ -86,18 +86,18 @@ pub struct Cursor {
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CursorError {
     /// Not `0x` and 16 hex digits.
-    #[error("rowversion `{0}` is not `0x` and 16 hex digits")]
+    #[error("rowversion `{0}` is not `0x` followed by 16 hex digits")]
     RowVersion(String),
     /// Not an ISO 8601 timestamp or date.
     #[error(
-        "timestamp `{0}` is not like `2026-04-07T01:23:45.1234567`, with `Z` for an offset type"
+        "timestamp `{0}` does not have the format `2026-04-07T01:23:45.1234567`, with `Z` for an offset type"
     )]
     Timestamp(String),
     /// Not a whole number.
-    #[error("integer `{0}` is not a whole number of 64 bits")]
+    #[error("integer `{0}` is not a 64-bit integer")]
     Integer(String),
     /// Not a version of change tracking.
-    #[error("change tracking position `{0}` is not like `17` or `snapshot@17`")]
+    #[error("change tracking position `{0}` does not have the format `17` or `snapshot@17`")]
     Tracked(String),
 }
 

@@ -84,12 +84,12 @@ pub(crate) fn restore_state(document: &str, has_journal: Option<bool>) -> String
     let rebuild = match has_journal {
         Some(true) => format!("rebuild it from the journal with {rebuild}, "),
         Some(false) => String::new(),
-        None => format!("where a journal is kept, rebuild it with {rebuild}, "),
+        None => format!("if a journal is kept, rebuild it with {rebuild}, "),
     };
     // Only the operator knows whether there is a copy, and where.
     format!(
-        "{rebuild}put back a copy (a backup, an export, or the newest `{poller}.saved.*.json`) as `highwater state \
-         import --help` says, or deliver everything again with {}",
+        "{rebuild}restore a copy (a backup, an export, or the newest `{poller}.saved.*.json`) as described in \
+         `highwater state import --help`, or deliver everything again with {}",
         reset_to_beginning(poller, "state was lost")
     )
 }
@@ -141,7 +141,7 @@ pub fn end_loss(poller: &str, loss: Loss) -> String {
     );
     if loss.is_final {
         return format!(
-            "{again}, or only what comes from now on with `highwater reset {poller} to-now{source} --skip-rows \
+            "{again}, or skip to the end with `highwater reset {poller} to-now{source} --skip-rows \
              --reason \"position lost\"`"
         );
     }

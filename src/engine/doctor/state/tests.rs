@@ -131,7 +131,7 @@ async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
 #[tokio::test]
 async fn the_marker_has_to_go_with_the_document() {
     for (marker, level, words) in [
-        (Some(7), Level::Ok, "would be noticed"),
+        (Some(7), Level::Ok, "would be detected"),
         (Some(8), Level::Warning, "was replaced with an older one"),
         (None, Level::Warning, "gone"),
     ] {
