@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_too_large_to_keep_is_kept_by_reference() {
+    fn a_row_that_is_too_large_to_store_is_stored_by_reference() {
         let event = event(&"x".repeat(EVENT_BYTES_MAX));
         let (key, bytes) = entry(&event);
         assert!(bytes.len() < 4096, "{}", bytes.len());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_under_another_ones_name_is_an_error() {
+    fn an_entry_under_the_name_of_another_is_an_error() {
         let (_, bytes) = entry(&event("x"));
         let elsewhere = StateKey::parse(&format!("orders.quarantine.{:032}.json", 7)).unwrap();
         let misplaced = decode(&elsewhere, &bytes).unwrap_err().to_string();

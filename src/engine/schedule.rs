@@ -339,7 +339,7 @@ mod tests {
 
     /// From the comments of the host's own `CronSchedule.cs`: clock changes in Los Angeles in 2018.
     #[test]
-    fn clocks_that_change_move_ticks_as_the_host_does() {
+    fn clock_changes_move_ticks_as_in_the_host() {
         let zone = Zone::parse("Pacific", &zone_file("PST8PDT,M3.2.0,M11.1.0")).unwrap();
         for (text, from, expected) in [
             (

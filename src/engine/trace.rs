@@ -167,7 +167,7 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_traceparent_is_read_and_written_alike() {
+    fn a_traceparent_is_written_as_it_was_read() {
         let context = TraceContext::parse(PARENT).unwrap();
         assert!(context.sampled);
         assert_eq!(context.to_string(), PARENT);

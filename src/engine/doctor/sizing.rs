@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_ticks_say_nothing_and_notes_of_operators_do_not_count() {
+    fn too_few_ticks_give_no_suggestion_and_operator_notes_do_not_count() {
         let mut document = ticked(&[10; 4], None);
         let mut note = document.recent[0].clone();
         note.longest_ms.clear();

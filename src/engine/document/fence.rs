@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lease_is_granted_once_a_target_has_refused_the_newest_grant() {
+    fn no_lease_is_granted_after_a_target_has_rejected_the_newest_grant() {
         let fingerprint = crate::cursor::SourceFingerprint::of(&[("table", "orders")]);
         let mut document = StateDocument::new("orders", fingerprint, Generation(7));
         document.lease.owner_id = Some("a".to_owned());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_write_says_both_tokens_and_the_reason() {
+    fn a_stale_write_names_both_tokens_and_the_reason() {
         let fence = Fence { generation: Generation(1), token: FencingToken(2) };
         let error = fence.admit(Generation(1), FencingToken(1)).unwrap_err().to_string();
         assert!(error.contains("token 1") && error.contains(StaleWrite::REASON), "{error}");

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_of_the_seed_reads_and_writes_back_field_for_field() {
+    fn the_example_document_reads_and_writes_back_field_for_field() {
         let document = decode("orders", SEED.as_bytes()).unwrap();
         let written: serde_json::Value = serde_json::from_slice(&encode(&document)).unwrap();
         let seed: serde_json::Value = serde_json::from_str(SEED).unwrap();

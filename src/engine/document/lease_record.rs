@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_not_released_is_not_listed_and_old_ranges_make_room() {
+    fn an_unreleased_grant_is_not_listed_and_old_ranges_are_dropped() {
         let some = released(&[1, 2, 4, 7, 8]);
         for (token, expected) in
             [(0, false), (1, true), (3, false), (4, true), (5, false), (8, true), (9, false)]

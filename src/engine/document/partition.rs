@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_keeps_who_paused_it_and_the_record_of_the_first_part() {
+    fn a_held_document_keeps_its_pause_and_the_record_of_the_first_partition() {
         let record = RepartitionRecord {
             from: 2,
             to: 4,

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_step_gets_the_batch_in_order_under_an_id_of_its_own() {
+    async fn each_step_gets_the_batch_in_order_under_its_own_id() {
         let handlers = [Arc::new(RecordingHandler::default()), Arc::default()];
         let sample = Sample::new(2);
         chain(&handlers).handle(sample.delivery()).await.unwrap();

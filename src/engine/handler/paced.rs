@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn rows_wait_for_those_before_them_and_not_for_time_that_has_passed() {
+    async fn rows_wait_for_earlier_rows_and_unused_time_does_not_accumulate() {
         let pace = RateLimit::new(NonZeroU32::new(10));
         let milliseconds = |rows| pace.wait_for(rows).as_millis();
         assert_eq!([milliseconds(20), milliseconds(5), milliseconds(1)], [0, 2000, 2500]);

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn days_have_parts_of_their_own_and_old_ones_are_dropped() {
+    async fn each_day_has_its_own_part_and_old_ones_are_dropped() {
         let store = Arc::new(MemoryJournal::default());
         let retention = Some(Duration::from_secs(2 * SECONDS_PER_DAY));
         let mut appender = Appender::new(store.clone(), "orders", retention);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_kept() {
+    fn only_changes_are_stored() {
         let old = document([]);
         let mut new = old.clone();
         new.lease.owner_id = Some("a".to_owned());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_make_no_document_are_an_error() {
+    fn changes_that_result_in_no_document_are_an_error() {
         let set = json!({ "lease": 7 }).as_object().unwrap().clone();
         let changes = Changes { set, ..Changes::default() };
         assert!(changes.apply(&document([])).is_err());

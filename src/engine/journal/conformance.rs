@@ -21,14 +21,14 @@ where
     S: JournalStore + 'static,
     F: Future<Output = S>,
 {
-    what_is_not_there_is_empty(&make().await).await;
+    a_missing_part_is_empty(&make().await).await;
     appended_entries_are_read_in_order(&make().await).await;
-    another_length_conflicts_and_changes_nothing(&make().await).await;
-    parts_are_kept_apart_and_listed_oldest_first(&make().await).await;
-    odd_names_are_kept_apart_or_refused(&make().await).await;
-    what_is_removed_is_gone(&make().await).await;
-    what_has_grown_is_not_removed(&make().await).await;
-    large_appends_are_whole(&make().await).await;
+    a_wrong_length_conflicts_and_changes_nothing(&make().await).await;
+    parts_are_stored_separately_and_listed_oldest_first(&make().await).await;
+    unusual_names_are_stored_separately_or_rejected(&make().await).await;
+    a_removed_part_is_gone(&make().await).await;
+    a_part_that_has_grown_is_not_removed(&make().await).await;
+    large_appends_are_atomic(&make().await).await;
     of_racing_appends_at_one_place_one_wins(Arc::new(make().await)).await;
 }
 
@@ -47,7 +47,7 @@ async fn content(store: &dyn JournalStore, part: &Part, position: u64) -> Vec<u8
     store.read(part, position).await.expect("a read succeeds")
 }
 
-async fn what_is_not_there_is_empty(store: &dyn JournalStore) {
+async fn a_missing_part_is_empty(store: &dyn JournalStore) {
     let part = part("a");
     assert_eq!(content(store, &part, 0).await, b"", "a missing part is empty");
     assert_eq!(store.length(&part).await.expect("a length"), 0);
@@ -67,7 +67,7 @@ async fn appended_entries_are_read_in_order(store: &dyn JournalStore) {
     }
 }
 
-async fn another_length_conflicts_and_changes_nothing(store: &dyn JournalStore) {
+async fn a_wrong_length_conflicts_and_changes_nothing(store: &dyn JournalStore) {
     let part = part("a");
     let conflicts = async |position: u64| {
         let result = store.append(&part, position, b"x\n".to_vec()).await;
@@ -83,7 +83,7 @@ async fn another_length_conflicts_and_changes_nothing(store: &dyn JournalStore) 
     assert_eq!(append(store, &part, 4, b"two\n").await, 8);
 }
 
-async fn parts_are_kept_apart_and_listed_oldest_first(store: &dyn JournalStore) {
+async fn parts_are_stored_separately_and_listed_oldest_first(store: &dyn JournalStore) {
     let first = part("a");
     let parts = [first.clone(), first.next(), Part::of_day("a", date!(2026 - 04 - 10))];
     for part in parts.iter().rev() {
@@ -96,7 +96,7 @@ async fn parts_are_kept_apart_and_listed_oldest_first(store: &dyn JournalStore) 
     }
 }
 
-async fn odd_names_are_kept_apart_or_refused(store: &dyn JournalStore) {
+async fn unusual_names_are_stored_separately_or_rejected(store: &dyn JournalStore) {
     let names = ["a", "A", "../a", "a/b", "a%2Fb", "\u{e4}", ".", ""];
     let mut taken = Vec::new();
     for name in names {
@@ -111,7 +111,7 @@ async fn odd_names_are_kept_apart_or_refused(store: &dyn JournalStore) {
     }
 }
 
-async fn what_is_removed_is_gone(store: &dyn JournalStore) {
+async fn a_removed_part_is_gone(store: &dyn JournalStore) {
     let first = part("a");
     append(store, &first, 0, b"one\n").await;
     append(store, &first.next(), 0, b"two\n").await;
@@ -121,7 +121,7 @@ async fn what_is_removed_is_gone(store: &dyn JournalStore) {
     assert_eq!(append(store, &first, 0, b"new\n").await, 4);
 }
 
-async fn what_has_grown_is_not_removed(store: &dyn JournalStore) {
+async fn a_part_that_has_grown_is_not_removed(store: &dyn JournalStore) {
     let part = part("a");
     let conflicts = async |length: u64| {
         let result = store.remove(&part, Some(length)).await;
@@ -139,7 +139,7 @@ async fn what_has_grown_is_not_removed(store: &dyn JournalStore) {
     assert_eq!(store.list("a").await.expect("a list"), []);
 }
 
-async fn large_appends_are_whole(store: &dyn JournalStore) {
+async fn large_appends_are_atomic(store: &dyn JournalStore) {
     let line = |length| [vec![b'x'; length], b"\n".to_vec()].concat();
     let (one, other) = (line(300_000), line(70_000));
     let length = append(store, &part("a"), 0, &one).await;

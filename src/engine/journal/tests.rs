@@ -342,7 +342,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn folding_a_whole_journal_gives_the_document_as_of_its_last_entry(
+    fn folding_a_complete_journal_gives_the_document_as_of_its_last_entry(
         steps in prop::collection::vec(step(), 1..30),
         mode in prop_oneof![Just(JournalMode::Full), Just(JournalMode::Commits)],
     ) {
@@ -375,7 +375,7 @@ proptest! {
     }
 
     #[test]
-    fn a_crash_between_a_write_and_its_append_leaves_a_journal_that_is_behind_and_says_so(
+    fn a_crash_between_a_write_and_its_append_leaves_a_journal_that_is_reported_as_behind(
         steps in prop::collection::vec(step(), 1..40),
         mode in prop_oneof![Just(JournalMode::Full), Just(JournalMode::Commits)],
     ) {
@@ -485,7 +485,7 @@ fn unreadable_lines_are_named_and_the_others_used() {
 }
 
 #[test]
-fn an_event_of_a_newer_version_is_kept_and_one_of_another_form_is_named() {
+fn an_event_of_a_newer_version_is_kept_and_a_malformed_one_is_named() {
     let world = three_ticks();
     let text = String::from_utf8(world.journal.clone()).unwrap();
     let (entries, findings) =

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_two_digits_each_whole_words_or_not() {
+    fn each_byte_is_two_digits_at_any_length() {
         assert_eq!(hex(&[0, 1, 0xAB, 0, 0, 0, 0, 0xFF, 9, 0x10]), "0001ab00000000ff0910");
     }
 

@@ -259,7 +259,7 @@ mod tests {
     use crate::cursor::{KeyValues, RowVersion};
 
     #[test]
-    fn one_is_not_many() {
+    fn one_has_a_singular_noun() {
         let all = [(0, "row"), (1, "row"), (1, "batch"), (2, "batch")];
         let all = all.map(|(number, noun)| counted(number, noun));
         assert_eq!(all, ["0 rows", "1 row", "1 batch", "2 batches"]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_json_object_with_the_designs_fields() {
+    fn an_event_is_one_json_object_with_the_documented_fields() {
         let row = Value::Text("x".to_owned());
         let event =
             ChangeEvent::encode(&label(), Operation::Upsert, cursor(1, 7), &[("name", &row)]);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_gets_a_batch_under_an_id_of_its_own_the_same_each_time() {
+    fn a_step_gets_a_batch_under_its_own_stable_id() {
         let batch = BatchId("batch_1".to_owned());
         let other = BatchId("batch_2".to_owned());
         let ids = [batch.of_step("a"), batch.of_step("b"), other.of_step("a"), batch.clone()];

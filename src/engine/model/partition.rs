@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_has_a_name_that_leads_back_to_its_poller() {
+    fn the_name_of_a_partition_leads_back_to_its_poller() {
         let third = Partition { index: 2, count: 8 };
         assert_eq!(
             (third.name("orders"), third.to_string()),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_poller_has_no_parts() {
+    fn an_unpartitioned_poller_has_no_partitions() {
         assert_eq!(Partition::all(1), [None]);
         let two = [0, 1].map(|index| Some(Partition { index, count: 2 }));
         assert_eq!(Partition::all(2), two);

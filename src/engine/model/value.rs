@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_floats_read_back_bit_for_bit() {
+    fn the_extremes_of_the_floats_read_back_bit_for_bit() {
         for number in [0.0, -0.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, -5e-324] {
             assert_eq!(read_back(&Value::Float(number)).to_bits(), number.to_bits());
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pair_is_written_as_its_escape_and_whole_text_as_it_is() {
+    fn an_unpaired_surrogate_is_escaped_and_valid_text_is_unchanged() {
         let bytes =
             |units: &[u16]| units.iter().flat_map(|unit| unit.to_le_bytes()).collect::<Vec<_>>();
         let whole = Value::of_utf16(&bytes(&[0x61, 0xD83D, 0xDE00]));

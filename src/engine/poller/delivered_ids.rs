@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_front_that_was_kept_twice_does_not_hide_the_whole() {
+    fn a_prefix_that_was_stored_twice_does_not_hide_the_whole_window() {
         let known = known(&[1..=3, 4..=6, 4..=9]);
         assert!(known.ids_of(&window(&events(4..=9))).is_some());
     }
 
     #[test]
-    fn a_finished_window_is_forgotten_with_all_before_it() {
+    fn a_finished_window_is_dropped_with_all_earlier_ones() {
         let mut known = known(&[1..=3, 4..=4, 5..=9]);
         let second = window(&events(4..=4));
         known.finish(&second);

@@ -275,7 +275,7 @@ async fn lease_expired_is_released_and_the_batch_in_flight_is_requeued() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_flight_orphaned_ends_a_back_off_that_nothing_asked_for() {
+async fn in_flight_orphaned_ends_a_backoff_that_nothing_requested() {
     let world = World::new();
     let mut orphaned = world.fresh("p");
     let begin = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
@@ -361,7 +361,7 @@ async fn checkpoint_stuck_is_reported_once_rows_have_waited_long_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn state_without_configuration_is_reported_and_its_lapsed_lease_is_still_released() {
+async fn state_without_configuration_is_reported_and_its_expired_lease_is_still_released() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
     let mut held = world.held("old");
@@ -671,7 +671,7 @@ async fn state_unreadable_is_reported_and_never_overwritten() {
 // Rules for all rows.
 
 #[tokio::test(start_paused = true)]
-async fn a_second_run_finds_nothing_left_to_do_and_says_so() {
+async fn a_second_run_finds_and_reports_nothing_left_to_do() {
     let world = World::new();
     let mut held = world.held("p");
     held.in_flight = Some(batch());
@@ -816,7 +816,7 @@ async fn findings_of_a_run_are_exported_as_metrics_and_reset_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_answer_ends_the_run_and_frees_the_lease() {
+async fn a_store_that_does_not_respond_ends_the_run_and_frees_the_lease() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
     let controller = world.controller("r");
@@ -829,7 +829,7 @@ async fn a_store_that_does_not_answer_ends_the_run_and_frees_the_lease() {
 }
 
 #[tokio::test]
-async fn ten_thousand_documents_are_looked_at_in_one_scan() {
+async fn ten_thousand_documents_are_read_in_one_scan() {
     const POLLERS: usize = 10_000;
     let world = World::new();
     for number in 0..POLLERS {

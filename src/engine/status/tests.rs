@@ -82,7 +82,7 @@ fn the_first_of_several_functions_is_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_range_is_reported_only_if_asked_for_by_name() {
+async fn a_finished_range_is_reported_only_if_requested_by_name() {
     let store = Arc::new(MemoryStore::default());
     stored(&store, "orders").await;
     for (name, ended) in [("going", None), ("over", Some("2026-01-01T02:00:00Z"))] {

@@ -20,20 +20,20 @@ where
     S: StateStore + 'static,
     F: Future<Output = S>,
 {
-    absent_loads_as_nothing(&make().await).await;
-    what_was_created_loads_equal(&make().await).await;
+    an_absent_key_loads_as_nothing(&make().await).await;
+    a_created_document_loads_equal(&make().await).await;
     creating_twice_conflicts(&make().await).await;
     a_stale_tag_conflicts_and_changes_nothing(&make().await).await;
-    a_tag_on_nothing_conflicts(&make().await).await;
+    a_tag_on_an_absent_key_conflicts(&make().await).await;
     equal_content_gets_a_new_tag(&make().await).await;
-    keys_are_kept_apart(&make().await).await;
-    odd_names_are_kept_apart_or_refused(&make().await).await;
-    damaged_content_is_returned_as_it_is(&make().await).await;
-    times_are_the_services_and_move_forward(&make().await).await;
+    keys_are_stored_separately(&make().await).await;
+    unusual_names_are_stored_separately_or_rejected(&make().await).await;
+    damaged_content_is_returned_unchanged(&make().await).await;
+    times_come_from_the_service_and_move_forward(&make().await).await;
     error_texts_name_the_poller(&make().await).await;
-    keys_are_listed_by_name_and_others_are_left_out(&make().await).await;
+    keys_are_listed_by_name_and_foreign_names_are_left_out(&make().await).await;
     a_removed_document_is_gone_and_a_stale_tag_removes_nothing(&make().await).await;
-    Box::pin(applications_are_kept_apart_and_found(&make().await)).await;
+    Box::pin(applications_are_separate_and_found(&make().await)).await;
     of_racing_creators_one_wins(Arc::new(make().await)).await;
     racing_increments_all_count(Arc::new(make().await)).await;
 }
@@ -56,11 +56,11 @@ fn is_conflict<T>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::Conflict { .. }))
 }
 
-async fn absent_loads_as_nothing(store: &dyn StateStore) {
+async fn an_absent_key_loads_as_nothing(store: &dyn StateStore) {
     assert_eq!(content(store, &document("a")).await, None, "an absent key loads as nothing");
 }
 
-async fn what_was_created_loads_equal(store: &dyn StateStore) {
+async fn a_created_document_loads_equal(store: &dyn StateStore) {
     let etag = create(store, &document("a"), b"one").await;
     assert_eq!(
         content(store, &document("a")).await,
@@ -85,7 +85,7 @@ async fn a_stale_tag_conflicts_and_changes_nothing(store: &dyn StateStore) {
     assert_eq!(content(store, &document("a")).await.expect("stored").0, b"two");
 }
 
-async fn a_tag_on_nothing_conflicts(store: &dyn StateStore) {
+async fn a_tag_on_an_absent_key_conflicts(store: &dyn StateStore) {
     let etag = create(store, &document("other"), b"one").await;
     let write = store.store(&document("a"), b"one".to_vec(), Precondition::Matches(etag)).await;
     assert!(is_conflict(&write), "a tag on an absent key conflicts: {write:?}");
@@ -100,7 +100,7 @@ async fn equal_content_gets_a_new_tag(store: &dyn StateStore) {
     assert_ne!(first, second, "equal content gets a new tag");
 }
 
-async fn keys_are_kept_apart(store: &dyn StateStore) {
+async fn keys_are_stored_separately(store: &dyn StateStore) {
     let keys = [document("a"), document("b"), StateKey::Marker("a".to_owned())];
     for (number, key) in keys.iter().enumerate() {
         create(store, key, number.to_string().as_bytes()).await;
@@ -112,7 +112,7 @@ async fn keys_are_kept_apart(store: &dyn StateStore) {
 }
 
 /// Only for stores that separate applications.
-async fn applications_are_kept_apart_and_found(store: &dyn StateStore) {
+async fn applications_are_separate_and_found(store: &dyn StateStore) {
     let Some(other) = store.of_app("other.app") else { return };
     let key = document("a");
     assert_eq!(store.apps_with(&key).await.expect("a listing"), Some(Vec::new()));
@@ -132,7 +132,7 @@ async fn applications_are_kept_apart_and_found(store: &dyn StateStore) {
     assert_eq!(content(&*again, &key).await.expect("stored").0, b"other");
 }
 
-async fn keys_are_listed_by_name_and_others_are_left_out(store: &dyn StateStore) {
+async fn keys_are_listed_by_name_and_foreign_names_are_left_out(store: &dyn StateStore) {
     assert_eq!(store.list().await.expect("an empty store lists"), []);
     let event = EventId::parse(&"0f".repeat(16)).expect("an id");
     let quarantined = StateKey::Quarantined { poller: "a".to_owned(), event };
@@ -158,7 +158,7 @@ async fn a_removed_document_is_gone_and_a_stale_tag_removes_nothing(store: &dyn 
     create(store, &key, b"3").await;
 }
 
-async fn odd_names_are_kept_apart_or_refused(store: &dyn StateStore) {
+async fn unusual_names_are_stored_separately_or_rejected(store: &dyn StateStore) {
     let names = ["a/b", "../a", "a b", "ä", "a%2Fb", "a?b#c", "A"];
     let mut kept = Vec::new();
     create(store, &document("a"), b"a").await;
@@ -176,7 +176,7 @@ async fn odd_names_are_kept_apart_or_refused(store: &dyn StateStore) {
     }
 }
 
-async fn damaged_content_is_returned_as_it_is(store: &dyn StateStore) {
+async fn damaged_content_is_returned_unchanged(store: &dyn StateStore) {
     for (name, bytes) in
         [("empty", &b""[..]), ("cut", b"{\"version\": 1, "), ("binary", b"\xFF\x00")]
     {
@@ -185,7 +185,7 @@ async fn damaged_content_is_returned_as_it_is(store: &dyn StateStore) {
     }
 }
 
-async fn times_are_the_services_and_move_forward(store: &dyn StateStore) {
+async fn times_come_from_the_service_and_move_forward(store: &dyn StateStore) {
     let key = document("a");
     let before = store.load(&key).await.expect("a load succeeds").date;
     let written = store.store(&key, b"1".to_vec(), Precondition::Absent).await.expect("created");

@@ -273,16 +273,16 @@ mod tests {
             Self { machine, faulty, store, key, etag }
         }
 
-        async fn is_taken_for_lapsed(&self) -> bool {
+        async fn judges_expired(&self) -> bool {
             let loaded = self.store.load(&self.key).await.unwrap();
             let read = Snapshot::read(&self.key, loaded.stored.unwrap(), loaded.date).unwrap();
             read.document.lease_state("b", read.age(self.store.grain())) == LeaseState::Lapsed
         }
 
         /// Reads with a `Date` that is wrong by `off`.
-        async fn is_taken_for_lapsed_with(&self, off: time::Duration) -> bool {
+        async fn judges_expired_with(&self, off: time::Duration) -> bool {
             self.faulty.break_next(Call::Load, Fault::Date(off));
-            self.is_taken_for_lapsed().await
+            self.judges_expired().await
         }
 
         async fn renew(&mut self, number: u64) {
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cold_process_whose_clock_agrees_takes_over_a_lapsed_lease_at_once() {
+    async fn a_cold_process_whose_clock_agrees_takes_over_an_expired_lease_at_once() {
         for off in [time::Duration::ZERO, time::Duration::seconds(29), time::Duration::seconds(-29)]
         {
             let world = World::new(off).await;
             sleep(61).await;
-            assert!(!world.is_taken_for_lapsed().await);
+            assert!(!world.judges_expired().await);
             sleep(1).await;
-            assert!(world.is_taken_for_lapsed().await, "clock off by {off}");
+            assert!(world.judges_expired().await, "clock off by {off}");
         }
     }
 
@@ -332,32 +332,32 @@ mod tests {
     async fn a_cold_process_takes_over_no_live_lease_by_a_date_an_hour_ahead() {
         let mut world = World::new(time::Duration::ZERO).await;
         for renewal in 1..20 {
-            assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
+            assert!(!world.judges_expired_with(HOUR).await, "renewal {renewal}");
             sleep(20).await;
             world.renew(renewal).await;
         }
         // The holder has crashed. Noticing that takes one ttl, plus the time of a renewal in progress.
-        assert!(!world.is_taken_for_lapsed_with(HOUR).await);
+        assert!(!world.judges_expired_with(HOUR).await);
         sleep(61).await;
-        assert!(!world.is_taken_for_lapsed_with(HOUR).await);
+        assert!(!world.judges_expired_with(HOUR).await);
         sleep(1).await;
-        assert!(world.is_taken_for_lapsed_with(HOUR).await);
+        assert!(world.judges_expired_with(HOUR).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_that_has_read_before_judges_by_its_last_date_and_monotonic_time() {
+    async fn a_warm_process_judges_by_its_last_date_and_monotonic_time() {
         for off in [HOUR, -HOUR] {
             let mut world = World::new(time::Duration::ZERO).await;
-            assert!(!world.is_taken_for_lapsed().await);
+            assert!(!world.judges_expired().await);
             sleep(20).await;
             world.renew(1).await;
             sleep(10).await;
             // Not seen before, so only the dates show its age.
-            assert!(!world.is_taken_for_lapsed_with(off).await, "{off}");
+            assert!(!world.judges_expired_with(off).await, "{off}");
             sleep(51).await;
-            assert!(!world.is_taken_for_lapsed_with(off).await, "{off}: 61 s old");
+            assert!(!world.judges_expired_with(off).await, "{off}: 61 s old");
             sleep(1).await;
-            assert!(world.is_taken_for_lapsed_with(off).await, "{off}: 62 s old");
+            assert!(world.judges_expired_with(off).await, "{off}: 62 s old");
         }
     }
 
@@ -366,54 +366,54 @@ mod tests {
         for off in [HOUR, -HOUR] {
             let world = World::new(off).await;
             sleep(1000).await;
-            assert!(!world.is_taken_for_lapsed().await, "{off}");
+            assert!(!world.judges_expired().await, "{off}");
             sleep(62).await;
-            assert!(world.is_taken_for_lapsed().await, "{off}");
+            assert!(world.judges_expired().await, "{off}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_machine_clock_that_goes_wrong_later_delays_no_takeover() {
         let mut world = World::new(time::Duration::ZERO).await;
-        assert!(!world.is_taken_for_lapsed().await);
+        assert!(!world.judges_expired().await);
         world.machine.1.store(3600, Ordering::SeqCst);
         sleep(10).await;
         world.renew(1).await;
         sleep(62).await;
-        assert!(world.is_taken_for_lapsed().await, "the dates agree with one another");
+        assert!(world.judges_expired().await, "the dates agree with one another");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_jump_with_a_wrong_date_takes_over_no_live_lease() {
         let mut world = World::new(time::Duration::ZERO).await;
-        assert!(!world.is_taken_for_lapsed().await);
+        assert!(!world.judges_expired().await);
         world.machine.1.store(3600, Ordering::SeqCst);
         for renewal in 1..=3 {
             sleep(19).await;
             world.renew(renewal).await;
-            assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
+            assert!(!world.judges_expired_with(HOUR).await, "renewal {renewal}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn dates_that_agree_with_the_clock_for_a_ttl_start_a_new_history_after_a_suspension() {
         let mut world = World::new(time::Duration::ZERO).await;
-        assert!(!world.is_taken_for_lapsed().await);
+        assert!(!world.judges_expired().await);
         // The host was suspended for an hour: only monotonic time did not advance.
         world.machine.1.store(3600, Ordering::SeqCst);
         for renewal in 1..=4 {
             sleep(19).await;
             world.renew(renewal).await;
-            assert!(!world.is_taken_for_lapsed_with(HOUR).await, "renewal {renewal}");
+            assert!(!world.judges_expired_with(HOUR).await, "renewal {renewal}");
         }
         sleep(19).await;
-        assert!(world.is_taken_for_lapsed_with(HOUR).await, "written an hour ago by that date");
+        assert!(world.judges_expired_with(HOUR).await, "written an hour ago by that date");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wrong_date_of_a_write_is_replaced_too() {
         let world = World::new(time::Duration::ZERO).await;
-        assert!(!world.is_taken_for_lapsed().await);
+        assert!(!world.judges_expired().await);
         sleep(10).await;
         for off in [HOUR, -HOUR] {
             world.faulty.break_next(Call::Store, Fault::Date(off));
@@ -427,7 +427,7 @@ mod tests {
     async fn one_wrong_date_does_not_affect_later_dates() {
         let world = World::new(time::Duration::ZERO).await;
         sleep(62).await;
-        assert!(!world.is_taken_for_lapsed_with(HOUR).await, "cold");
-        assert!(world.is_taken_for_lapsed().await, "the next answer is right");
+        assert!(!world.judges_expired_with(HOUR).await, "cold");
+        assert!(world.judges_expired().await, "the next answer is right");
     }
 }

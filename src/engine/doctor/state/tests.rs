@@ -80,7 +80,7 @@ async fn found(store: &MemoryStore, expected: Expected<'_>, check: &str) -> (Lev
 }
 
 #[tokio::test]
-async fn a_document_that_is_missing_is_a_first_start_unless_its_marker_says_otherwise() {
+async fn a_missing_document_is_a_first_start_unless_its_marker_contradicts() {
     let now = Expected { start_now: true, ..expected() };
     let recreate = Expected { on_missing_state: OnMissingState::Recreate, ..expected() };
     for (marker, expected, level, words) in [
@@ -113,7 +113,7 @@ async fn a_document_is_read_and_described_or_rejected() {
 }
 
 #[tokio::test]
-async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
+async fn a_blank_document_in_place_of_a_vanished_one_is_a_loss() {
     let mut blank = StateDocument::blank("orders", source("t"));
     blank.paused = Some(Paused {
         by: "ann".to_owned(),
@@ -129,7 +129,7 @@ async fn a_blank_document_in_the_place_of_one_that_vanished_is_a_loss() {
 }
 
 #[tokio::test]
-async fn the_marker_has_to_go_with_the_document() {
+async fn the_marker_has_to_match_the_document() {
     for (marker, level, words) in [
         (Some(7), Level::Ok, "would be detected"),
         (Some(8), Level::Warning, "was replaced with an older one"),
@@ -164,7 +164,7 @@ async fn a_pause_and_a_failing_batch_are_warnings() {
 }
 
 #[test]
-fn a_lease_whose_holder_is_silent_is_a_warning() {
+fn an_expired_lease_is_a_warning() {
     let mut document = document();
     document.lease.owner_id = Some("app/one".to_owned());
     document.lease.ttl_seconds = 120;
@@ -237,7 +237,7 @@ async fn a_target_that_is_ahead_is_an_error_until_an_operator_raises_the_grants(
 }
 
 #[test]
-fn a_store_that_is_silent_cannot_be_reached_and_one_that_refuses_can() {
+fn a_silent_store_is_unreachable_and_a_rejecting_one_is_not() {
     let (key, reason) = (String::new(), "no route".to_owned());
     assert!(
         unread(&StoreError::Unreachable { key: key.clone(), reason: reason.clone() }).unreachable

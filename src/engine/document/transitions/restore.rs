@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_has_the_position_and_nothing_of_the_lease() {
+    fn a_clone_copies_the_position_and_not_the_lease() {
         let (mut document, _) = held(4);
         document.checkpoint.cursor =
             Some(crate::cursor::Cursor::integer(7, crate::cursor::KeyValues::new()));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_wait_for_an_audit_are_still_owed_under_the_same_name_only() {
+    fn windows_that_wait_for_an_audit_are_kept_only_under_the_same_name() {
         let (mut document, _) = held(4);
         let window = serde_json::json!({
             "upto": {"kind": "rowversion", "value": "0x0000000000000001", "tiebreaker": {}},

@@ -97,7 +97,7 @@ fn a_process_reclaims_its_own_ghost_lease_at_once() {
 }
 
 #[test]
-fn the_ttl_of_the_document_counts_not_the_challengers() {
+fn the_ttl_of_the_document_counts_and_not_that_of_the_challenger() {
     let (document, _) = held_by("a");
     let impatient = Acquire { ttl: Duration::from_secs(15), ..request("b", 60) };
     assert!(matches!(document.acquire(impatient), Err(Refusal::Held { .. })));
@@ -121,7 +121,7 @@ fn the_timestamps_of_a_lease_are_for_people_only() {
 }
 
 #[test]
-fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
+fn a_foreign_write_does_not_keep_an_abandoned_lease_alive() {
     let (document, _) = held_by("a");
     let paused = Paused {
         by: "eve".to_owned(),
@@ -137,7 +137,7 @@ fn a_foreign_write_does_not_keep_a_dead_lease_alive() {
 }
 
 #[test]
-fn foreign_writes_however_frequent_do_not_keep_a_dead_lease_alive() {
+fn frequent_foreign_writes_do_not_keep_an_abandoned_lease_alive() {
     let paused = Paused {
         by: "eve".to_owned(),
         reason: "r".to_owned(),
@@ -269,7 +269,7 @@ fn a_failure_is_counted_and_backs_off_and_releases_the_lease() {
 }
 
 #[test]
-fn a_back_off_that_may_be_over_by_a_coarse_clock_is_over() {
+fn a_backoff_that_may_be_over_by_a_coarse_clock_is_over() {
     let (mut document, _) = held_by("a");
     let until = NOW + Duration::from_secs(10);
     document.in_flight = Some(InFlight { next_attempt_at: Some(until), ..batch(Some(5), 8, "a") });

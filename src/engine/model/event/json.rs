@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn events_from_here_and_there_are_not() {
+    fn events_of_different_buffers_are_not_joined() {
         let (events, others) = (shared(&["{1}", "{2}", "{3}"]), shared(&["{1}", "{2}"]));
         assert_eq!(EventJson::joined([&events[0], &events[2]]), None);
         assert_eq!(EventJson::joined([&events[1], &events[0]]), None);

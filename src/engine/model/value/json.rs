@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_written_as_serde_does_wherever_in_it_something_is_not_plain() {
+    fn text_is_written_as_serde_does_with_an_escape_at_any_position() {
         for at in 0..150 {
             for odd in ["\"", "\\", "\n", "\u{1}", "\u{7f}", "ä", "€", "😀", ""] {
                 let text = format!("{}{odd}{}", "x".repeat(at), "y".repeat(149 - at));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_pair_is_written_as_its_escape_and_whole_text_as_it_is() {
+    fn an_unpaired_surrogate_is_escaped_and_valid_text_is_unchanged() {
         let bytes: Vec<u8> = [0x22, 0x5C, 0x0A, 0xE4, 0xD83D, 0x61, 0xDE00_u16]
             .iter()
             .flat_map(|unit| unit.to_le_bytes())
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_floats_read_back_bit_for_bit() {
+    fn the_extremes_of_the_floats_read_back_bit_for_bit() {
         for number in [0.0, -0.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, -5e-324] {
             let json = written(|json| push_float(json, number));
             let back: serde_json::Value = serde_json::from_str(&json).unwrap();

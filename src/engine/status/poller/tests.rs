@@ -120,7 +120,7 @@ fn tick(ago_seconds: i64, rows: u64) -> serde_json::Value {
 }
 
 #[test]
-fn the_rate_is_of_the_window_or_of_as_much_of_it_as_is_remembered() {
+fn the_rate_covers_the_window_or_the_remembered_part_of_it() {
     let rate = |ticks: Vec<serde_json::Value>| {
         status(0, &json!({ "recent": ticks })).rows_per_minute.to_string()
     };
@@ -169,7 +169,7 @@ fn operator_actions_between_two_ticks_are_shown_and_are_not_failures() {
 }
 
 #[test]
-fn attention_is_asked_for_by_severity() {
+fn attention_is_requested_by_severity() {
     for state in PollerState::ALL {
         let health = Health { state, severity: state.severity(), ..Health::default() };
         let needs = Status { health, ..Status::default() }.needs_attention();
@@ -178,7 +178,7 @@ fn attention_is_asked_for_by_severity() {
 }
 
 #[test]
-fn every_end_that_is_logged_as_an_error_is_bad_and_every_warning_is_one() {
+fn every_outcome_logged_as_an_error_is_bad_and_every_warning_is_a_warning() {
     let mut seen = 0;
     let rows = include_str!("../../poller/outcome.rs").lines();
     for row in rows.filter_map(|line| line.strip_prefix("/// |")) {

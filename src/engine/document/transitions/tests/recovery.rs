@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn only_a_lapsed_lease_is_released_and_only_after_the_margin() {
+fn only_an_expired_lease_is_released_and_only_after_the_margin() {
     let (held, _) = held_by("a");
     // ttl 120 s, two grains of 1 s, 2 s.
     for (seconds, lapsed) in [(0, false), (120, false), (123, false), (124, true)] {
