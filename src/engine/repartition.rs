@@ -358,9 +358,10 @@ async fn seed(
     report: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<(), RepartitionError> {
     let name = part.name();
-    let begun = Box::pin(part.admin().seed(record.after.as_ref(), operator)).await;
-    let begun = begun.map_err(|source| RepartitionError::Seed { name: name.to_owned(), source })?;
-    report(&format!("{name}: {}", if begun { "started" } else { "already started" }));
+    let started = Box::pin(part.admin().seed(record.after.as_ref(), operator)).await;
+    let started =
+        started.map_err(|source| RepartitionError::Seed { name: name.to_owned(), source })?;
+    report(&format!("{name}: {}", if started { "started" } else { "already started" }));
     Ok(())
 }
 

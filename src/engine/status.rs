@@ -91,11 +91,11 @@ impl StatusReader {
     ///
     /// [`StatusError::NoPoller`] for an unknown poller; [`StatusError::Store`] of any kind
     /// but `Conflict`.
-    pub async fn read(&self, asked: StatusQuery<'_>) -> Result<Report, StatusError> {
+    pub async fn read(&self, query: StatusQuery<'_>) -> Result<Report, StatusError> {
         let listing = StoredNames::read(&*self.state).await?;
         let stored = listing.documents.iter().cloned();
         let known: BTreeSet<String> = stored.chain(self.pollers.keys().cloned()).collect();
-        let names = match asked {
+        let names = match query {
             StatusQuery::All => known.into_iter().collect(),
             StatusQuery::WithJournal(name) => {
                 known.into_iter().filter(|known| known == name).collect()
@@ -106,7 +106,7 @@ impl StatusReader {
             }
         };
         if let (StatusQuery::One(name) | StatusQuery::WithJournal(name), true) =
-            (asked, names.is_empty())
+            (query, names.is_empty())
         {
             return Err(StatusError::NoPoller(name.to_owned()));
         }
@@ -116,11 +116,11 @@ impl StatusReader {
             let (name, found) = read?;
             let (status, now) = self.status(&name, &listing, found);
             at = at.max(now);
-            if !(matches!(asked, StatusQuery::All) && status.has_ended()) {
+            if !(matches!(query, StatusQuery::All) && status.has_ended()) {
                 pollers.push(status);
             }
         }
-        if let (StatusQuery::WithJournal(name), Some(status)) = (asked, pollers.first_mut()) {
+        if let (StatusQuery::WithJournal(name), Some(status)) = (query, pollers.first_mut()) {
             status.journal = self.events(name).await?;
         }
         Ok(Report { app: self.app.clone(), version: env!("CARGO_PKG_VERSION"), at, pollers })

@@ -135,12 +135,12 @@ impl Poller {
                 .map_or_else(|| "the whole poller".to_owned(), |part| format!("partition {part}"))
         };
         let taken_over = document.taken_over_by.map(|count| {
-            let others = if count == 1 {
+            let owners = if count == 1 {
                 "one other partition has".to_owned()
             } else {
                 format!("{count} other partitions have")
             };
-            format!(", whose rows {others} taken over")
+            format!(", whose rows {owners} taken over")
         });
         Err(RestoreError::OtherPart {
             poller: self.name.clone(),

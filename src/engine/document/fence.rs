@@ -187,8 +187,8 @@ mod tests {
             assert_eq!(refused.broken_by_hand(age, now, even_live), Ok(None), "it has no holder");
         }
         // A holder that has been superseded stores nothing.
-        let taken = document.break_lease().unwrap();
-        let late = taken.refused_by_target(&holder, above, now, None);
+        let broken = document.break_lease().unwrap();
+        let late = broken.refused_by_target(&holder, above, now, None);
         assert!(matches!(late, Err(Refusal::Superseded { .. })));
         // An operator resolves it, and so does any document that replaces this one.
         let generation = Generation(8);

@@ -62,8 +62,8 @@ impl Appender {
             highwater.journal.bytes = bytes,
             error.type = Empty,
         );
-        let taken = self.append_with_retries(append).instrument(span.clone());
-        let appended = match timeout_at(until, taken).await {
+        let attempts = self.append_with_retries(append).instrument(span.clone());
+        let appended = match timeout_at(until, attempts).await {
             Ok(appended) => appended,
             Err(_elapsed) => Err(StoreError::Unknown {
                 key: self.poller.clone(),

@@ -98,15 +98,15 @@ async fn parts_are_stored_separately_and_listed_oldest_first(store: &dyn Journal
 
 async fn unusual_names_are_stored_separately_or_rejected(store: &dyn JournalStore) {
     let names = ["a", "A", "../a", "a/b", "a%2Fb", "\u{e4}", ".", ""];
-    let mut taken = Vec::new();
+    let mut accepted = Vec::new();
     for name in names {
         match store.append(&part(name), 0, format!("{name}\n").into_bytes()).await {
-            Ok(_) => taken.push(name),
+            Ok(_) => accepted.push(name),
             Err(StoreError::Refused { .. }) => {}
             Err(error) => panic!("an unusual name is accepted or rejected: {error}"),
         }
     }
-    for name in taken {
+    for name in accepted {
         assert_eq!(content(store, &part(name), 0).await, format!("{name}\n").as_bytes());
     }
 }

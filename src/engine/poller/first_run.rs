@@ -93,9 +93,9 @@ impl Poller {
     fn names_elsewhere(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from([self.name.clone()]);
         if self.checks_siblings {
-            let whole = whole_of(&self.name);
-            names.insert(whole.to_owned());
-            names.insert(Partition { index: 0, count: self.division() }.name(whole));
+            let parent = whole_of(&self.name);
+            names.insert(parent.to_owned());
+            names.insert(Partition { index: 0, count: self.division() }.name(parent));
         }
         names
     }

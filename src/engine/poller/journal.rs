@@ -125,10 +125,10 @@ impl Poller {
     /// and the next entry is a snapshot.
     pub(crate) async fn append_to_journal(&self) {
         let Some(appender) = &self.journal.appender else { return };
-        // Lock first: what is taken next builds on what was appended before.
+        // Lock first: what is drained next builds on what was appended before.
         let mut appender = appender.lock().await;
-        let taken = self.recorder().take();
-        let Some(append) = taken else { return };
+        let entries = self.recorder().take();
+        let Some(append) = entries else { return };
         let Err(error) = Box::pin(appender.append(&append)).await else {
             return self.recorder().mark_recorded();
         };

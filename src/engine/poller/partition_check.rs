@@ -21,9 +21,9 @@ impl Poller {
 
     /// Returns the names of the other partitions of its poller.
     pub fn other_partitions(&self) -> Vec<String> {
-        let whole = whole_of(&self.name);
+        let parent = whole_of(&self.name);
         let all = Partition::all(self.division()).into_iter().flatten();
-        all.map(|partition| partition.name(whole)).filter(|name| *name != self.name).collect()
+        all.map(|partition| partition.name(parent)).filter(|name| *name != self.name).collect()
     }
 
     /// Rejects a document with another partition count than the settings.
@@ -53,9 +53,9 @@ impl Poller {
         if !self.checks_siblings {
             return Ok(());
         }
-        let whole = whole_of(&self.name);
-        if self.name != whole {
-            self.reject_partition_count_of_siblings(whole).await?;
+        let parent = whole_of(&self.name);
+        if self.name != parent {
+            self.reject_partition_count_of_siblings(parent).await?;
         }
         let first = self.first();
         if self.name == first {

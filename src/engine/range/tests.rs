@@ -26,8 +26,8 @@ fn a_range_ends_at_the_checkpoint_at_the_latest() {
     assert!(matches!(range(Some(rv(10, None))), Err(RangeError::BeyondCheckpoint { .. })));
     assert!(matches!(range(Some(stamped("2026-01-01"))), Err(RangeError::OtherMode(..))));
     // After all rows with its leading part.
-    let whole = Range::before(&rv(9, None), None, Some(rv(9, Some(8))));
-    assert_eq!(whole.map(|range| range.upto), Ok(rv(9, Some(8))));
+    let all_rows = Range::before(&rv(9, None), None, Some(rv(9, Some(8))));
+    assert_eq!(all_rows.map(|range| range.upto), Ok(rv(9, Some(8))));
 }
 
 #[test]

@@ -35,11 +35,11 @@ impl CountedStore {
 
     /// Returns the calls since the last call of this method.
     pub(super) fn take(&self) -> Calls {
-        let taken = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        let reset = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         Calls {
-            listings: taken(&self.listings),
-            reads: taken(&self.reads),
-            writes: taken(&self.writes),
+            listings: reset(&self.listings),
+            reads: reset(&self.reads),
+            writes: reset(&self.writes),
         }
     }
 }

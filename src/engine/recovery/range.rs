@@ -31,8 +31,8 @@ impl SeenRange {
         let range = document.range.as_ref()?;
         let (purpose, id) = document.replay_id.as_deref()?.split_once('-')?;
         let of = &range.of;
-        let whole = format!("{of}.{purpose}.{id}");
-        let is_whole = *name == whole;
+        let range_name = format!("{of}.{purpose}.{id}");
+        let is_whole = *name == range_name;
         let seen = Self {
             command: format!("`highwater {purpose} {of} --resume {id}`"),
             is_open: is_whole && !range.has_ended() && document.paused.is_none(),
@@ -41,7 +41,7 @@ impl SeenRange {
             rows_planned: if is_whole { range.rows_planned } else { 0 },
             rows: range.rows,
         };
-        Some((whole, seen))
+        Some((range_name, seen))
     }
 
     /// Combines two of these.

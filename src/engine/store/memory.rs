@@ -101,8 +101,8 @@ impl StateStore for MemoryStore {
 
     async fn apps_with(&self, key: &StateKey) -> Result<Option<Vec<String>>, StoreError> {
         let entries = self.entries.lock().expect("no holder of this lock panics");
-        let others = entries.by_key.keys().filter(|(app, found)| *app != self.app && found == key);
-        Ok(Some(others.map(|(app, _)| app.clone()).collect()))
+        let apps = entries.by_key.keys().filter(|(app, found)| *app != self.app && found == key);
+        Ok(Some(apps.map(|(app, _)| app.clone()).collect()))
     }
 
     fn of_app(&self, app: &str) -> Option<Arc<dyn StateStore>> {

@@ -56,7 +56,7 @@ pub struct Watched {
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
     /// Counters of [`REDELIVERY`] that a test asked for; the others must stay at 0. `None` if all may move.
-    asked: Option<Mutex<BTreeSet<String>>>,
+    expected: Option<Mutex<BTreeSet<String>>>,
     _guard: tracing::subscriber::DefaultGuard,
 }
 
@@ -82,7 +82,7 @@ impl Watched {
     /// As [`Self::new`], with other limits.
     pub fn with(limits: Limits) -> Self {
         let mut watched = Self::of(World::with(limits));
-        watched.asked = Some(Mutex::default());
+        watched.expected = Some(Mutex::default());
         watched
     }
 
@@ -95,7 +95,7 @@ impl Watched {
         let subscriber = tracing_subscriber::registry().with(capture.clone());
         let guard = tracing::subscriber::set_default(subscriber);
         let world = World { metrics, ..world };
-        Self { world, capture, exporter, provider, asked: None, _guard: guard }
+        Self { world, capture, exporter, provider, expected: None, _guard: guard }
     }
 
     /// Returns all log events so far.
@@ -122,8 +122,8 @@ impl Watched {
 
     /// Returns the sum of a counter over the points that have `attribute`, or over all.
     pub fn counted(&self, metric: &str, attribute: Option<(&str, &str)>) -> u64 {
-        if let Some(asked) = &self.asked {
-            locked(asked).insert(metric.to_owned());
+        if let Some(expected) = &self.expected {
+            locked(expected).insert(metric.to_owned());
         }
         self.read(metric, |data| {
             let AggregatedMetrics::U64(MetricData::Sum(sum)) = data else { return 0 };
@@ -204,9 +204,11 @@ impl Watched {
 /// Counters that a test did not ask for have not moved.
 impl Drop for Watched {
     fn drop(&mut self) {
-        let Some(asked) = self.asked.take().filter(|_| !std::thread::panicking()) else { return };
-        let asked = locked(&asked).clone();
-        for metric in REDELIVERY.into_iter().filter(|metric| !asked.contains(*metric)) {
+        let Some(expected) = self.expected.take().filter(|_| !std::thread::panicking()) else {
+            return;
+        };
+        let expected = locked(&expected).clone();
+        for metric in REDELIVERY.into_iter().filter(|metric| !expected.contains(*metric)) {
             assert_eq!(self.counted(metric, None), 0, "{metric}");
         }
     }

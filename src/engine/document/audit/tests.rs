@@ -67,10 +67,10 @@ fn held(owner: &str, batch: Option<InFlight>) -> (StateDocument, Holder) {
     let mut document = StateDocument::new("orders", SourceFingerprint::of(&[]), Generation(7));
     document.checkpoint.cursor = Some(at(9));
     document.audit.close(window(0, 9, sum(&[3, 9])));
-    taken(&document, owner, 0, batch)
+    acquired(&document, owner, 0, batch)
 }
 
-fn taken(
+fn acquired(
     document: &StateDocument,
     owner_id: &str,
     seconds: u64,
@@ -79,9 +79,9 @@ fn taken(
     let since_write = Duration::from_secs(seconds);
     let age = LeaseAge { since_write, grain: Duration::ZERO };
     let ttl = Duration::from_secs(120);
-    let taken = document.acquire(Acquire { owner_id, ttl, age, now: NOW, in_flight }).unwrap();
-    let holder = taken.holder(owner_id);
-    (taken, holder)
+    let acquired = document.acquire(Acquire { owner_id, ttl, age, now: NOW, in_flight }).unwrap();
+    let holder = acquired.holder(owner_id);
+    (acquired, holder)
 }
 
 fn commit(upto: i64, audit: AuditStep, then: AfterCommit) -> Commit {
@@ -144,7 +144,7 @@ fn windows_with_a_gap_or_in_progress_are_not_merged() {
     let changes: [(&str, Change); 3] = [
         ("gap", |one| one.upto = at(1_000)),
         ("delivered again", |one| one.again_upto = Some(at(1))),
-        ("not taken", |one| one.not_taken = Some(Box::new(in_flight(0, 1, true)))),
+        ("not accepted", |one| one.not_taken = Some(Box::new(in_flight(0, 1, true)))),
     ];
     for (name, change) in changes {
         let mut audit = closed(&full);
@@ -225,7 +225,7 @@ fn rejected_late_rows_block_no_other_rows_and_are_counted() {
     assert_eq!(failed.hindrance(NOW, Duration::ZERO), None, "other rows continue");
     assert_eq!(failed.audit.windows[0].not_taken.as_ref().unwrap().attempt, 1);
     assert_eq!(failed.audit.windows[0].end(), &at(4), "tried on their own");
-    let (again, holder) = taken(&failed, "b", 0, Some(in_flight(0, 4, true)));
+    let (again, holder) = acquired(&failed, "b", 0, Some(in_flight(0, 4, true)));
     assert_eq!(again.in_flight.as_ref().unwrap().attempt, 1, "counted on");
     let failed = again.fail(&holder, failure()).unwrap();
     assert_eq!(failed.audit.not_taken().unwrap().attempt, 2);
@@ -236,12 +236,12 @@ fn rejected_late_rows_block_no_other_rows_and_are_counted() {
 #[test]
 fn a_crash_with_late_rows_is_counted_for_them_and_not_for_other_rows() {
     let (document, _) = held("a", Some(in_flight(0, 4, true)));
-    let (other, _) = taken(&document, "b", 500, Some(in_flight(9, 12, false)));
+    let (other, _) = acquired(&document, "b", 500, Some(in_flight(9, 12, false)));
     assert_eq!(other.in_flight.as_ref().unwrap().crashes, 0);
     assert_eq!(other.audit.not_taken().unwrap().crashes, 1);
-    let (late, _) = taken(&document, "b", 500, Some(in_flight(0, 4, true)));
+    let (late, _) = acquired(&document, "b", 500, Some(in_flight(0, 4, true)));
     assert_eq!(late.in_flight.unwrap().crashes, 1);
-    let (blind, _) = taken(&document, "b", 500, None);
+    let (blind, _) = acquired(&document, "b", 500, None);
     assert_eq!((blind.in_flight, blind.audit.not_taken().unwrap().crashes), (None, 1));
 }
 

@@ -33,7 +33,7 @@ fn digest(content: &str) -> Digested {
     batch(None, 9, content).digest
 }
 
-fn taken(step: &str, content: &str) -> StepResult {
+fn accepted(step: &str, content: &str) -> StepResult {
     StepResult::accepted(step, digest(content), LATER)
 }
 
@@ -73,7 +73,7 @@ fn started_at(document: &StateDocument) -> Option<OffsetDateTime> {
 /// The batch `a` with the result of its first step.
 fn one_done() -> Held {
     let held = Held::new(batch(None, 9, "a"));
-    let document = held.completes(batch(None, 9, "a"), 0, taken("first", "a"));
+    let document = held.completes(batch(None, 9, "a"), 0, accepted("first", "a"));
     Held { document, ..held }
 }
 
@@ -81,9 +81,9 @@ fn one_done() -> Held {
 fn steps_are_done_from_the_first_one_on_and_for_their_own_bytes_only() {
     let held = one_done();
     assert_eq!((done(&held.document, "a"), done(&held.document, "b")), (1, 0));
-    let two = held.completes(batch(None, 9, "a"), 1, taken("second", "a"));
+    let two = held.completes(batch(None, 9, "a"), 1, accepted("second", "a"));
     assert_eq!((done(&two, "a"), done(&held.document, "a")), (2, 1));
-    let again = held.completes(batch(None, 9, "a"), 0, taken("first", "a"));
+    let again = held.completes(batch(None, 9, "a"), 0, accepted("first", "a"));
     assert_eq!(done(&again, "a"), 1, "reported twice, stored once");
     assert_eq!(again.in_flight.unwrap().steps.len(), 1);
     let in_flight = two.in_flight.unwrap();
@@ -100,7 +100,7 @@ fn steps_are_done_from_the_first_one_on_and_for_their_own_bytes_only() {
 
 #[test]
 fn an_unknown_outcome_is_not_mistaken_for_success() {
-    let result = StepResult { outcome: "half".to_owned(), ..taken("first", "a") };
+    let result = StepResult { outcome: "half".to_owned(), ..accepted("first", "a") };
     let held = Held::new(batch(None, 9, "a"));
     assert_eq!(done(&held.completes(batch(None, 9, "a"), 0, result), "a"), 0);
 }
@@ -108,7 +108,7 @@ fn an_unknown_outcome_is_not_mistaken_for_success() {
 #[test]
 fn results_of_a_chain_with_other_steps_are_dropped() {
     let held = one_done();
-    let next = held.completes(batch(None, 9, "a"), 0, taken("other", "a"));
+    let next = held.completes(batch(None, 9, "a"), 0, accepted("other", "a"));
     let names: Vec<_> = next.in_flight.unwrap().steps.into_iter().map(|kept| kept.step).collect();
     assert_eq!(names, ["other"]);
 }
@@ -172,7 +172,7 @@ fn a_failure_keeps_the_results_so_that_the_next_attempt_resumes() {
 fn a_result_of_a_part_replaces_the_whole_with_the_part_and_keeps_the_counts() {
     let mut held = one_done();
     held.document.in_flight.as_mut().unwrap().attempt = 2;
-    let document = held.completes(batch(None, 4, "part"), 0, taken("first", "part"));
+    let document = held.completes(batch(None, 4, "part"), 0, accepted("first", "part"));
     let in_flight = document.in_flight.as_ref().unwrap();
     assert_eq!((done(&document, "part"), done(&document, "a")), (1, 0));
     assert_eq!((&in_flight.upto, in_flight.attempt), (&at(4), 2));
@@ -224,7 +224,7 @@ fn unknown_fields_of_a_batch_survive_when_the_same_batch_starts_again() {
 fn a_superseded_holder_stores_no_result() {
     let held = one_done();
     let newer = acquired(&held.document, "b", batch(None, 9, "a"), 500).document;
-    let result = (1, taken("second", "a"));
+    let result = (1, accepted("second", "a"));
     let refused = newer.complete_step(&held.holder, batch(None, 9, "a"), result).unwrap_err();
     assert!(matches!(refused, Refusal::Superseded { .. }), "{refused}");
 }
@@ -232,7 +232,7 @@ fn a_superseded_holder_stores_no_result() {
 #[test]
 fn a_result_is_a_heartbeat_and_moves_nothing_else() {
     let held = one_done();
-    let next = held.completes(batch(None, 9, "a"), 1, taken("second", "a"));
+    let next = held.completes(batch(None, 9, "a"), 1, accepted("second", "a"));
     assert_eq!(next.lease.heartbeat_at, Some(LATER));
     let (mut before, mut after) = (held.document, next);
     for document in [&mut before, &mut after] {

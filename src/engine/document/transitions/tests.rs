@@ -76,8 +76,8 @@ fn the_first_grant_has_token_one_and_each_later_one_is_higher() {
 fn a_live_lease_is_never_taken_over() {
     let (document, _) = held_by("a");
     // ttl 120, two grains of 1 s, margin 2 s.
-    for (seconds, taken) in [(0, false), (120, false), (123, false), (124, true)] {
-        assert_eq!(document.acquire(request("b", seconds)).is_ok(), taken, "{seconds} s");
+    for (seconds, acquires) in [(0, false), (120, false), (123, false), (124, true)] {
+        assert_eq!(document.acquire(request("b", seconds)).is_ok(), acquires, "{seconds} s");
     }
 }
 
@@ -318,8 +318,8 @@ fn attempts_are_counted_by_position_even_if_the_rows_change() {
 
 #[test]
 fn a_crashed_holder_is_counted_by_the_instance_that_takes_over() {
-    let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
-    let document = fresh().acquire(taken).unwrap();
+    let request_with_batch = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
+    let document = fresh().acquire(request_with_batch).unwrap();
     let retry = || Some(batch(None, 9, "a"));
     let lapsed = document.acquire(Acquire { in_flight: retry(), ..request("b", 500) }).unwrap();
     assert_eq!(lapsed.in_flight.unwrap().crashes, 1);
@@ -331,8 +331,8 @@ fn a_crashed_holder_is_counted_by_the_instance_that_takes_over() {
 
 #[test]
 fn a_released_or_broken_lease_counts_no_crash() {
-    let taken = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
-    let document = fresh().acquire(taken).unwrap();
+    let request_with_batch = Acquire { in_flight: Some(batch(None, 9, "a")), ..request("a", 0) };
+    let document = fresh().acquire(request_with_batch).unwrap();
     let failed = document.fail(&document.holder("a"), failure(true)).unwrap();
     let broken = document.break_lease().unwrap();
     for ended in [failed, broken] {
