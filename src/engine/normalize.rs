@@ -99,7 +99,7 @@ pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, N
     Ok(encoder.finish())
 }
 
-/// Returns the position of the last row; `None` where it has none, or where there is no row.
+/// Returns the position of the last row; `None` if it has none, or if there is no row.
 pub fn end_of(shape: &SourceShape, rows: &Rows) -> Option<Cursor> {
     let (index, row) = rows.rows.iter().enumerate().next_back()?;
     let key = key_values(&key_names(shape), index, row).ok()?;

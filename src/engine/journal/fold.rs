@@ -87,11 +87,11 @@ impl fmt::Display for Finding {
 /// The document as of the last entry, and the problems of the history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Folded {
-    /// The document; `None` where there is no snapshot.
+    /// The document; `None` if there is no snapshot.
     pub document: Option<StateDocument>,
-    /// Id of the write that made it.
+    /// Id of the last write.
     write_id: Option<String>,
-    /// What is wrong, in the order of the history.
+    /// The problems, in the order of the history.
     pub findings: Vec<Finding>,
 }
 
@@ -104,8 +104,8 @@ pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
 
 /// Returns the document as of the last of `entries`, which may come in any order.
 ///
-/// It is as old as the last entry that can be reached from a snapshot: behind the true one, or the
-/// same, never ahead of it.
+/// It is as old as the last entry that can be reached from a snapshot: never ahead of the true document, but
+/// possibly behind it.
 pub fn fold(mut entries: Vec<Entry>) -> Folded {
     entries.retain(Entry::wrote);
     entries.sort_by_key(Entry::place);
