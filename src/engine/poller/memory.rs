@@ -491,7 +491,7 @@ impl Poller {
     }
 
     /// One attempt: a concurrent writer has newer information. The journal records it if it changes something that
-    /// only numbered entries can restore. A document that is started here gets its marker from the first tick that
+    /// only numbered entries record. A document that is started here gets its marker from the first tick that
     /// acquires the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
