@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(level, super::super::Level::Ok, "{found}");
         let (level, found) = warned(95_000, 120);
         assert_eq!(level, super::super::Level::Warning);
-        assert!(found.starts_with("`LEASE__TTL` is 120 s, and fetch"), "{found}");
+        assert!(found.starts_with("`LEASE__TTL` is 120 s, but fetch"), "{found}");
         assert!(!found.contains("renewals"), "{found}");
         // The suggestion is in steps of 5 s, the rule is not.
         let (_, found) = warned(89_880, 120);
