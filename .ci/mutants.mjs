@@ -538,7 +538,7 @@ const SLOW = [
   "poller::delivered_ids::tests::the_oldest_ids_are_dropped",
   "handler::exec::tests::lines_on_standard_output_report_failed_events",
 ];
-const SLOW_ENGINE = ["failures::one_refused_row_in_ten_thousand"];
+const SLOW_ENGINE = ["failures::one_rejected_row_in_ten_thousand"];
 const NEVER = ["a_hundred_megabytes"];
 const skip = (names) => names.flatMap((name) => ["--skip", name]);
 const QUICK = [...MODULES, ...skip([...SLOW, ...NEVER])];

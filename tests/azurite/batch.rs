@@ -17,7 +17,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Returns one row for each text, with versions from 1 on.
+    /// Returns one row for each text, with versions from 1.
     pub(crate) fn of(texts: &[&str]) -> Self {
         let source = SourceLabel {
             poller: "orders".to_owned(),

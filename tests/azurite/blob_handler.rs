@@ -23,7 +23,7 @@ fn handler(connection: &str, container: &str, timeout: Duration) -> Result<Blob,
     Blob::new(&emulator::service(connection, timeout), &config)
 }
 
-/// A container that exists, seen past the handler.
+/// An existing container, accessed independently of the handler.
 struct Container {
     name: String,
     azurite: &'static Azurite,
@@ -56,7 +56,7 @@ impl Container {
         names.map(|rest| rest.split("</Name>").next().unwrap().to_owned()).collect()
     }
 
-    /// Returns content type, tag and text of a blob.
+    /// Returns content type, etag and text of a blob.
     async fn read(&self, name: &str) -> (String, String, String) {
         let blob = reqwest::get(self.url(&format!("/{name}"), "")).await.unwrap();
         assert_eq!(blob.status(), 200);
@@ -89,7 +89,7 @@ async fn a_batch_is_one_blob_however_often_it_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_lost_is_one_blob() {
+async fn a_retry_after_a_lost_response_writes_one_blob() {
     let timeout = Duration::from_secs(2);
     for fault in [
         Fault { request: Delivery::Now, answer: Answer::Close },
@@ -111,12 +111,12 @@ async fn an_answer_that_is_lost_is_one_blob() {
         let names = container.names().await;
         assert_eq!(names.len(), 1, "{fault:?}");
         assert_eq!(container.read(&names[0]).await.2, batch.lines(), "{fault:?}");
-        assert_eq!(proxy.puts(), 2, "{fault:?}: tried once more");
+        assert_eq!(proxy.puts(), 2, "{fault:?}: retried once");
     }
 }
 
 #[tokio::test]
-async fn the_tries_of_a_tick_are_limited() {
+async fn attempts_per_tick_are_limited() {
     let container = Container::fresh().await;
     let proxy = Proxy::start(container.azurite.address()).await;
     let connection = emulator::with_key(proxy.address(), KEY);
@@ -145,7 +145,7 @@ async fn a_large_batch_is_one_request() {
 }
 
 #[tokio::test]
-async fn a_container_is_made_in_development_storage_only() {
+async fn containers_are_created_in_development_storage_only() {
     let azurite = Azurite::shared().await;
     let batch = Batch::of(&["a"]);
     let name = fresh_container();
@@ -164,7 +164,7 @@ async fn a_container_is_made_in_development_storage_only() {
 }
 
 #[tokio::test]
-async fn no_error_tells_a_key_or_a_signature() {
+async fn errors_contain_no_key_and_no_signature() {
     let container = Container::fresh().await;
     let (wrong, batch) = ("d3JvbmcgczNjcmV0", Batch::of(&["a"]));
     let signed = with_signature(container.azurite, "b", "r");
@@ -183,7 +183,7 @@ async fn no_error_tells_a_key_or_a_signature() {
 }
 
 #[tokio::test]
-async fn the_rights_to_create_and_write_are_enough() {
+async fn create_and_write_permissions_are_enough() {
     let container = Container::fresh().await;
     let signed = with_signature(container.azurite, "b", "cw");
     let blob = handler(&signed, &container.name, TIMEOUT).unwrap();

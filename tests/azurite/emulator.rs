@@ -1,4 +1,4 @@
-//! The Azurite of these tests, with its data in memory, and how to connect to it.
+//! The Azurite instance of these tests, with in-memory data, and its connection strings.
 
 mod process;
 
@@ -17,11 +17,11 @@ pub(crate) const ACCOUNT: &str = "devstoreaccount1";
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Long enough for a busy machine: no test waits for it but those that are about it.
+/// Long enough for a busy machine: only tests about timeouts wait for it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Azurite {
-    /// Returns the one that all tests of this process share; each takes a container of its own.
+    /// Returns the instance that all tests of this process share; each uses its own container.
     pub(crate) async fn shared() -> &'static Self {
         static SHARED: OnceCell<Azurite> = OnceCell::const_new();
         SHARED
@@ -53,14 +53,14 @@ pub(crate) fn development(address: SocketAddr) -> String {
     format!("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://{address}")
 }
 
-/// Returns a container name that nobody has had.
+/// Returns an unused container name.
 pub(crate) fn fresh_container() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     format!("test-{}", MADE.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a connection string with an account signature for the blobs (`b`) or queues (`q`) of the
-/// emulator, of the given rights.
+/// Returns a connection string with an account signature for the blobs (`b`) or queues (`q`) of the emulator,
+/// with the given permissions.
 pub(crate) fn with_signature(azurite: &Azurite, service: &str, rights: &str) -> String {
     let (start, end, version) = ("2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "2021-08-06");
     let text = format!("{ACCOUNT}\n{rights}\n{service}\nco\n{start}\n{end}\n\n\n{version}\n\n");

@@ -1,8 +1,8 @@
 //! The blob store with the managed identity of an Azure host, over https.
 //!
-//! The host is a stand-in that gives tokens; Azurite checks their audience, issuer and times, not
-//! their signature. Both the token's source and the trusted certificate come from the environment,
-//! so the test runs its client as a process of its own.
+//! A fake host issues the tokens; Azurite checks their audience, issuer and times, but not their signature.
+//! Both the token endpoint and the trusted certificate come from the environment, so the test runs its client
+//! in a separate process.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::emulator::{ACCOUNT, Azurite, TIMEOUT, fresh_container};
 
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";
 
-/// Names the variable that tells the client's process where Azurite is.
+/// The variable with Azurite's address for the client process.
 const ADDRESS: &str = "HIGHWATER_TEST_IDENTITY_ADDRESS";
 
 #[tokio::test]
@@ -69,13 +69,13 @@ async fn client_process() {
     let service = &service;
     conformance::run(&|| async move {
         let store = BlobStore::new(service, &fresh_container(), "app").unwrap();
-        assert!(store.create_container().await.unwrap(), "nobody has had the name");
+        assert!(store.create_container().await.unwrap(), "the name is unused");
         store
     })
     .await;
 }
 
-/// Answers as App Service does, to requests for the one user-assigned identity only.
+/// Responds like App Service, to requests for the one user-assigned identity only.
 /// <https://learn.microsoft.com/azure/app-service/overview-managed-identity#rest-endpoint-reference>
 async fn give_tokens(listener: TcpListener) {
     let claims = r#"{"aud":"https://storage.azure.com","iss":"https://sts.windows.net/t/","iat":1,"nbf":1,"exp":4070908800}"#;

@@ -14,7 +14,7 @@ async fn it_conforms() {
     conformance::run(&|| async {
         let container = fresh_container();
         let state = BlobStore::new(&service, &container, "app").unwrap();
-        assert!(state.create_container().await.unwrap(), "nobody has had the name");
+        assert!(state.create_container().await.unwrap(), "the name is unused");
         BlobJournal::new(&service, &container, "app").unwrap()
     })
     .await;
@@ -35,7 +35,7 @@ async fn journals_and_documents_of_one_container_are_kept_apart() {
 }
 
 #[tokio::test]
-async fn a_missing_container_is_refused_with_what_to_do() {
+async fn a_missing_container_is_an_error_with_a_fix() {
     let azurite = Azurite::shared().await;
     let service = emulator::service(&emulator::with_key(azurite.address(), KEY), TIMEOUT);
     let journal = BlobJournal::new(&service, "not-there", "app").unwrap();

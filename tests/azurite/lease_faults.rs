@@ -1,8 +1,8 @@
-//! The lease over connections that break: exactly one commit each, and nobody wrongly fenced.
+//! The lease over breaking connections: exactly one commit each, and no owner is wrongly fenced.
 //!
-//! The proxy lets Azurite commit, or not, and then breaks the answer. Storage clients that try again
-//! by themselves take the refusal of their second try for a lost lease; here the tick must end as if
-//! nothing had happened.
+//! The proxy lets Azurite commit, or not, and then breaks the response. Storage clients with built-in retries
+//! take the rejection of their second attempt for a lost lease; here the tick must end as if nothing had
+//! happened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use highwater_engine::tick::TickRequest;
 use crate::emulator::{self, Azurite, KEY, fresh_container};
 use crate::proxy::{Answer, Delivery, Fault, Proxy};
 
-/// How long the store behind the proxy waits for an answer.
+/// How long the store behind the proxy waits for a response.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 const FAULTS: [Fault; 10] = [
@@ -128,13 +128,13 @@ async fn check(fault: Fault, nth: u32) {
     assert_eq!(setup.proxy.commits() - commits, 2, "{fault:?} at write {nth}: one commit each");
     let document = setup.document().await;
     assert_eq!(document.lease.fencing_token.0, token + 1, "{fault:?}: granted once");
-    assert!(document.lease.released_at.is_some(), "{fault:?}: no ghost lease is left");
+    assert!(document.lease.released_at.is_some(), "{fault:?}: no lease without an owner remains");
     assert_eq!(setup.handler.ids(), [1, 2], "{fault:?}: delivered once");
     assert!(document.in_flight.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_answer_to_the_acquisition_is_one_grant() {
+async fn a_broken_response_to_the_acquisition_causes_one_grant() {
     let mut checks = tokio::task::JoinSet::new();
     for fault in FAULTS {
         checks.spawn(check(fault, 0));
@@ -143,7 +143,7 @@ async fn a_broken_answer_to_the_acquisition_is_one_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_answer_to_the_commit_is_one_commit() {
+async fn a_broken_response_to_the_commit_causes_one_commit() {
     let mut checks = tokio::task::JoinSet::new();
     for fault in FAULTS {
         checks.spawn(check(fault, 1));
@@ -168,10 +168,10 @@ async fn two_instances_share_one_poller_on_the_blob_store() {
     assert_eq!(setup.document().await.lease.fencing_token.0, 10);
 }
 
-/// A proxy answers with the time of an hour later: neither a process that has read before, nor a cold one, takes
-/// the lease of a live holder.
+/// A proxy responds with a time one hour ahead: neither a process that has read before, nor a cold one, takes
+/// over the lease of a live holder.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_date_an_hour_ahead_takes_no_live_lease() {
+async fn a_clock_one_hour_ahead_does_not_take_over_a_live_lease() {
     let setup = Setup::new().await;
     let ttl = LeaseTerms::of(Duration::from_secs(30)).ttl;
     let holder = Arc::new(setup.instance("holder"));
@@ -201,8 +201,8 @@ async fn a_date_an_hour_ahead_takes_no_live_lease() {
         let outcome = challenger.tick(&TickRequest::default()).await.result.unwrap();
         assert!(matches!(outcome, TickOutcome::Skipped(_)), "{outcome:?}");
     }
-    assert_eq!(setup.document().await.lease.fencing_token, token, "nobody took it");
-    // Without the check the same date takes the lease at once.
+    assert_eq!(setup.document().await.lease.fencing_token, token, "no instance took it over");
+    // Without the check the same date takes over the lease at once.
     let unchecked = setup.instance_on("unchecked", setup.store.clone());
     drop(unchecked.tick(&TickRequest::default()).await);
     assert!(setup.document().await.lease.fencing_token > token, "the proxy shifts dates");
@@ -220,7 +220,7 @@ async fn an_explicit_start_creates_the_container() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_container_is_an_error_that_says_what_to_do() {
+async fn a_missing_container_fails_the_tick_with_a_fix() {
     let setup = Setup::without_container().await;
     setup.source.put(1, "first");
     let report = setup.instance("a").tick(&TickRequest::default()).await;

@@ -1,13 +1,12 @@
-//! The blob store and the handlers of storage accounts against Azurite, also over connections that
-//! break.
+//! The blob store and the storage account handlers against Azurite, also over breaking connections.
 //!
-//! Azurite is installed from `package-lock.json` beside this file by the first run.
+//! The first run installs Azurite from `package-lock.json` in this folder.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "a test ends where its expectation does"
+    reason = "a test may panic"
 )]
 
 mod batch;

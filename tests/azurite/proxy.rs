@@ -1,4 +1,4 @@
-//! A proxy before Azurite that breaks the answer to a write, before or after it is committed.
+//! A proxy in front of Azurite that breaks the response to a write, before or after it is committed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,33 +14,33 @@ use tokio::task::JoinHandle;
 /// What happens to one PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// What Azurite gets of it.
+    /// What Azurite receives.
     pub(crate) request: Delivery,
-    /// What the client gets.
+    /// What the client receives.
     pub(crate) answer: Answer,
 }
 
-/// What Azurite gets of a request.
+/// What Azurite receives of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// The request, before the client gets anything.
+    /// The request, before the client receives anything.
     Now,
     /// Nothing.
     Never,
-    /// The request, this long after the client got its answer: an abandoned write that lands late.
+    /// The request, this long after the client got its response: an abandoned write that lands late.
     Late(Duration),
 }
 
-/// What the client gets.
+/// The response to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The end of the connection.
+    /// The connection is closed.
     Close,
-    /// A reset connection.
+    /// The connection is reset.
     Reset,
     /// An error of the service with this status.
     Status(u16),
-    /// Nothing for this long; then what Azurite said, or the end of the connection.
+    /// Nothing for this long; then Azurite's response, or the end of the connection.
     Hold(Duration),
 }
 
@@ -58,12 +58,12 @@ struct Shared {
     faults: Mutex<VecDeque<Option<Fault>>>,
     puts: AtomicUsize,
     commits: AtomicUsize,
-    /// By how many seconds the `Date` of each answer is shifted.
+    /// The number of seconds by which the `Date` of each response is shifted.
     date_off: AtomicI64,
 }
 
 impl Proxy {
-    /// Starts a proxy that forwards everything to `upstream` until told otherwise.
+    /// Starts a proxy that forwards everything to `upstream` until a fault is set.
     pub(crate) async fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -78,17 +78,17 @@ impl Proxy {
         Self { address, shared, task }
     }
 
-    /// Returns where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Shifts the `Date` of each answer, as a proxy with a wrong clock does that answers from a cache.
+    /// Shifts the `Date` of each response, like a caching proxy with a wrong clock.
     pub(crate) fn shift_dates(&self, by: time::Duration) {
         self.shared.date_off.store(by.whole_seconds(), Ordering::SeqCst);
     }
 
-    /// Breaks one write to come; several faults are used up in the order in which they were given.
+    /// Breaks one future write; several faults are consumed in order.
     pub(crate) fn break_put(&self, fault: Fault) {
         self.shared.faults.lock().unwrap().push_back(Some(fault));
     }
@@ -100,7 +100,7 @@ impl Proxy {
         faults.push_back(Some(fault));
     }
 
-    /// Returns what breaks one PUT to come, for use where the proxy itself cannot go.
+    /// Returns a function that breaks one future PUT, for code that cannot hold the proxy itself.
     pub(crate) fn breaker(&self) -> impl FnOnce(Fault) + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move |fault| shared.faults.lock().unwrap().push_back(Some(fault))
@@ -127,14 +127,14 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            // A broken connection is what this proxy is for.
+            // Broken connections are the purpose of this proxy.
             drop(shared.exchange(client).await);
         });
     }
 }
 
 impl Shared {
-    /// Serves one request; each has a connection of its own on both sides.
+    /// Serves one request; each has its own connection on both sides.
     async fn exchange(&self, mut client: TcpStream) -> io::Result<()> {
         let request = read_request(&mut client).await?;
         let fault = if is_write(&request) {
@@ -152,7 +152,7 @@ impl Shared {
             Delivery::Now => Some(self.forward(&request).await?),
             Delivery::Never | Delivery::Late(_) => None,
         };
-        // The client may be gone by now; a late request must be delivered all the same.
+        // The client may be gone by now; a late request must be delivered anyway.
         drop(reply(client, fault.answer, answer).await);
         if let Delivery::Late(delay) = fault.request {
             tokio::time::sleep(delay).await;
@@ -161,7 +161,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a request to Azurite and returns its whole answer.
+    /// Sends a request to Azurite and returns its complete response.
     async fn forward(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut upstream = TcpStream::connect(self.upstream).await?;
         upstream.write_all(request).await?;
@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-/// Shifts the header `Date` of an answer.
+/// Shifts the header `Date` of a response.
 fn with_date_off(answer: Vec<u8>, off: time::Duration) -> Vec<u8> {
     const FORM: &[time::format_description::BorrowedFormatItem<'_>] = time::macros::format_description!(
         "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"

@@ -1,4 +1,4 @@
-//! The handler that sends messages, also over connections that break.
+//! The handler that sends queue messages, also over breaking connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn handler(config: &QueueConfig) -> Result<Queue, ConnectError> {
     Queue::new(&QueueService::connect(&config.access, &options).unwrap(), config)
 }
 
-/// A queue that exists, seen past the handler.
+/// An existing queue, accessed independently of the handler.
 struct Messages {
     name: String,
     azurite: &'static Azurite,
@@ -76,7 +76,7 @@ impl Messages {
         reqwest::get(url).await.unwrap().text().await.unwrap()
     }
 
-    /// Returns the texts of the first messages, as they are.
+    /// Returns the raw texts of the first messages.
     async fn texts(&self) -> Vec<String> {
         let list = self.peek().await;
         let texts = list.split("<MessageText>").skip(1);
@@ -119,7 +119,7 @@ async fn messages_may_be_plain_and_hold_several_events() {
 }
 
 #[tokio::test]
-async fn a_message_of_the_largest_size_is_taken() {
+async fn a_message_of_the_maximum_size_is_accepted() {
     let queue = Messages::fresh().await;
     let without = Batch::of(&[""]).events[0].json.len();
     let largest = "x".repeat(48 * 1024 - without);
@@ -129,7 +129,7 @@ async fn a_message_of_the_largest_size_is_taken() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_too_large_is_refused_after_what_came_before_it() {
+async fn a_row_that_is_too_large_is_rejected_after_the_rows_before_it() {
     let queue = Messages::fresh().await;
     let large = "x".repeat(48 * 1024);
     let batch = Batch::of(&["a", "b", &large, "c"]);
@@ -143,14 +143,14 @@ async fn a_row_that_is_too_large_is_refused_after_what_came_before_it() {
         "{text}"
     );
     assert_eq!(queue.decoded().await, json(&batch)[..2]);
-    // It comes first then, or alone.
+    // It is then first in its batch, or alone.
     let error = Batch::of(&[&large, "c"]).deliver(&handler).await.unwrap_err();
     assert!(matches!(error, HandlerError::Rejected(_)), "{error:?}");
     assert_eq!(queue.texts().await.len(), 2);
 }
 
 #[tokio::test]
-async fn what_was_sent_of_a_batch_is_not_sent_again_by_the_same_process() {
+async fn a_process_does_not_resend_the_rows_it_already_sent() {
     let queue = Messages::fresh().await;
     let proxy = Proxy::start(queue.azurite.address()).await;
     let config =
@@ -171,14 +171,14 @@ async fn what_was_sent_of_a_batch_is_not_sent_again_by_the_same_process() {
         batch.deliver(&handler).await.unwrap();
         assert_eq!(queue.decoded().await, json(&batch));
     }
-    // Another batch is another matter, and so is another process.
+    // Another batch or another process does not skip it.
     Batch::of(&["d"]).deliver(&handler).await.unwrap();
     batch.deliver(&handler).await.unwrap();
     assert_eq!(queue.texts().await.len(), 7);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_is_the_same_message_twice() {
+async fn a_lost_response_sends_the_same_message_twice() {
     let queue = Messages::fresh().await;
     let proxy = Proxy::start(queue.azurite.address()).await;
     let config = config(&with_key(proxy.address(), KEY), &queue.name);
@@ -190,7 +190,7 @@ async fn an_answer_that_is_lost_is_the_same_message_twice() {
 }
 
 #[tokio::test]
-async fn a_queue_is_made_in_development_storage_only() {
+async fn queues_are_created_in_development_storage_only() {
     let azurite = azurite().await;
     let (name, batch) = (fresh_container(), Batch::of(&["a"]));
     let refused = config(&with_key(azurite.address(), KEY), &name);
@@ -208,7 +208,7 @@ async fn a_queue_is_made_in_development_storage_only() {
 }
 
 #[tokio::test]
-async fn no_error_tells_a_key_or_a_signature() {
+async fn errors_contain_no_key_and_no_signature() {
     let queue = Messages::fresh().await;
     let (wrong, batch) = ("d3JvbmcgczNjcmV0", Batch::of(&["a"]));
     let signed = with_signature(queue.azurite, "q", "r").replace("BlobEndpoint", "QueueEndpoint");
@@ -228,7 +228,7 @@ async fn no_error_tells_a_key_or_a_signature() {
 }
 
 #[tokio::test]
-async fn the_right_to_add_is_enough() {
+async fn the_add_permission_is_enough() {
     let queue = Messages::fresh().await;
     let signed = with_signature(queue.azurite, "q", "a").replace("BlobEndpoint", "QueueEndpoint");
     let batch = Batch::of(&["a"]);

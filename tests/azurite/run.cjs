@@ -1,12 +1,12 @@
-// Runs one service of Azurite, the first argument, until standard input ends, so that it never
-// outlives the tests that started it.
+// Runs one service of Azurite, the first argument, until standard input ends, so that it never outlives the
+// tests that started it.
 "use strict";
 
 process.stdin.resume().on("end", () => process.exit(0));
-// Not a reason to stay: SIGTERM lets Azurite write down what it has, and then nothing holds it.
+// Must not keep the process alive: SIGTERM lets Azurite save its data, and then nothing keeps it running.
 process.stdin.unref();
 
-// Azurite answers before it listens to SIGTERM, which would end it then with nothing written down.
+// Azurite responds before it listens to SIGTERM, which would then end it without saving its data.
 let asked = false;
 const early = () => { asked = true; };
 process.on("SIGTERM", early);

@@ -1,4 +1,4 @@
-//! The blob store over connections that work.
+//! The blob store over intact connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ fn orders() -> StateKey {
     StateKey::Document("orders".to_owned())
 }
 
-/// Returns a store in a container of its own.
+/// Returns a store with its own container.
 async fn fresh_store(service: &BlobService) -> BlobStore {
     let store = BlobStore::new(service, &fresh_container(), "app").unwrap();
-    assert!(store.create_container().await.unwrap(), "nobody has had the name");
+    assert!(store.create_container().await.unwrap(), "the name is unused");
     store
 }
 
-/// Returns what a request in the store's first tick says.
+/// Returns the error of a request in the store's first tick.
 async fn refusal(store: &BlobStore) -> String {
     match store.load(&orders()).await {
         Err(StoreError::Refused { reason, .. }) => reason,
-        other => panic!("not refused: {other:?}"),
+        other => panic!("not rejected: {other:?}"),
     }
 }
 
@@ -59,7 +59,7 @@ async fn development_storage_needs_no_container() {
 }
 
 #[tokio::test]
-async fn a_missing_container_is_refused_with_what_to_do() {
+async fn a_missing_container_is_an_error_with_a_fix() {
     let azurite = Azurite::shared().await;
     let service = emulator::service(&emulator::with_key(azurite.address(), KEY), TIMEOUT);
     let store = BlobStore::new(&service, "not-there", "app").unwrap();
@@ -70,7 +70,7 @@ async fn a_missing_container_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_refused_and_not_told() {
+async fn a_wrong_key_is_rejected_and_not_shown() {
     let azurite = Azurite::shared().await;
     let wrong = "d3JvbmcgczNjcmV0";
     let service = emulator::service(&emulator::with_key(azurite.address(), wrong), TIMEOUT);
@@ -82,7 +82,7 @@ async fn a_wrong_key_is_refused_and_not_told() {
 }
 
 #[tokio::test]
-async fn no_error_tells_a_signature() {
+async fn errors_contain_no_signature() {
     let azurite = Azurite::shared().await;
     let good = emulator::with_signature(azurite, "b", "r");
     let dead = good.replace(&azurite.address().to_string(), "127.0.0.1:1");
@@ -102,7 +102,7 @@ async fn no_error_tells_a_signature() {
 }
 
 #[tokio::test]
-async fn of_two_writers_with_the_same_tag_one_wins_each_round() {
+async fn one_of_two_writers_with_the_same_etag_wins_each_round() {
     const ROUNDS: u32 = 50;
     let azurite = Azurite::shared().await;
     let service = emulator::service(&emulator::with_key(azurite.address(), KEY), TIMEOUT);
@@ -126,7 +126,7 @@ async fn of_two_writers_with_the_same_tag_one_wins_each_round() {
 }
 
 #[tokio::test]
-async fn a_document_too_large_for_one_request_is_refused() {
+async fn a_document_too_large_for_one_request_is_rejected() {
     let azurite = Azurite::shared().await;
     let service = emulator::service(&emulator::with_key(azurite.address(), KEY), TIMEOUT);
     let store = fresh_store(&service).await;
@@ -138,7 +138,7 @@ async fn a_document_too_large_for_one_request_is_refused() {
 }
 
 #[tokio::test]
-async fn a_dead_port_is_unreachable() {
+async fn a_closed_port_is_unreachable() {
     let address = "127.0.0.1:1".parse().unwrap();
     let service = emulator::service(&emulator::with_key(address, KEY), Duration::from_secs(2));
     let store = BlobStore::new(&service, "db-state", "app").unwrap();

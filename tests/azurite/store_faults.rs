@@ -1,4 +1,4 @@
-//! The blob store over connections that break: what is not known is never told as a conflict.
+//! The blob store over breaking connections: an unknown outcome is never reported as a conflict.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use crate::emulator::{self, Azurite, KEY, fresh_container};
 use crate::proxy::{Answer, Delivery, Fault, Proxy};
 
-/// How long the clients here wait for an answer.
+/// How long the clients here wait for a response.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn orders() -> StateKey {
     StateKey::Document("orders".to_owned())
 }
 
-/// A store behind a proxy, and one straight to Azurite that shows the truth.
+/// A store behind a proxy, and one directly on Azurite that shows the actual state.
 struct Setup {
     proxy: Proxy,
     store: BlobStore,
@@ -38,7 +38,7 @@ impl Setup {
         Self { proxy, store, truth }
     }
 
-    /// Returns what Azurite holds.
+    /// Returns the stored content.
     async fn stored(&self) -> Option<(String, ETag)> {
         let stored = self.truth.load(&orders()).await.unwrap().stored?;
         Some((String::from_utf8(stored.bytes).unwrap(), stored.etag))
@@ -49,7 +49,7 @@ const NOW: Delivery = Delivery::Now;
 const NEVER: Delivery = Delivery::Never;
 const LONG: Duration = Duration::from_secs(4);
 
-/// Every fault, and whether it is committed when the client has its answer.
+/// Every fault, and whether the write is committed when the client has its response.
 const FAULTS: [(Fault, bool); 10] = [
     (Fault { request: NOW, answer: Answer::Close }, true),
     (Fault { request: NOW, answer: Answer::Reset }, true),
@@ -63,7 +63,7 @@ const FAULTS: [(Fault, bool); 10] = [
     (Fault { request: NEVER, answer: Answer::Hold(LONG) }, false),
 ];
 
-/// Sends one write into a fault and judges it by what Azurite holds afterwards.
+/// Sends one write into a fault and judges it by what Azurite has stored afterwards.
 async fn check(fault: Fault, committed: bool, create: bool) {
     let setup = Setup::new().await;
     let (before, precondition) = if create {
@@ -85,7 +85,7 @@ async fn check(fault: Fault, committed: bool, create: bool) {
     if committed {
         let (bytes, etag) = after.expect("committed");
         assert_eq!(bytes, "new", "{fault:?}");
-        // The same write again is refused, and its tag is good for the next one.
+        // The same write again is rejected, and its etag is valid for the next one.
         assert!(matches!(again, Err(StoreError::Conflict { .. })), "{fault:?}: {again:?}");
         let next = Precondition::Matches(etag);
         setup.store.store(&orders(), b"next".to_vec(), next).await.unwrap();
@@ -95,7 +95,7 @@ async fn check(fault: Fault, committed: bool, create: bool) {
     }
 }
 
-/// Checks all faults at once, since some of them are about waiting.
+/// Checks all faults concurrently, since some of them involve waiting.
 async fn check_all(create: bool) {
     let mut checks = JoinSet::new();
     for (fault, committed) in FAULTS {
@@ -105,17 +105,17 @@ async fn check_all(create: bool) {
 }
 
 #[tokio::test]
-async fn a_creation_without_an_answer_is_unknown_and_committed_at_most_once() {
+async fn a_create_without_a_response_is_unknown_and_committed_at_most_once() {
     check_all(true).await;
 }
 
 #[tokio::test]
-async fn a_replacement_without_an_answer_is_unknown_and_committed_at_most_once() {
+async fn a_replace_without_a_response_is_unknown_and_committed_at_most_once() {
     check_all(false).await;
 }
 
 #[tokio::test]
-async fn an_abandoned_write_lands_late_only_if_nobody_wrote_since() {
+async fn an_abandoned_write_lands_late_only_without_a_newer_write() {
     let setup = Setup::new().await;
     let first = setup.store.store(&orders(), b"old".to_vec(), Precondition::Absent).await.unwrap();
     let late = Fault { request: Delivery::Late(Duration::from_millis(300)), answer: Answer::Close };
@@ -126,15 +126,15 @@ async fn an_abandoned_write_lands_late_only_if_nobody_wrote_since() {
     setup.store.store(&orders(), b"new".to_vec(), old).await.unwrap();
     let commits = setup.proxy.commits();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(setup.proxy.commits(), commits, "the late write was refused");
+    assert_eq!(setup.proxy.commits(), commits, "the late write was rejected");
     assert_eq!(setup.stored().await.unwrap().0, "new");
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_gone_is_unreachable() {
+async fn a_stopped_proxy_is_unreachable() {
     let setup = Setup::new().await;
     drop(setup.proxy);
-    // The listener goes when its task has been dropped.
+    // The listener is closed when its task has been dropped.
     let mut write = setup.store.store(&orders(), b"new".to_vec(), Precondition::Absent).await;
     for _ in 0..100 {
         if matches!(write, Err(StoreError::Unreachable { .. })) {

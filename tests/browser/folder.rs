@@ -1,4 +1,4 @@
-//! Pollers in every state there is, as they are stored, and a process over them.
+//! Stored pollers in every possible state, and a process over them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Texts that others could bring in, and that must stay texts.
+/// Untrusted texts, which must stay texts.
 pub(crate) const HOSTILE: &str = "</script><img src=x onerror=document.title='owned'>\" onfocus='alert(1)' \
     \u{202e}gnp.exe\u{2066} & <b>bold</b>";
 
@@ -38,7 +38,7 @@ impl Folder {
         self.env.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Names a poller in the settings, and gives it a function.
+    /// Adds a poller to the settings, with a function.
     fn poller(&mut self, name: &str, connection: &str, schedule: &str) {
         let upper = name.to_ascii_uppercase();
         self.set(&format!("SqlConnection_{upper}"), connection);
@@ -60,7 +60,7 @@ impl Folder {
         fs::write(path.join("function.json"), function.to_string()).unwrap();
     }
 
-    /// One poller over a real table, whose timer is not due for long.
+    /// One poller over a real table, whose timer is not due soon.
     pub(crate) fn with_one(connection: &str) -> Self {
         let mut folder = Self::new();
         folder.poller("orders", connection, "0 0 3 1 1 *");
@@ -140,7 +140,7 @@ impl Folder {
         self.journal();
     }
 
-    /// Writes a document that was written so many seconds ago.
+    /// Stores a document written this many seconds ago.
     fn store(&self, name: &str, seconds: i64, fields: &Json) {
         let mut document = json!({
             "version": 1, "poller_name": name, "source_fingerprint": "sha256:0", "generation": 1_790_000_000_000_u64,
@@ -154,7 +154,7 @@ impl Folder {
         fs::write(self.path(name), format!("{header}\n{document}")).unwrap();
     }
 
-    /// Returns ticks, one each twelve seconds.
+    /// Returns ticks, one every twelve seconds.
     fn ticks(&self, number: i64, each: impl Fn(i64) -> (&'static str, i64)) -> Vec<Json> {
         let tick = |at: i64| {
             let (outcome, rows) = each(at);
@@ -201,7 +201,7 @@ impl Folder {
         self.root.path().join("root")
     }
 
-    /// Returns the names of the pollers that are stored, sorted.
+    /// Returns the names of the stored pollers, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let files = fs::read_dir(self.root.path().join("state/shop")).unwrap();
         let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -210,13 +210,13 @@ impl Folder {
         names
     }
 
-    /// Returns a document as it is stored.
+    /// Returns a stored document.
     pub(crate) fn document(&self, name: &str) -> Json {
         let text = fs::read_to_string(self.path(name)).unwrap();
         serde_json::from_str(text.split_once('\n').unwrap().1).unwrap()
     }
 
-    /// Returns a command of the program over these settings.
+    /// Returns a command of the program with these settings.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
         command.args(arguments).env_clear().envs(&self.env).env("USER", "ann");

@@ -1,9 +1,9 @@
-//! The status page in a real browser: Debian's Chromium, driven by `look.mjs` and `act.mjs`.
+//! The status page in a real browser: Debian's Chromium, driven by `views.mjs` and `actions.mjs`.
 //!
-//! Where no Chromium is found it says so and passes, unless `CI` or `HIGHWATER_TEST_BROWSER=required` is
-//! set; `HIGHWATER_TEST_CHROMIUM` names another program. Screenshots land in `target/screenshots`.
+//! If no Chromium is found, the tests say so and pass, unless `CI` or `HIGHWATER_TEST_BROWSER=required` is
+//! set; `HIGHWATER_TEST_CHROMIUM` names another program. Screenshots are written to `target/screenshots`.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where its expectation does")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
 #[expect(dead_code, reason = "the tests with webhooks need more of it")]
@@ -21,36 +21,36 @@ use crate::child::{file, node};
 use crate::folder::Folder;
 use crate::program::{chromium, page};
 
-/// Where screenshots are put to be looked at.
+/// The folder for screenshots.
 fn screenshots() -> PathBuf {
     let folder = file("target/screenshots");
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Runs a script with what it is told, and shows what it says where it fails.
-fn drive(script: &str, told: &serde_json::Value) {
-    let output = node(&format!("tests/browser/{script}")).arg(told.to_string()).output().unwrap();
+/// Runs a script with its input, and shows its output if it fails.
+fn drive(script: &str, input: &serde_json::Value) {
+    let output = node(&format!("tests/browser/{script}")).arg(input.to_string()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{script}:\n{said}\n{errors}");
-    assert!(said.lines().last() == Some("done"), "{script} did not come to its end:\n{said}");
+    let (stdout_text, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{script}:\n{stdout_text}\n{errors}");
+    assert!(stdout_text.lines().last() == Some("done"), "{script} did not finish:\n{stdout_text}");
 }
 
 #[test]
-fn the_page_looks_well_and_can_be_used_by_everybody() {
+fn the_page_renders_correctly_and_is_accessible() {
     let Some(browser) = chromium() else { return };
     let folder = Folder::with_pollers();
     let mut command = folder.command(&["status", "--serve", "127.0.0.1:0"]);
     let page = page(&mut command);
-    let told = json!({
+    let input = json!({
         "browser": browser,
         "url": page.url(""),
         "screenshots": screenshots(),
         "pollers": folder.names(),
         "hostile": folder::HOSTILE,
     });
-    drive("look.mjs", &told);
+    drive("views.mjs", &input);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,12 +74,12 @@ async fn a_poller_is_paused_resumed_and_ticked_after_a_confirmation() {
         "--status-actions",
     ]);
     let page = page(&mut command);
-    let told = json!({
+    let input = json!({
         "browser": browser,
         "url": page.url(""),
         "screenshots": screenshots(),
     });
-    tokio::task::spawn_blocking(move || drive("act.mjs", &told)).await.unwrap();
+    tokio::task::spawn_blocking(move || drive("actions.mjs", &input)).await.unwrap();
     let document = folder.document("orders");
     assert!(document["paused"].is_null(), "{document:#}");
     assert_eq!(document["checkpoint"]["metadata"]["row_count"], 1, "{document:#}");

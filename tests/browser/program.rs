@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::child::Server;
 
-/// Starts the program with a page, and waits until it says where it serves it.
+/// Starts the program with a page, and waits until it prints the page's address.
 pub(crate) fn page(command: &mut Command) -> Server {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -13,7 +13,7 @@ pub(crate) fn page(command: &mut Command) -> Server {
     Server::of(child, said, "status page: ")
 }
 
-/// Returns the browser; `None`, and says why, where there is none and none is required.
+/// Returns the browser; `None`, with a printed reason, if there is none and none is required.
 pub(crate) fn chromium() -> Option<PathBuf> {
     let named = std::env::var_os("HIGHWATER_TEST_CHROMIUM").map(PathBuf::from);
     let usual = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];

@@ -1,4 +1,4 @@
-//! Rows of the demo's table as the driver gives them: twelve columns, then the cursor.
+//! Rows of the demo's table as returned by the driver: twelve columns, then the cursor.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Work whose instructions `.ci/instructions.mjs` counts, so that no noise of a machine takes part.
+//! Work whose instructions `.ci/instructions.mjs` counts, so that the noise of the machine has no effect.
 //!
-//! Without arguments each section runs once, which shows that it runs at all. With the name of one, only
-//! that runs. Only what goes through [`counted`] counts.
+//! Without arguments each section runs once, as a smoke test. With the name of a section, only that one runs.
+//! Only work within [`counted`] is counted.
 
 #![expect(clippy::unwrap_used, reason = "what fails here is to fail")]
 
@@ -40,7 +40,7 @@ const SECTIONS: [(&str, fn()); 5] = [
 ];
 
 fn main() {
-    // A runner of tests passes options of its own.
+    // A test runner passes its own options.
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     for (name, section) in SECTIONS {
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Does the work that counts: callgrind collects within this function only.
+/// Does the counted work: callgrind only collects within this function.
 #[inline(never)]
 fn counted<T>(work: impl FnOnce() -> T) -> T {
     black_box(black_box(work)())
@@ -109,7 +109,7 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
     http::body_of(delivery).unwrap()
 }
 
-/// The two writes of a tick that delivers: transition and stored form of each.
+/// The two writes of a tick that delivers: transition and serialization of each.
 fn document() {
     let world = World::new();
     let document = world.seasoned();
@@ -135,7 +135,7 @@ fn document() {
     assert!(written.0.len() > 1_000 && written.1.len() > 1_000);
 }
 
-/// A tick that finds nothing, with the document in memory.
+/// A tick that finds nothing, with the document cached.
 fn idle_tick() {
     let world = World::new();
     world.seasoned();
@@ -145,7 +145,7 @@ fn idle_tick() {
     assert_eq!(report.result.unwrap(), TickOutcome::Idle);
 }
 
-/// A poller of a table in memory.
+/// A poller of an in-memory table.
 struct World {
     runtime: Runtime,
     source: Arc<TableSource>,
@@ -179,7 +179,7 @@ impl World {
         report.result.unwrap();
     }
 
-    /// Returns the document after as many ticks as it remembers.
+    /// Returns the document after as many ticks as it records.
     fn seasoned(&self) -> StateDocument {
         for id in 0..60 {
             self.source.put(id, "new");

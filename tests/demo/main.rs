@@ -1,4 +1,4 @@
-//! The command `demo`, as it is run by a script.
+//! The command `demo`, run like by a script.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
@@ -9,26 +9,26 @@ use std::process::{Command, Stdio};
 
 fn demo(temporary: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-    // A setting of the person who runs the demo must not reach its processes.
+    // The user's own settings must not reach the demo's processes.
     command.env("TMPDIR", temporary).env("HIGHWATER__POLLERS__FLIGHTS__SOURCE__MODE", "wrong");
     command.arg("demo").args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Returns the number on the line of the table that begins with `name`.
+/// Returns the number on the line of the table that starts with `name`.
 fn number(table: &str, name: &str) -> u64 {
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(name));
     let words: Vec<&str> = line.unwrap().split_whitespace().collect();
     words.first().unwrap().replace(',', "").parse().unwrap()
 }
 
-/// Fails if a folder or a process of the demo is left.
+/// Fails if the demo has left a folder or a process.
 #[track_caller]
 fn nothing_is_left(temporary: &Path) {
     let left: Vec<_> = fs::read_dir(temporary).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    // Where there is no such folder, processes are not looked at.
+    // Without such a folder, processes are not checked.
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     for process in processes {
         let environment = fs::read(process.path().join("environ")).unwrap_or_default();
@@ -42,31 +42,31 @@ fn nothing_is_left(temporary: &Path) {
 fn the_demo_loses_nothing_and_says_so() {
     let temporary = tempfile::tempdir().unwrap();
     let output = demo(temporary.path(), &["--rows", "6000"]).output().unwrap();
-    let (table, said) =
+    let (table, printed) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!(output.status.code(), Some(0), "{table}{said}");
+    assert_eq!(output.status.code(), Some(0), "{table}{printed}");
     let is_nothing_lost = |line: &str| line.split_whitespace().eq(["lost", "0"]);
     assert!(table.lines().any(is_nothing_lost), "{table}");
     let written = number(&table, "rows written");
     assert!(written > 6_000, "some rows are written twice: {table}");
-    // `delivered` begins two lines; the first one is meant.
+    // `delivered` starts two lines; this is the first one.
     assert_eq!(number(&table, "delivered"), written, "{table}");
     let again = number(&table, "delivered again");
     let by_cause = ["failed call", "killed process", "other"].map(|cause| number(&table, cause));
     assert_eq!(by_cause, [500, 500, 0], "{table}");
     assert_eq!(again, by_cause.iter().sum::<u64>(), "{table}");
     assert!(number(&table, "storage calls") > 0 && number(&table, "rows per second") > 0);
-    assert!(!said.contains('\u{1b}'), "no bar where there is no terminal: {said}");
+    assert!(!printed.contains('\u{1b}'), "no progress bar without a terminal: {printed}");
     nothing_is_left(temporary.path());
 }
 
 #[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_no_files() {
     let temporary = tempfile::tempdir().unwrap();
     let mut child = demo(temporary.path(), &["--verbose"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let started = lines.any(|line| line.unwrap().contains(r#""event":"started""#));
-    assert!(started, "no handler process told that it had started");
+    assert!(started, "no handler process reported its start");
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
@@ -75,7 +75,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
 }
 
 #[test]
-fn rows_that_the_demo_does_not_have_are_refused() {
+fn more_rows_than_the_demo_has_are_rejected() {
     let temporary = tempfile::tempdir().unwrap();
     for rows in ["0", "99", "27005", "all"] {
         let output = demo(temporary.path(), &["--rows", rows]).output().unwrap();

@@ -1,12 +1,12 @@
-//! Which characters `char` and `varchar` can hold: that depends on the collation.
+//! Which characters `char` and `varchar` can hold, depending on the collation.
 //!
-//! Text is kept as Unicode throughout; a character outside the code page becomes `?` when it is
-//! converted, as SQL Server does it.
+//! Text is stored as Unicode throughout; a character outside the code page becomes `?` when it is converted,
+//! as in SQL Server.
 
 /// Code page of a collation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CodePage {
-    /// Windows 1252, that of the server.
+    /// Windows 1252, the server's default.
     #[default]
     Latin,
     /// Windows 1251.
@@ -15,9 +15,9 @@ pub(crate) enum CodePage {
     Utf8,
 }
 
-/// What Windows 1252 has beside ISO 8859-1.
+/// The characters that Windows 1252 adds to ISO 8859-1.
 const LATIN_OTHERS: &str = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ";
-/// What Windows 1251 has beside ASCII and the letters from Ё to џ.
+/// The characters that Windows 1251 adds to ASCII and the letters from Ё to џ.
 const CYRILLIC_OTHERS: &str = "‚„…†‡€‰‹‘’“”•–—™›Ґґ§©«¬®°±µ¶·»№¦¤\u{A0}\u{AD}";
 
 impl CodePage {
@@ -34,7 +34,7 @@ impl CodePage {
             .map(|(_, page)| page)
     }
 
-    /// Name of a collation that has it.
+    /// Name of a collation with this code page.
     pub(crate) fn collation(self) -> &'static str {
         match self {
             Self::Latin => "SQL_Latin1_General_CP1_CI_AS",
@@ -43,7 +43,7 @@ impl CodePage {
         }
     }
 
-    /// Puts `?` in the place of each character that it has not.
+    /// Replaces each character outside the code page with `?`.
     pub(crate) fn convert(self, text: &str) -> String {
         text.chars().map(|c| if self.has(c) { c } else { '?' }).collect()
     }
@@ -71,7 +71,7 @@ impl CodePage {
     }
 }
 
-/// The character of a byte in Windows 1252; five bytes stand for control characters, as in ISO 8859-1.
+/// The character of a byte in Windows 1252; five bytes mean control characters, as in ISO 8859-1.
 fn latin(byte: u8) -> char {
     let others = [0x81, 0x8D, 0x8F, 0x90, 0x9D];
     if !(0x80..0xA0).contains(&byte) || others.contains(&byte) {

@@ -11,11 +11,12 @@ use super::{
     variant,
 };
 
-/// Converts a value as `CONVERT(to, value, style)` does; strings that are too long are cut.
+/// Converts a value like `CONVERT(to, value, style)`; strings that are too long are cut.
 ///
-/// `from` is the declared type of the value where it is known.
+/// `from` is the declared type of the value, if known.
 ///
 /// # Errors
+///
 /// 241, 245, 8114, 8115, 8169: the value cannot be converted.
 pub(crate) fn cast(
     value: &Value,
@@ -27,10 +28,10 @@ pub(crate) fn cast(
         return Ok(Value::Null);
     }
     if to == Type::Named(Named::Variant) {
-        return variant::kept(value, from);
+        return variant::encode(value, from);
     }
     if let (Some(Type::Named(Named::Variant)), Value::Text(kept)) = (from, value) {
-        let (ty, value) = variant::taken(kept).ok_or_else(|| unreadable(to))?;
+        let (ty, value) = variant::decode(kept).ok_or_else(|| unreadable(to))?;
         return cast(&value, Some(ty), to, style);
     }
     let (from, to) = (from.map(Type::base), to.base());
@@ -81,7 +82,7 @@ pub(crate) fn cast(
         | Type::DateTime
         | Type::DateTime2(_)
         | Type::DateTimeOffset(_) => temporal(value, from, to),
-        // None is the base of another.
+        // None of these is the base of another type.
         Type::Named(_) => Err(not_allowed(to)),
     }
 }
@@ -89,6 +90,7 @@ pub(crate) fn cast(
 /// Converts a value for a column, where nothing may be cut.
 ///
 /// # Errors
+///
 /// As [`cast`], and 2628 for a string or binary value that is too long.
 pub(crate) fn assign(
     value: &Value,
@@ -112,19 +114,19 @@ pub(crate) fn assign(
     Ok(converted)
 }
 
-/// Text of UTF-16 bytes, with U+FFFD for half a pair.
+/// Text from UTF-16 bytes, with U+FFFD for an unpaired surrogate.
 pub(crate) fn wide_text(bytes: &[u8]) -> String {
     let (units, _) = bytes.as_chunks::<2>();
     let units: Vec<u16> = units.iter().copied().map(u16::from_le_bytes).collect();
     String::from_utf16_lossy(&units)
 }
 
-/// Whether bytes are taken for UTF-16, and not for the digits that a style asks for.
+/// Whether bytes are treated as UTF-16, and not as the digits that a style asks for.
 fn is_wide_bytes(value: &Value, from: Option<Type>, style: i64) -> bool {
     matches!(value, Value::Bytes(_)) && (style == 0 || from.is_some_and(Type::is_wide))
 }
 
-/// Bytes as UTF-16 text, cut; text with half a surrogate pair stays bytes.
+/// Bytes as UTF-16 text, cut; text with an unpaired surrogate stays bytes.
 fn of_utf16(value: &Value, length: usize) -> Value {
     let Value::Bytes(bytes) = value else { return value.clone() };
     let bytes = bytes.get(..length).unwrap_or(bytes);
@@ -143,7 +145,7 @@ pub(crate) fn decimal_text(number: i128, scale: u8) -> String {
     format!("{sign}{whole}{point}{fraction}")
 }
 
-/// Reads a decimal; an exponent is not understood.
+/// Reads a decimal; exponents are not supported.
 pub(crate) fn parse_decimal(text: &str) -> Option<(i128, u8)> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -251,7 +253,7 @@ fn decimal(value: &Value, precision: u8, scale: u8) -> Result<Value, SqlError> {
     Ok(Value::Decimal(number, scale))
 }
 
-/// Brings a number to a scale, rounding half away from zero.
+/// Rescales a number, rounding half away from zero.
 fn rescale(number: i128, from: u8, to: u8) -> Option<i128> {
     if to >= from {
         return number.checked_mul(10_i128.checked_pow((to - from).into())?);
@@ -305,7 +307,7 @@ fn text(value: &Value, from: Option<Type>, style: i64) -> String {
     }
 }
 
-/// The text of a value in this many letters. Strings and dates are cut; of a number, nothing is left.
+/// The text of a value in this many characters. Strings and dates are cut; a number becomes empty.
 /// <https://learn.microsoft.com/sql/t-sql/functions/cast-and-convert-transact-sql#truncate-and-round-results>
 fn fitted(
     value: &Value,
@@ -353,7 +355,7 @@ fn binary(value: &Value, from: Option<Type>) -> Result<Vec<u8>, SqlError> {
     match value {
         Value::Bytes(bytes) => Ok(bytes.clone()),
         Value::Text(text) if from.is_some_and(Type::is_coded) => {
-            // Other letters have different bytes in each code page.
+            // Non-ASCII characters have different bytes in each code page.
             if !text.is_ascii() {
                 return Err(SqlError::unsupported("A varchar beyond ASCII as binary"));
             }
@@ -377,7 +379,7 @@ fn binary(value: &Value, from: Option<Type>) -> Result<Vec<u8>, SqlError> {
     }
 }
 
-/// Bytes of hex digits, behind `0x` in style 1.
+/// Bytes of hex digits, after `0x` in style 1.
 fn hex_bytes(text: &str, style: i64) -> Result<Vec<u8>, SqlError> {
     let digits = if style == 1 { text.strip_prefix("0x") } else { Some(text) };
     let bytes = digits.filter(|digits| digits.len() % 2 == 0).and_then(|digits| {
@@ -520,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_text_comes_back_as_the_same_value() {
+    fn cursor_text_round_trips() {
         let cases = [
             ("2026-01-01T10:00:00.1234567", Type::DateTime2(7), 126),
             ("2026-01-01T10:00:00.12", Type::DateTime2(2), 126),
@@ -538,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bigint_and_a_rowversion_are_inverse() {
+    fn bigint_and_rowversion_conversions_are_inverse() {
         for number in [0, 1, 2001, i64::MAX] {
             let bytes = cast(&Value::Int(number), Some(Type::BigInt), Type::Binary(8), 0).unwrap();
             assert_eq!(bytes, Value::Bytes(number.to_be_bytes().to_vec()));

@@ -35,36 +35,39 @@ use super::{
 pub struct Database(Arc<Shared>);
 
 impl Database {
-    /// Opens a database in an SQLite file, and makes it where there is none.
+    /// Opens a database in an SQLite file, and creates it if it does not exist.
     ///
     /// Only one process may use the file at a time, since row versions are counted in memory.
     ///
     /// # Errors
-    /// Fails where SQLite cannot open the file.
+    ///
+    /// Fails if SQLite cannot open the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SqlError> {
         Self::prepare(Shared::new(path.as_ref().into(), false, false))
     }
 
-    /// Makes a database that goes away with its last handle.
+    /// Creates a database that is deleted with its last handle.
     ///
-    /// It is a file in the directory for temporary files, since SQLite's databases in memory have
-    /// no snapshots and its readers would wait for an open transaction.
+    /// It is a file in the temporary directory, since SQLite's in-memory databases have no snapshots and
+    /// their readers would wait for an open transaction.
     ///
     /// # Errors
-    /// Fails where the file cannot be made.
+    ///
+    /// Fails if the file cannot be created.
     pub fn in_memory() -> Result<Self, SqlError> {
         Self::temporary(false)
     }
 
-    /// Makes a database as [`Self::in_memory`] does, in which several transactions write at once.
+    /// Creates a database like [`Self::in_memory`], in which several transactions write concurrently.
     ///
-    /// Each sees what was committed before its statement, and its own rows; others see those from
-    /// the commit on, while rowversions and identities are taken by the statement that writes. To
-    /// write a row that another open transaction has written fails at once (1222), where SQL Server
-    /// would wait: so whoever calls decides what happens in which order.
+    /// Each sees the rows that were committed before its statement, and its own rows. Others see those after
+    /// the commit, although rowversions and identities are assigned by the writing statement. Writing a row
+    /// that another open transaction has written fails at once (1222), where SQL Server would wait, so the
+    /// caller decides the order of events.
     ///
     /// # Errors
-    /// Fails where the file cannot be made.
+    ///
+    /// Fails if the file cannot be created.
     pub fn concurrent() -> Result<Self, SqlError> {
         Self::temporary(true)
     }
@@ -81,9 +84,10 @@ impl Database {
         Ok(Self(shared))
     }
 
-    /// Sets what `SYSUTCDATETIME()` tells, as in `2026-11-20T10:00:00.1234567`.
+    /// Sets the value of `SYSUTCDATETIME()`, as in `2026-11-20T10:00:00.1234567`.
     ///
     /// # Errors
+    ///
     /// Fails for a text that is not a date (241).
     pub fn set_now(&self, now: &str) -> Result<(), SqlError> {
         let text = "Conversion failed when converting date and/or time from character string.";
@@ -92,22 +96,23 @@ impl Database {
         Ok(())
     }
 
-    /// Sets how far `SYSDATETIME()` and `GETDATE()` are ahead of UTC, in minutes; 0 from the start.
+    /// Sets how far `SYSDATETIME()` and `GETDATE()` are ahead of UTC, in minutes; initially 0.
     ///
-    /// `SYSDATETIMEOFFSET()` goes on telling UTC, which is the same instant.
+    /// `SYSDATETIMEOFFSET()` still returns UTC, which is the same instant.
     pub fn set_zone(&self, minutes: i16) {
         self.0.set_zone(minutes);
     }
 
-    /// Lets `SYSUTCDATETIME()` tell the system's time again, which it does from the start.
+    /// Resets `SYSUTCDATETIME()` to the system's time, which is the initial setting.
     pub fn use_system_clock(&self) {
         self.0.set_now(None);
     }
 
-    /// Runs T-SQL without the wire and tells how many rows it wrote or answered.
+    /// Runs T-SQL without the wire, and returns how many rows it wrote or returned.
     ///
     /// # Errors
-    /// The first error of a statement; those before it have run.
+    ///
+    /// The first error of a statement; the statements before it have run.
     pub fn execute(&self, sql: &str) -> Result<u64, SqlError> {
         let mut rows = 0;
         for reply in SqliteSession::open(self.0.clone(), "master")?.run(sql, &[]) {
@@ -120,21 +125,22 @@ impl Database {
         Ok(rows)
     }
 
-    /// Forgets the tracked changes of a table up to now, as when their retention is over.
+    /// Removes the tracked changes of a table up to now, as after their retention.
     ///
     /// # Errors
+    ///
     /// Fails for a table whose changes are not tracked (4998).
     pub fn forget_changes(&self, table: &str) -> Result<(), SqlError> {
         SqliteSession::open(self.0.clone(), "master")?.forget_changes(&named(table)?)
     }
 
-    /// Notes each row of `table` that is inserted or changed from now on as a row of `notes`, with
-    /// the same columns, in the same transaction: as a trigger would, which T-SQL cannot make here.
+    /// Records each row of `table` that is inserted or updated from now on as a row of `notes`, with the same
+    /// columns, in the same transaction: like a trigger, which T-SQL cannot create here.
     ///
-    /// Both are names as T-SQL writes them. Of a database in which several transactions write at once
-    /// nothing is noted.
+    /// Both are names in T-SQL syntax. In a database with concurrent writers nothing is recorded.
     ///
     /// # Errors
+    ///
     /// Fails for an unknown table (208) or column (207).
     pub fn note_writes(&self, table: &str, notes: &str, columns: &[&str]) -> Result<(), SqlError> {
         let session = SqliteSession::open(self.0.clone(), "master")?;
@@ -143,13 +149,14 @@ impl Database {
         session.note_writes(&named(table)?, &named(notes)?, columns)
     }
 
-    /// Inserts rows in one transaction, much faster than a statement for each.
+    /// Inserts rows in one transaction, much faster than with a statement for each.
     ///
-    /// `table` is a name as T-SQL writes it; values are given in the order of `columns`.
+    /// `table` is a name in T-SQL syntax; values are in the order of `columns`.
     ///
     /// # Errors
-    /// Fails for an unknown table (208) or column (207), a row of another length (213) and as an
-    /// INSERT does; then no row is kept.
+    ///
+    /// Fails for an unknown table (208) or column (207), for a row of another length (213), and like an
+    /// INSERT; then no row is kept.
     pub fn insert_rows(
         &self,
         table: &str,
@@ -186,7 +193,7 @@ fn column_types(
     names.iter().map(find).collect()
 }
 
-/// Physical name of a table that is named as T-SQL writes it.
+/// Physical name of a table from its name in T-SQL syntax.
 fn named(table: &str) -> Result<String, SqlError> {
     let tokens = super::tsql::lexer::tokens(table)?;
     let parts = tokens.iter().map(|token| token.shown().to_owned()).filter(|part| part != ".");
@@ -197,7 +204,7 @@ fn bracketed(name: &str) -> String {
     format!("[{}]", name.replace(']', "]]"))
 }
 
-/// Makes an empty file of a name no other has.
+/// Creates an empty file with a unique name.
 fn temporary_file() -> io::Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     for _ in 0..1000 {

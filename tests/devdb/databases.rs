@@ -1,4 +1,4 @@
-//! Several databases by name, as a server has them.
+//! Several databases by name, as on a server.
 
 use std::{
     collections::BTreeMap,
@@ -15,18 +15,19 @@ use super::{
 /// The database that every server has.
 const MASTER: &str = "master";
 
-/// The databases of a server, each made for concurrent writers; clones are the same ones.
+/// The databases of a server, each for concurrent writers; clones share them.
 ///
-/// A login finds them by name. Beside what a database understands, sessions may `CREATE DATABASE` and
-/// `DROP DATABASE`, and set what is so anyway: row versioning, and a single user.
+/// A login selects one by name. In addition to a database's statements, sessions may `CREATE DATABASE` and
+/// `DROP DATABASE`, and set options that always apply here: row versioning, and a single user.
 #[derive(Clone, Debug)]
 pub struct Databases(Arc<Mutex<BTreeMap<String, Database>>>);
 
 impl Databases {
-    /// Makes a server's databases: `master`, and one of this name.
+    /// Creates a server's databases: `master`, and one of this name.
     ///
     /// # Errors
-    /// Fails where a file cannot be made.
+    ///
+    /// Fails if a file cannot be created.
     pub fn with(name: &str) -> Result<Self, SqlError> {
         let new = Self(Arc::default());
         new.create(MASTER)?;
@@ -53,10 +54,12 @@ impl Databases {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a batch in the database of a name, or about databases. Returns how many rows it wrote or found.
+    /// Runs a batch in the database of a name, or about databases. Returns how many rows it wrote or
+    /// returned.
     ///
     /// # Errors
-    /// As [`Database::execute`]; 911 where there is no such database.
+    ///
+    /// As [`Database::execute`]; 911 if there is no such database.
     pub fn execute(&self, database: &str, sql: &str) -> Result<u64, SqlError> {
         if let Some(done) = self.run(sql) {
             return done.map(|()| 0);
@@ -67,7 +70,7 @@ impl Databases {
         found.execute(sql)
     }
 
-    /// Runs a batch that is about databases; [`None`] where it is about something else.
+    /// Runs a batch about databases; [`None`] if it is about something else.
     fn run(&self, sql: &str) -> Option<Result<(), SqlError>> {
         let tokens = lexer::tokens(sql).ok()?;
         let words: Vec<&str> =
@@ -79,7 +82,7 @@ impl Databases {
         match words.len() {
             3 if is(0, "CREATE") => Some(self.create(name)),
             3 if is(0, "DROP") => Some(self.drop_database(name)),
-            // What is set for the database that one is in, that one knows.
+            // Options of the current database are handled by that database.
             _ if is(0, "ALTER") && is(3, "SET") && !is(2, "CURRENT") => {
                 let is_so = is(4, "SINGLE_USER")
                     || (is(4, "READ_COMMITTED_SNAPSHOT") && is(5, "ON"))
@@ -113,7 +116,7 @@ fn missing(name: &str) -> SqlError {
     SqlError::new(3701, 11, text)
 }
 
-/// A session in one database that may make others.
+/// A session in one database that may create others.
 struct ServerSession {
     databases: Databases,
     inner: Box<dyn Session>,
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_are_made_found_kept_apart_and_dropped() {
+    fn databases_are_created_listed_isolated_and_dropped() {
         let databases = Databases::with("Shop").unwrap();
         let mut master = databases.connect("master").unwrap();
         assert_eq!(error(&mut *master, "CREATE DATABASE [a b];"), None);

@@ -71,7 +71,7 @@ pub(crate) fn stamp_text((days, ticks): Stamp) -> String {
     format!("{}T{}", date_text(days), time_text(ticks, 7))
 }
 
-/// Text of `CONVERT(…, 126)`: no fraction at all where it is zero.
+/// Text of `CONVERT(…, 126)`: no fraction if it is zero.
 pub(crate) fn iso_text((days, ticks): Stamp, scale: u8) -> String {
     let scale = if ticks % SECOND == 0 { 0 } else { scale };
     format!("{}T{}", date_text(days), time_text(ticks, scale))
@@ -100,7 +100,7 @@ pub(crate) fn shift((days, ticks): Stamp, by: i128) -> Option<Stamp> {
     (days <= 3_652_058).then_some((days, ticks))
 }
 
-/// Rounds to the 1/300 s of `datetime` and tells the milliseconds it prints.
+/// Rounds to the 1/300 s of `datetime`, with the milliseconds that it prints.
 pub(crate) fn round_to_datetime((days, ticks): Stamp) -> Stamp {
     let three_hundredths = (ticks * 300 + SECOND / 2) / SECOND;
     let milliseconds = (three_hundredths * 10 + 1) / 3;
@@ -108,13 +108,13 @@ pub(crate) fn round_to_datetime((days, ticks): Stamp) -> Stamp {
     if ticks >= DAY { (days + 1, ticks - DAY) } else { (days, ticks) }
 }
 
-/// The exact third of a hundredth behind the milliseconds that a `datetime` prints, in ticks.
+/// The exact 1/300 s value of the milliseconds that a `datetime` prints, in ticks.
 pub(crate) fn exact_datetime((days, ticks): Stamp) -> Stamp {
     let three_hundredths = (ticks * 300 + SECOND / 2) / SECOND;
     (days, (three_hundredths * SECOND + 150) / 300)
 }
 
-/// A parsed text: point in local time, and the offset in minutes where one was written.
+/// A parsed text: local time, and the offset in minutes if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub(crate) stamp: Stamp,
@@ -191,7 +191,7 @@ fn digits(text: &str) -> Option<u64> {
     fine.then(|| text.parse().ok()).flatten()
 }
 
-/// Ticks of a date part; nanoseconds are told as 1 and divided later.
+/// Ticks of a date part; nanoseconds return 1 and are divided later.
 pub(crate) fn unit_ticks(part: &str) -> Option<u64> {
     Some(match part {
         "week" | "wk" | "ww" => 7 * DAY,
@@ -206,7 +206,7 @@ pub(crate) fn unit_ticks(part: &str) -> Option<u64> {
     })
 }
 
-/// Whether `DATEADD` and `DATEDIFF` know a part of a date.
+/// Whether `DATEADD` and `DATEDIFF` support a date part.
 pub(crate) fn is_date_part(part: &str) -> bool {
     unit_ticks(part).is_some()
         || matches!(part, "year" | "yy" | "yyyy" | "quarter" | "qq" | "q" | "month" | "mm" | "m")
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn datetime_lands_on_thirds_of_a_hundredth() {
+    fn datetime_rounds_to_three_hundredths_of_a_second() {
         for (text, rounded) in [(".001", ".0000000"), (".002", ".0030000"), (".008", ".0070000")] {
             let stamp = parse(&format!("2026-01-01T00:00:00{text}")).unwrap().stamp;
             let ended = stamp_text(round_to_datetime(stamp));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_read() {
+    fn offsets_are_parsed() {
         assert_eq!(parse("2026-01-01T00:00:00Z").unwrap().offset, Some(0));
         assert_eq!(parse("2026-01-01 00:00:00 +05:30").unwrap().offset, Some(330));
         assert_eq!(parse("2026-01-01T00:00:00.1-14:00").unwrap().offset, Some(-840));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_dates_are_rejected() {
         for text in ["", "x", "2026-13-01", "2026-01-01T25:00", "2026-01-01T1", "2026-1-1-1"] {
             assert_eq!(parse(text), None, "{text}");
         }

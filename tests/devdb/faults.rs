@@ -1,4 +1,4 @@
-//! Faults injected while the server runs, and counters of what reached it.
+//! Faults injected while the server runs, and request counters.
 
 mod login;
 
@@ -12,7 +12,7 @@ use super::types::SqlError;
 
 pub use self::login::{LoginFault, SeenLogin};
 
-/// What happens to a request instead of, or on top of, its ordinary answer.
+/// What happens to a request instead of, or in addition to, its ordinary response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request does not run and is answered with this error.
@@ -21,17 +21,17 @@ pub enum Fault {
     Stall(Duration),
     /// The connection is closed and the request does not run.
     DropBeforeRun,
-    /// The request runs, then the connection is closed without an answer.
+    /// The request runs, then the connection is closed without a response.
     DropBeforeAnswer,
-    /// The request runs and the connection is closed after so many bytes of the answer.
+    /// The request runs and the connection is closed after this many bytes of the response.
     DropAfterBytes(usize),
-    /// The request runs and the connection is closed after so many rows of the answer.
+    /// The request runs and the connection is closed after this many rows of the response.
     DropAfterRows(usize),
-    /// The request runs, so many rows of the answer are sent, and then nothing, for so long.
+    /// The request runs, this many rows of the response are sent, and then nothing for this long.
     StallAfterRows(usize, Duration),
-    /// The request runs and is answered in packets of so many bytes, whatever was agreed.
+    /// The request runs and is answered in packets of this many bytes, regardless of the negotiated size.
     PacketBytes(usize),
-    /// The request runs, and the first packet of the answer claims so many bytes.
+    /// The request runs, and the header of the first response packet has this length.
     PacketClaims(u16),
 }
 
@@ -54,7 +54,7 @@ struct State {
 pub struct Faults(Arc<Mutex<State>>);
 
 impl Faults {
-    /// Arms a fault for the next `times` requests, whatever they are.
+    /// Arms a fault for the next `times` requests of any kind.
     pub fn arm(&self, times: u64, fault: Fault) {
         self.arm_matching("", times, fault);
     }
@@ -68,24 +68,24 @@ impl Faults {
         }
     }
 
-    /// Disarms every fault; the counters stay.
+    /// Disarms every fault; the counters are unchanged.
     pub fn clear(&self) {
         let mut state = self.state();
         state.armed.clear();
         state.logins.disarm();
     }
 
-    /// Requests that carried statements so far, those hit by a fault included.
+    /// Number of requests with statements so far, including those hit by a fault.
     pub fn statements(&self) -> u64 {
         self.state().statements
     }
 
-    /// Faults that no request has met yet.
+    /// Number of faults that have not been triggered yet.
     pub fn armed(&self) -> usize {
         self.state().armed.len()
     }
 
-    /// Counts a request and uses up the first fault armed for it.
+    /// Counts a request and consumes the first fault armed for it.
     pub(crate) fn on_statement(&self, text: &str) -> Option<Fault> {
         let mut state = self.state();
         state.statements += 1;
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_used_up_by_matching_requests_only() {
+    fn only_matching_requests_consume_a_fault() {
         let faults = Faults::default();
         faults.arm_matching("SELECT", 2, Fault::DropBeforeAnswer);
         faults.arm(1, Fault::DropBeforeRun);

@@ -1,15 +1,15 @@
-//! The embedded development server: a stand-in for SQL Server where none can be installed.
+//! The embedded development server: a replacement for SQL Server on machines where it cannot be installed.
 //!
-//! `demo` and the tests need a server that speaks TDS. This one has a front end that the real
-//! client connects to over TCP, with TLS, and an engine over SQLite that understands a written
-//! list of statements (see `tsql.rs`), not T-SQL at large.
+//! `demo` and the tests need a server that speaks TDS. This one has a front end that the real client connects
+//! to over TCP, with TLS, and an engine over SQLite that supports a documented list of statements (see
+//! `tsql.rs`), not all of T-SQL.
 //!
-//! It is a development stand-in. It has no permissions, no locks but one writer at a time, no query
-//! plans; what it only models must be verified against a real server. `Database::concurrent` makes
-//! one in which several transactions write at once, each row visible from its commit on: what a
-//! poller has to live with, in an order that a test decides.
+//! It is for development only. It has no permissions, no locks except one writer at a time, and no query
+//! plans. Behaviour that it only models must be verified against a real server. `Database::concurrent`
+//! creates one in which several transactions write concurrently, each row visible after its commit: the
+//! situation that a poller must handle, in an order that a test decides.
 //!
-//! It stands alone: it knows nothing of Highwater.
+//! It is independent of Highwater.
 //!
 //! ```
 //! # async fn start() -> Result<(), Box<dyn std::error::Error>> {

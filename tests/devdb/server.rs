@@ -16,20 +16,20 @@ use tokio::{
 use self::{connection::Terms, tls::Identity};
 use super::{faults::Faults, session::Engine};
 
-/// How a [`Server`] listens and whom it lets in.
+/// How a [`Server`] listens and which logins it accepts.
 #[derive(Clone)]
 pub struct Options {
-    /// Port on 127.0.0.1; 0, the default, takes a free one.
+    /// Port on 127.0.0.1; 0, the default, selects a free one.
     pub port: u16,
     /// User name of a login; `sa` by default.
     pub user: String,
     /// Password of a login.
     pub password: String,
-    /// Database that a login without one gets, and that the connection string names.
+    /// Default database of a login, also used in the connection string.
     pub database: String,
-    /// Whether the server offers TLS, with a certificate made at its start; on by default.
+    /// Whether the server offers TLS, with a certificate generated at startup; on by default.
     pub tls: bool,
-    /// Whether a client that cannot encrypt is let in although the server offers TLS.
+    /// Whether a client that cannot encrypt is accepted although the server offers TLS.
     pub allow_plain: bool,
     /// Faults to inject while the server runs.
     pub faults: Faults,
@@ -76,7 +76,8 @@ impl Server {
     /// Starts a server over an engine.
     ///
     /// # Errors
-    /// Fails where the port is taken or the certificate cannot be made.
+    ///
+    /// Fails if the port is taken or the certificate cannot be generated.
     pub async fn start(engine: impl Engine, options: Options) -> io::Result<Self> {
         let identity = options.tls.then(Identity::generate).transpose()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
@@ -104,12 +105,12 @@ impl Server {
         &self.options.faults
     }
 
-    /// Certificate of the authority that signed the server's, where TLS is on.
+    /// Certificate of the authority that signed the server's, if TLS is on.
     pub fn ca_pem(&self) -> Option<&str> {
         self.ca_pem.as_deref()
     }
 
-    /// An ADO.NET connection string that lets a client in.
+    /// An ADO.NET connection string for this server.
     pub fn connection_string(&self) -> String {
         let Options { database, user, password, tls, .. } = &self.options;
         let encrypt = if *tls {
@@ -134,7 +135,7 @@ impl Drop for Server {
 }
 
 async fn listen(listener: TcpListener, terms: Terms) {
-    // Dropped with this task, and with it every connection.
+    // Dropped with this task, together with every connection.
     let mut connections = JoinSet::new();
     loop {
         let tcp = match listener.accept().await {
@@ -154,7 +155,7 @@ async fn listen(listener: TcpListener, terms: Terms) {
     }
 }
 
-/// Quotes a value of a connection string where it needs it.
+/// Quotes a value of a connection string if necessary.
 fn quoted(value: &str) -> String {
     if value.contains([';', '\'', '"', '{', '}', '=', ' ']) {
         format!("\"{}\"", value.replace('"', "\"\""))

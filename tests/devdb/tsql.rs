@@ -1,40 +1,39 @@
-//! T-SQL to SQLite: the written list of what the development server understands.
+//! T-SQL to SQLite: the statements that the development server supports.
 //!
-//! A batch is cut into tokens and read statement by statement; every expression gets its SQL type
-//! while it is read, so that results have the types SQL Server would give them. The list with an
-//! example of each, and of what is refused, is `docs/contributing/devdb.md`, held by a test. Understood are:
+//! A batch is split into tokens and parsed statement by statement; every expression gets its SQL type while
+//! it is parsed, so that results have the types SQL Server would give them. `docs/contributing/devdb.md`
+//! lists each supported statement with an example, and rejected ones; a test checks it. Supported are:
 //!
 //! - `SELECT [DISTINCT] [TOP (n)] … FROM table | view | (query) AS t | (VALUES …) AS t (…)
 //!   [INNER | LEFT | CROSS JOIN …]`
 //!   with `WHERE`, `GROUP BY`, `HAVING`, `UNION [ALL]`, `ORDER BY`, `OFFSET … FETCH`; table hints
-//!   and `OPTION` are read and ignored; `SELECT @v = …` assigns;
+//!   and `OPTION` are parsed and ignored; `SELECT @v = …` assigns;
 //! - `DECLARE @v type [= …]`, `SET @v = …`, `SET option …` (`LOCK_TIMEOUT`, `XACT_ABORT` and
-//!   `IDENTITY_INSERT` do something, others only where they change nothing), `IF … [ELSE …]`, `BEGIN … END`, `PRINT`;
+//!   `IDENTITY_INSERT` have an effect, others are accepted only if they change nothing), `IF … [ELSE …]`,
+//!   `BEGIN … END`, `PRINT`;
 //! - `INSERT`, `UPDATE [TOP (n)]`, `DELETE [TOP (n)]` of one table, with `OUTPUT`; an `UPDATE` joined
 //!   with `(VALUES …)`; `TRUNCATE TABLE`;
 //! - `BEGIN`, `COMMIT` and `ROLLBACK` of transactions;
 //! - `CREATE TABLE` with keys, `UNIQUE`, `IDENTITY` (seed and increment are 1), `DEFAULT`,
-//!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` tell upper from
-//!   lower case);
+//!   `COLLATE` (Latin, Cyrillic and UTF-8 ones; those that end in `_BIN` or `_BIN2` are case-sensitive);
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` and `DROP COLUMN` of
 //!   one column, `sp_rename` of a table or a column, `DROP TABLE | VIEW | INDEX`;
 //! - change tracking: `ALTER TABLE … {ENABLE | DISABLE} CHANGE_TRACKING`, `CHANGETABLE(CHANGES …)` with
 //!   the key, `SYS_CHANGE_VERSION` and the last `SYS_CHANGE_OPERATION`, both functions of versions;
-//!   `ALTER DATABASE … SET CHANGE_TRACKING | ALLOW_SNAPSHOT_ISOLATION` is read and ignored, as are
-//!   isolation levels: a read always has a snapshot of its own;
+//!   `ALTER DATABASE … SET CHANGE_TRACKING | ALLOW_SNAPSHOT_ISOLATION` is parsed and ignored, as are
+//!   isolation levels: a read always has its own snapshot;
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or
-//!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`, the aggregates, and the
-//!   functions of `function.rs`;
-//! - the catalogue views `sys.tables`, `sys.objects`, `sys.columns`, `sys.types`, `sys.indexes`,
-//!   `sys.index_columns`, `sys.databases`, `sys.default_constraints` and `sys.change_tracking_tables`, as far as they have
-//!   columns; and `sys.dm_exec_describe_first_result_set` of a query that is a constant.
-//!
+//!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`,
+//!   the aggregates, and the functions of `function.rs`;
+//! - the catalog views `sys.tables`, `sys.objects`, `sys.columns`, `sys.types`, `sys.indexes`,
+//!   `sys.index_columns`, `sys.databases`, `sys.default_constraints` and `sys.change_tracking_tables`, with some of
+//!   their columns; and `sys.dm_exec_describe_first_result_set` of a constant query;
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`
-//!   are kept as strings and have none of their functions; `sql_variant` has the types of its values.
+//!   are stored as strings without their functions; `sql_variant` has the types of its values.
 //!
-//! Anything else fails, mostly with error 102, 195 or 40515. Known differences: text of
-//! columns orders letter by letter (see `collation.rs`), not by the weights of a language; decimals of up
-//! to 15 digits are floats inside, and longer ones become floats in arithmetic.
+//! Anything else fails, mostly with error 102, 195 or 40515. Known differences: text of columns orders
+//! character by character (see `collation.rs`), not by the weights of a language; decimals of up to 15 digits
+//! are floats inside, and longer ones become floats in arithmetic.
 
 pub(crate) mod coerce;
 pub(crate) mod definition;
@@ -65,14 +64,14 @@ use self::{
 };
 use super::types::{Column, Command, SqlError, Type};
 
-/// What `@@VERSION` says.
+/// The value of `@@VERSION`.
 pub(crate) const VERSION: &str = concat!(
     "Highwater development server ",
     env!("CARGO_PKG_VERSION"),
     " (not Microsoft SQL Server)"
 );
 
-/// What `@@SERVERNAME` says.
+/// The value of `@@SERVERNAME`.
 pub(crate) const SERVER_NAME: &str = "HIGHWATER-DEVDB";
 
 /// A translated statement. Texts are SQLite's; variables keep their names.
@@ -82,7 +81,7 @@ pub(crate) enum Statement {
         sql: String,
         columns: Vec<Column>,
     },
-    /// A query whose last row goes into variables.
+    /// A query whose last row is assigned to variables.
     Select {
         sql: String,
         columns: Vec<Column>,
@@ -119,7 +118,7 @@ pub(crate) enum Statement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) command: Command,
-    /// The table that is written.
+    /// The written table.
     pub(crate) table: String,
     pub(crate) sql: String,
     pub(crate) returning: Vec<Column>,
@@ -143,7 +142,7 @@ pub(crate) enum Definition {
     Truncate { name: String, sql: String },
 }
 
-/// Words that begin a statement, or end a block of them.
+/// Words that start a statement, or end a block of them.
 const STATEMENTS: [&str; 24] = [
     "ALTER",
     "BEGIN",
@@ -179,7 +178,7 @@ impl Parser<'_> {
             return Ok(None);
         }
         let statement = self.nested(Self::one_statement)?;
-        // Nothing of it may run where a part of it was not understood.
+        // No part of it may run if another part was not understood.
         let next = self.is_at_end() || self.is_symbol(";");
         if next || STATEMENTS.iter().any(|word| self.is_word(word)) {
             return Ok(Some(statement));
@@ -289,7 +288,7 @@ impl Parser<'_> {
         Ok(Statement::If { condition, then, otherwise: Box::new(otherwise) })
     }
 
-    /// Schemas need no making: they are part of a table's name.
+    /// Schemas need not be created: they are part of a table's name.
     fn create_schema(&mut self) -> Result<Statement, SqlError> {
         self.expect("CREATE")?;
         self.expect("SCHEMA")?;
@@ -297,7 +296,7 @@ impl Parser<'_> {
         Ok(Statement::Nothing)
     }
 
-    /// Takes the keyword, `TRAN[SACTION]` or `WORK`, and a name.
+    /// Consumes the keyword, `TRAN[SACTION]` or `WORK`, and a name.
     fn transaction_end(&mut self, statement: Statement) -> Statement {
         self.next();
         if (self.eat("TRAN") || self.eat("TRANSACTION") || self.eat("WORK"))

@@ -1,6 +1,6 @@
 //! The vocabulary of the development server: SQL types, values, columns, replies and errors.
 //!
-//! Nothing here knows the wire or the engine, so that both can be tested alone.
+//! Independent of wire and engine, so that both can be tested alone.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum Type {
     VarBinary(Option<u16>),
     /// `binary(n)`
     Binary(u16),
-    /// `rowversion`, which the catalogue calls `timestamp`
+    /// `rowversion`, called `timestamp` in the catalog
     RowVersion,
     /// `uniqueidentifier`
     Guid,
@@ -55,12 +55,12 @@ pub enum Type {
     DateTime2(u8),
     /// `datetimeoffset(scale)`
     DateTimeOffset(u8),
-    /// A type that is kept as another.
+    /// A type that is stored as another.
     Named(Named),
 }
 
-/// Types that are known by name, and kept and sent as others: statements have to cast them, since a
-/// SQL Server would send most of them differently.
+/// Types that are known by name, and stored and sent as others. Statements must cast them, since a real SQL
+/// Server sends most of them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     /// `xml`
@@ -93,7 +93,7 @@ impl Named {
         Self::Geography,
     ];
 
-    /// Name, id, id of its own, and length.
+    /// Name, id, user type id, and length.
     fn facts(self) -> (&'static str, i64, i64, i64) {
         match self {
             Self::Xml => ("xml", 241, 241, -1),
@@ -117,12 +117,12 @@ impl Named {
     }
 }
 
-/// What `sys.columns` and `sys.types` say about a type.
+/// The entry of a type in `sys.columns` and `sys.types`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) name: &'static str,
     pub(crate) id: i64,
-    /// Differs from the other only for types made with CLR code, which share that.
+    /// Differs from the other id only for CLR types, which share the latter.
     pub(crate) user_id: i64,
     /// Bytes; −1 for `max`.
     pub(crate) length: i64,
@@ -131,7 +131,7 @@ pub(crate) struct Facts {
 }
 
 impl Type {
-    /// Name, id and sizes as the catalogue of SQL Server tells them.
+    /// Name, id and sizes as in the catalog of SQL Server.
     /// <https://learn.microsoft.com/sql/relational-databases/system-catalog-views/sys-columns-transact-sql>
     pub(crate) fn facts(self) -> Facts {
         let facts = |name, id, length, precision, scale| Facts {
@@ -179,7 +179,7 @@ impl Type {
         }
     }
 
-    /// The type that a T-SQL name and its arguments mean; `max` is [`u16::MAX`].
+    /// The type for a T-SQL name and its arguments; `max` is [`u16::MAX`].
     pub(crate) fn parse(name: &str, arguments: &[u16]) -> Option<Self> {
         let first = arguments.first().copied();
         let length = |default: u16| match first {
@@ -221,7 +221,7 @@ impl Type {
         })
     }
 
-    /// Reads what a type displays.
+    /// Parses the display form of a type.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (name, arguments) = text.split_once('(').unwrap_or((text, ""));
         let arguments: Vec<u16> = arguments
@@ -232,7 +232,7 @@ impl Type {
         Self::parse(name, &arguments)
     }
 
-    /// The type that values are kept and sent as.
+    /// The type that values are stored and sent as.
     pub(crate) fn base(self) -> Self {
         if let Self::Named(named) = self { named.base() } else { self }
     }
@@ -382,7 +382,7 @@ pub enum Value {
     Decimal(i128, u8),
     /// Any string type.
     Text(String),
-    /// Any binary type, and `rowversion`; also UTF-16 text with half a surrogate pair.
+    /// Any binary type, and `rowversion`; also UTF-16 text with an unpaired surrogate.
     Bytes(Vec<u8>),
     /// The 16 bytes in the order they are printed.
     Guid([u8; 16]),
@@ -405,7 +405,7 @@ pub struct Column {
     pub ty: Type,
     /// Whether it may hold `NULL`.
     pub nullable: bool,
-    /// Whether an expression computes it, so that it is no column of a table.
+    /// Whether it is computed by an expression and not a table's column.
     pub computed: bool,
 }
 
@@ -426,9 +426,9 @@ pub struct Parameter {
 pub struct SqlError {
     /// Error number, such as 208.
     pub number: i32,
-    /// Severity: 11–16 is the caller's mistake.
+    /// Severity: 11–16 is the caller's error.
     pub class: u8,
-    /// State, which tells apart the places that raise one number.
+    /// State, which distinguishes the places that raise the same number.
     pub state: u8,
     /// The text.
     pub message: String,
@@ -440,9 +440,9 @@ impl SqlError {
         Self { number, class, state: 1, message: message.into() }
     }
 
-    /// A statement outside the written list: number 40515 says so on Azure SQL.
+    /// A statement outside the supported list: Azure SQL uses number 40515 for these.
     pub(crate) fn unsupported(what: &str) -> Self {
-        Self::new(40515, 16, format!("{what} is not understood by the development server."))
+        Self::new(40515, 16, format!("{what} is not supported by the development server."))
     }
 
     pub(crate) fn syntax(near: &str) -> Self {
@@ -459,7 +459,7 @@ pub enum Reply {
         columns: Vec<Column>,
         /// The rows, each as long as `columns`.
         rows: Vec<Vec<Value>>,
-        /// How the statement ended.
+        /// The completion of the statement.
         completion: Completion,
     },
     /// Done, without a result set.
@@ -468,12 +468,12 @@ pub enum Reply {
     Error(SqlError),
 }
 
-/// How a statement ended.
+/// The completion of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The kind of statement.
     pub command: Command,
-    /// Rows read or written; [`None`] where nothing is counted or `NOCOUNT` is on.
+    /// Rows read or written; [`None`] if nothing is counted or `NOCOUNT` is on.
     pub rows: Option<u64>,
 }
 
@@ -491,8 +491,7 @@ impl Completion {
     }
 }
 
-/// The kind of a statement, which a client may need to tell rows that were read from rows that were
-/// written.
+/// The kind of a statement, by which a client may distinguish rows read from rows written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// `SELECT`.

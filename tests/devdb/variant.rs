@@ -1,4 +1,4 @@
-//! `sql_variant`: a value with its type, kept as text in which both stand.
+//! `sql_variant`: a value with its type, stored as one text.
 
 use super::{
     codepage::CodePage,
@@ -6,17 +6,18 @@ use super::{
     types::{Named, SqlError, Type, Value},
 };
 
-/// Between the type and the value.
+/// The separator of type and value.
 const MARK: char = '\u{1}';
-/// Style in which times and binary values are written and read without loss.
+/// The style in which times and binary values round-trip.
 const STYLE: i64 = 126;
 const STYLE_BINARY: i64 = 1;
 
-/// The form in which a value of a type is kept.
+/// The stored form of a value of a type.
 ///
 /// # Errors
+///
 /// 206: the type cannot be in a variant.
-pub(crate) fn kept(value: &Value, from: Option<Type>) -> Result<Value, SqlError> {
+pub(crate) fn encode(value: &Value, from: Option<Type>) -> Result<Value, SqlError> {
     let ty = from.unwrap_or_else(|| type_of(value));
     if ty == Type::Named(Named::Variant) {
         return Ok(value.clone());
@@ -31,24 +32,24 @@ pub(crate) fn kept(value: &Value, from: Option<Type>) -> Result<Value, SqlError>
     }
     let style = if ty.is_binary() { STYLE_BINARY } else { STYLE };
     let Value::Text(text) = convert::cast(value, Some(ty), Type::NVarChar(None), style)? else {
-        // It has no text.
-        return Err(SqlError::unsupported("A variant with half a surrogate pair"));
+        // It has no text form.
+        return Err(SqlError::unsupported("A variant with an unpaired surrogate"));
     };
     Ok(Value::Text(format!("{ty}{MARK}{text}")))
 }
 
-/// The type and value behind the form in which they are kept.
-pub(crate) fn taken(kept: &str) -> Option<(Type, Value)> {
-    let (ty, text) = kept.split_once(MARK)?;
+/// The type and value from their stored form.
+pub(crate) fn decode(stored: &str) -> Option<(Type, Value)> {
+    let (ty, text) = stored.split_once(MARK)?;
     let ty = Type::read(ty)?;
     let style = if ty.is_binary() { STYLE_BINARY } else { STYLE };
     let value = convert::cast(&Value::Text(text.to_owned()), None, ty, style).ok()?;
     Some((ty, value))
 }
 
-/// What `SQL_VARIANT_PROPERTY` tells, which is a variant too; [`None`] for a property that there is not.
+/// The result of `SQL_VARIANT_PROPERTY`, which is a variant too; [`None`] for an unknown property.
 pub(crate) fn property(of: &str, name: &str) -> Option<Value> {
-    let (ty, _) = taken(of)?;
+    let (ty, _) = decode(of)?;
     let facts = ty.facts();
     let property = match name.to_ascii_lowercase().as_str() {
         "basetype" => Value::Text(facts.name.to_owned()),
@@ -59,7 +60,7 @@ pub(crate) fn property(of: &str, name: &str) -> Option<Value> {
         _ => return None,
     };
     let ty = if matches!(property, Value::Int(_)) { Type::Int } else { Type::NVarChar(Some(128)) };
-    kept(&property, Some(ty)).ok()
+    encode(&property, Some(ty)).ok()
 }
 
 fn type_of(value: &Value) -> Type {

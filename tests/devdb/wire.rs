@@ -1,8 +1,8 @@
 //! Bytes of TDS 7.4: reading and writing primitives, types, values and tokens.
 //!
 //! Written from the open specification MS-TDS
-//! (<https://learn.microsoft.com/openspecs/windows_protocols/ms-tds/>), which is where the numbers
-//! come from. Only the server's side: what a client sends is read, what a server sends is written.
+//! (<https://learn.microsoft.com/openspecs/windows_protocols/ms-tds/>), the source of all numbers. Only the
+//! server's side: it reads what a client sends, and writes what a server sends.
 
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -13,7 +13,7 @@ use std::io;
 /// `SQL_Latin1_General_CP1_CI_AS`, the collation of everything.
 pub(crate) const COLLATION: [u8; 5] = [0x09, 0x04, 0xD0, 0x00, 0x34];
 
-/// Largest value read into memory, so that a broken client cannot ask for more.
+/// Largest value read into memory, to limit what a broken client can request.
 const VALUE_BYTES_MAX: usize = 256 << 20;
 
 pub(crate) fn invalid(message: impl Into<String>) -> io::Error {
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         Ok(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
 
-    /// A string of so many UTF-16 units.
+    /// A string of this many UTF-16 units.
     pub(crate) fn utf16(&mut self, units: usize) -> io::Result<String> {
         self.take(units * 2).map(utf16)
     }

@@ -1,4 +1,4 @@
-//! Handler calls that are aborted, since the process stops and they take too long for that.
+//! Handler calls that are aborted because the process stops and they take too long.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use highwater_engine::poller::{Poller, StopSignal, TickError, TickOutcome};
 use highwater_engine::testing::{Steady, Watched, World, sleep, tick};
 use highwater_engine::tick::{TickReport, TickRequest};
 
-/// Runs a tick that is asked to stop after some seconds, and to abort after some more.
+/// Runs a tick that is requested to stop after some seconds, and aborted some seconds later.
 async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickReport {
     let stop = StopSignal::new();
     let request = TickRequest { stop: stop.child(), ..TickRequest::default() };
@@ -23,7 +23,7 @@ async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickRepo
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash() {
+async fn an_aborted_call_releases_the_lease_and_counts_no_attempt_and_no_crash() {
     let watched = Watched::of(World::new());
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -32,7 +32,7 @@ async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash
     let finished = world.handler.finished();
     let report = aborted(&poller, 5, 8).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
-    assert_eq!(report.duration, Duration::from_secs(13), "not before, and at once then");
+    assert_eq!(report.duration, Duration::from_secs(13), "not earlier, and then at once");
     assert_eq!(world.handler.finished(), finished, "the call was dropped");
     let document = world.document().await;
     assert!(document.lease.released_at.is_some());
@@ -41,7 +41,7 @@ async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash
     assert_eq!((in_flight.attempt, in_flight.crashes, in_flight.next_attempt_at), (0, 0, None));
     assert_eq!(watched.logged("tick_aborted")["level"], "WARN");
     assert_eq!(watched.counted("failures_total", None), 0);
-    // Nobody waits for the lease.
+    // The lease is free at once.
     let next = tick(&world.instance("b")).await.unwrap();
     assert_eq!(next, TickOutcome::Committed { more: false });
     let received = world.handler.received();
@@ -50,11 +50,11 @@ async fn an_aborted_call_gives_the_lease_up_and_counts_neither_attempt_nor_crash
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), 0);
 }
 
-/// Calls that never end, and that leave something at work for a moment when they are dropped.
+/// Calls that never return, and that leave work running for a moment when they are dropped.
 #[derive(Debug)]
 struct Lingering {
     world: World,
-    /// Whether the lease was released when the last of it had ended.
+    /// Whether the lease was released when the last of this work had ended.
     released: OnceLock<bool>,
 }
 
@@ -79,12 +79,12 @@ async fn a_lease_is_released_only_after_an_aborted_call_has_settled() {
     let poller = world.with_handler(handler.clone()).instance("a");
     let report = aborted(&poller, 5, 8).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
-    assert_eq!(handler.released.get(), Some(&false), "nothing is at work under a released lease");
+    assert_eq!(handler.released.get(), Some(&false), "no work runs under a released lease");
     assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_ends_within_the_grace_is_committed() {
+async fn a_call_that_finishes_within_the_grace_period_is_committed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(50);
@@ -100,7 +100,7 @@ async fn rows_accepted_by_an_aborted_call_are_committed() {
     world.source.fill(10);
     let handler = Arc::new(Steady::default());
     let poller = world.with_handler(handler.clone()).instance("a");
-    // Four seconds for each row: two went with a renewal at 10 s, the third goes with the abort.
+    // Four seconds for each row: two are committed by a renewal at 10 s, the third with the abort.
     let report = aborted(&poller, 5, 8).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
     assert_eq!((report.rows, report.batches), (3, 1));
@@ -119,7 +119,7 @@ async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
     let report = aborted(&poller, 1, 2).await;
     assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
     assert_eq!(report.duration, Duration::from_secs(3));
-    assert!(world.in_flight().await.is_none(), "no lease was asked for");
+    assert!(world.in_flight().await.is_none(), "no lease was requested");
     // The first read takes a minute, the read after the first batch is aborted.
     let report = aborted(&poller, 1, 62).await;
     assert!(matches!(report.result, Ok(TickOutcome::Committed { more: true })), "{report:?}");

@@ -26,9 +26,9 @@ async fn accepted_rows_are_committed_with_the_next_renewal_and_survive_a_crash()
     let (world, handler, poller) = steady().await;
     killed_after(25, &poller).await;
     // Renewals at 10 s and 20 s, with two and then five rows accepted; document and marker are read.
-    assert_eq!(world.store.take_calls(), calls(2, 3, 0), "none is added");
+    assert_eq!(world.store.take_calls(), calls(2, 3, 0), "no write is added");
     let in_flight = world.in_flight().await.unwrap();
-    assert_eq!(in_flight.rows, 5, "the rest is what a successor finds in flight");
+    assert_eq!(in_flight.rows, 5, "a successor finds the rest in flight");
     sleep(40).await;
     let b = world.with_handler(handler.clone()).instance("b");
     assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
@@ -49,7 +49,7 @@ async fn rows_accepted_so_far_are_committed_without_the_source_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_is_accepted_bit_by_bit_is_one_batch_in_the_end() {
+async fn a_batch_accepted_in_several_steps_counts_as_one_batch() {
     let (world, handler, poller) = steady().await;
     let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
@@ -76,7 +76,7 @@ async fn rows_accepted_before_a_failure_are_committed_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_front_commit_whose_response_is_lost_costs_nothing() {
+async fn a_partial_commit_whose_response_is_lost_has_no_effect_on_the_batch() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         let (world, handler, poller) = steady().await;
         let (outcome, ()) = tokio::join!(tick(&poller), async {
@@ -89,11 +89,11 @@ async fn a_front_commit_whose_response_is_lost_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_given_up_and_lands_late_does_not_cost_the_holder_its_batch() {
+async fn an_abandoned_partial_commit_that_lands_late_does_not_fail_the_batch() {
     let (world, handler, poller) = steady().await;
     let (outcome, ()) = tokio::join!(tick(&poller), async {
         sleep(29).await;
-        // At 30 s, seven rows; the write lands at 44 s, and what became of it cannot be read before.
+        // At 30 s, seven rows; the write lands at 44 s, and its outcome cannot be read before.
         world.store.break_next(Call::Store, Fault::Late(Duration::from_secs(14)));
         world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(21)));
     });
@@ -103,7 +103,7 @@ async fn one_that_is_given_up_and_lands_late_does_not_cost_the_holder_its_batch(
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_may_have_killed_a_process_are_not_accepted_in_part() {
+async fn rows_that_may_have_crashed_a_process_are_not_partially_accepted() {
     let (world, handler, _) = steady().await;
     let policy = FailurePolicy { crashes_max: 0, ..world.policy };
     let poller = world.with_policy(policy).with_handler(handler.clone()).instance("a");
@@ -113,7 +113,7 @@ async fn rows_that_may_have_killed_a_process_are_not_accepted_in_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_was_fully_accepted_stays_accepted_if_the_handler_fails_afterwards() {
+async fn a_fully_accepted_batch_stays_accepted_if_the_handler_then_fails() {
     let (world, handler, poller) = steady().await;
     handler.fail_after(10);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -125,8 +125,8 @@ fn busy() -> HandlerError {
     HandlerError::Throttled { reason: "429".to_owned(), retry_after: None }
 }
 
-/// Checks that the five rows that rode on renewals, at 10 s and 20 s, are in report, metric and
-/// document, where the handler is then `stopped`.
+/// Checks that the five rows committed by renewals, at 10 s and 20 s, are in report, metric and document. The
+/// handler is then `stopped`.
 async fn check_counted(stopped: impl AsyncFnOnce(&World, &Steady), seconds: u64, outcome: &str) {
     let (mut world, handler, _) = steady().await;
     world.limits.handler_stop_after = Duration::from_secs(seconds);
@@ -163,7 +163,7 @@ async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
         world.overwrite(&encode(&broken)).await;
     };
     check_counted(taken_away, 285, "lease_lost").await;
-    // From 30 s on seven rows are committed; then the batch's own commit finds no store.
+    // From 30 s on seven rows are committed; then the batch's own commit cannot reach the store.
     let (world, _, poller) = steady().await;
     let stops = async {
         sleep(39).await;

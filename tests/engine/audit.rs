@@ -1,4 +1,4 @@
-//! Looking back at closed windows: what came late is delivered, and nothing else.
+//! Auditing closed windows: late rows are delivered, and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn auditing(world: &World, owner_id: &str) -> Poller {
     world.instance(owner_id).auditing(Duration::from_secs(WAIT))
 }
 
-/// Delivers row 1, and row 2 whose transaction began after that of row 7, which is still open.
+/// Delivers row 1, and row 2 whose transaction started after that of row 7, which is still open.
 async fn with_open_transaction(world: &World) -> (Poller, u64) {
     let poller = auditing(world, "a");
     world.source.put(1, "first");
@@ -54,14 +54,14 @@ async fn exactly_the_late_rows_are_delivered_with_two_writes_and_the_checkpoint_
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
     let document = world.document().await;
     assert_eq!(checkpoint(&document), 3);
-    assert_eq!(document.checkpoint.metadata.row_count, 2, "of the batch that moved it");
+    assert_eq!(document.checkpoint.metadata.row_count, 2, "of the batch that moved the checkpoint");
     assert!(document.audit.windows.is_empty() && document.in_flight.is_none());
     sleep(WAIT).await;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_as_delivered_costs_no_call_and_is_read_once() {
+async fn an_unchanged_window_is_read_once_and_makes_no_call() {
     let world = timed_with(Limits { state_refresh: Duration::from_secs(9000), ..limits() });
     let (poller, _) = with_open_transaction(&world).await;
     let fetches = world.source.fetches();
@@ -71,7 +71,7 @@ async fn a_window_as_delivered_costs_no_call_and_is_read_once() {
     }
     assert_eq!(world.source.fetches() - fetches, 4, "three for new rows, one to look back");
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));
-    // That it is forgotten rides on the next write.
+    // The next write drops the window.
     world.source.put(3, "third");
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
@@ -93,7 +93,7 @@ async fn a_window_found_complete_is_not_read_again_after_a_reload() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_changed_since_has_left_its_window_and_is_no_loss() {
+async fn a_row_changed_since_delivery_has_left_its_window_and_is_not_lost() {
     let watched = Watched::of(timed());
     let world = &watched.world;
     let (poller, _) = with_open_transaction(world).await;
@@ -107,7 +107,7 @@ async fn a_row_that_changed_since_has_left_its_window_and_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_restart_a_window_that_is_the_same_is_left_alone() {
+async fn after_a_restart_an_unchanged_window_is_not_redelivered() {
     let watched = Watched::of(timed());
     let world = &watched.world;
     with_open_transaction(world).await;
@@ -118,7 +118,7 @@ async fn after_a_restart_a_window_that_is_the_same_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_restart_a_window_that_differs_is_delivered_again_with_its_ids() {
+async fn after_a_restart_a_changed_window_is_redelivered_with_the_same_ids() {
     let watched = Watched::of(timed());
     let world = &watched.world;
     let (_, open) = with_open_transaction(world).await;
@@ -126,7 +126,7 @@ async fn after_a_restart_a_window_that_differs_is_delivered_again_with_its_ids()
     world.source.put_late(7, open);
     sleep(WAIT).await;
     tick(&auditing(world, "b")).await.unwrap();
-    let [.., again] = &world.handler.received()[..] else { panic!("nothing came") };
+    let [.., again] = &world.handler.received()[..] else { panic!("nothing was delivered") };
     assert_eq!(again.ids, [1, 7, 2]);
     assert_eq!(
         [&again.event_ids[0], &again.event_ids[2]],
@@ -168,7 +168,7 @@ async fn late_rows_are_logged_and_counted_once_however_often_they_are_retried() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn rejected_late_rows_block_no_other_rows() {
+async fn rejected_late_rows_do_not_block_other_rows() {
     let world = timed();
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -201,11 +201,11 @@ async fn the_window_stays_due_while_its_rows_are_in_flight() {
     tick(&auditing(&world, "b")).await.unwrap();
     let received = world.handler.received();
     assert_eq!(received.last().unwrap().ids, [1, 7, 2], "by another process");
-    assert_eq!(received.last().unwrap().attempt, 2, "one has died with them");
+    assert_eq!(received.last().unwrap().attempt, 2, "one process crashed with them");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_of_late_rows_whose_answer_is_lost_is_recognised_as_landed() {
+async fn a_commit_of_late_rows_whose_response_is_lost_is_recognized_as_landed() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         let world = timed();
         let (poller, open) = with_open_transaction(&world).await;
@@ -241,22 +241,22 @@ async fn a_rejected_late_row_is_quarantined_by_the_policy() {
     for (id, position) in open {
         world.source.put_late(id, position);
     }
-    let refused = || Err(HandlerError::Rejected("422".to_owned()));
-    world.handler.judge_by(move |ids| if ids.contains(&8) { refused() } else { Ok(()) });
+    let rejected = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&8) { rejected() } else { Ok(()) });
     sleep(WAIT).await;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(watched.counted("highwater.rows.quarantined", None), 1);
-    let taken: Vec<_> =
+    let accepted: Vec<_> =
         world.handler.received().into_iter().filter(|r| !r.ids.contains(&8)).collect();
-    let taken: Vec<_> = taken.into_iter().flat_map(|received| received.ids).collect();
-    assert_eq!(taken, [1, 7, 9]);
+    let accepted: Vec<_> = accepted.into_iter().flat_map(|received| received.ids).collect();
+    assert_eq!(accepted, [1, 7, 9]);
     let document = world.document().await;
     assert!(document.audit.windows.is_empty(), "done with");
     assert_eq!(checkpoint(&document), 4);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_is_read_on_after_rejected_rows_that_no_longer_exist() {
+async fn reading_a_window_continues_after_rejected_rows_that_no_longer_exist() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
     let world = timed().with_policy(policy);
     let poller = auditing(&world, "a");
@@ -266,8 +266,8 @@ async fn a_window_is_read_on_after_rejected_rows_that_no_longer_exist() {
     let [seven, eight, nine] = open;
     world.source.put_late(seven.0, seven.1);
     world.source.put_late(eight.0, eight.1);
-    let refused = || Err(HandlerError::Rejected("422".to_owned()));
-    world.handler.judge_by(move |ids| if ids.contains(&8) { refused() } else { Ok(()) });
+    let rejected = || Err(HandlerError::Rejected("422".to_owned()));
+    world.handler.judge_by(move |ids| if ids.contains(&8) { rejected() } else { Ok(()) });
     sleep(WAIT).await;
     tick(&poller).await.unwrap_err();
     assert_eq!(world.document().await.audit.windows[0].end().value, eight.1.to_string());
@@ -296,7 +296,7 @@ async fn late_rows_follow_new_ones_in_the_same_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_on_batches_lets_one_of_late_rows_through() {
+async fn the_batch_limit_still_allows_one_batch_of_late_rows() {
     let world = timed_with(Limits { batches_max: Some(1), batch_rows_max: 2, ..limits() });
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -354,7 +354,7 @@ async fn a_large_window_is_read_and_delivered_page_by_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_that_cannot_be_read_lets_new_rows_be_committed_and_stays_due() {
+async fn an_unreadable_window_does_not_block_new_rows_and_stays_due() {
     let world = timed();
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -368,7 +368,7 @@ async fn a_window_that_cannot_be_read_lets_new_rows_be_committed_and_stays_due()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_is_asked_to_stop_does_not_look_back() {
+async fn a_stopping_tick_does_not_audit_windows() {
     let world = timed();
     let (poller, open) = with_open_transaction(&world).await;
     world.source.put_late(7, open);
@@ -381,22 +381,22 @@ async fn a_tick_that_is_asked_to_stop_does_not_look_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_modes_and_pollers_that_were_not_asked_close_no_windows() {
+async fn other_modes_and_pollers_without_auditing_close_no_windows() {
     let world = World::new();
     world.source.fill(3);
     tick(&auditing(&world, "a")).await.unwrap();
-    assert!(world.document().await.audit.is_empty(), "by rowversion nothing comes late");
+    assert!(world.document().await.audit.is_empty(), "with rowversions no row is late");
     let world = timed();
     world.source.fill(3);
     tick(&auditing(&world, "a")).await.unwrap();
     assert_eq!(world.document().await.audit.windows.len(), 1);
     world.source.put(4, "fourth");
     tick(&world.instance("b")).await.unwrap();
-    assert!(world.document().await.audit.is_empty(), "forgotten by the one that was not asked");
+    assert!(world.document().await.audit.is_empty(), "dropped by the process without auditing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_accepted_in_part_are_known_and_their_windows_exact() {
+async fn windows_are_exact_after_partially_accepted_batches() {
     let watched = Watched::of(timed());
     let world = &watched.world;
     let poller = world.with_handler(Arc::new(Steady::default())).instance("a");

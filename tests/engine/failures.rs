@@ -1,4 +1,4 @@
-//! What becomes of rows that the handler does not take.
+//! Rows that the handler does not accept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,7 +17,7 @@ use highwater_engine::testing::{
 };
 use tokio::sync::Notify;
 
-fn refused() -> HandlerError {
+fn rejected() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
 }
 
@@ -41,24 +41,24 @@ fn world(policy: FailurePolicy, rows: usize) -> World {
     World::with(limits).with_policy(policy)
 }
 
-/// Makes the handler fail each call that has one of `bad` among its rows.
+/// Makes the handler fail each call that contains one of `bad`.
 fn fail_on(world: &World, bad: &'static [i64], error: fn() -> HandlerError) {
     let is_bad = move |ids: &[i64]| ids.iter().any(|id| bad.contains(id));
     world.handler.judge_by(move |ids| if is_bad(ids) { Err(error()) } else { Ok(()) });
 }
 
-/// Keys of the rows of each call after the first, which is that of the seasoning.
+/// Keys of the rows of each call after the first one, which only warms up.
 fn calls_made(world: &World) -> Vec<Vec<i64>> {
     world.handler.received().into_iter().skip(1).map(|call| call.ids).collect()
 }
 
-/// Keys of the rows that calls without a bad row brought, in order.
-fn taken(world: &World, bad: &[i64]) -> Vec<i64> {
+/// Keys of the rows of the calls without a bad row, in order.
+fn accepted_keys(world: &World, bad: &[i64]) -> Vec<i64> {
     let good = |ids: &Vec<i64>| !ids.iter().any(|id| bad.contains(id));
     calls_made(world).into_iter().filter(good).flatten().collect()
 }
 
-/// Ticks until nothing is left, past every back-off.
+/// Ticks until nothing is left, past every backoff.
 async fn drain(poller: &Poller, ticks_max: u32) -> u32 {
     for ticks in 1..=ticks_max {
         sleep(600).await;
@@ -71,12 +71,14 @@ async fn drain(poller: &Poller, ticks_max: u32) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_refused_row_in_ten_thousand_costs_fourteen_calls_and_one_for_the_rest() {
+async fn one_rejected_row_in_ten_thousand_costs_fourteen_calls_plus_one() {
     for bad in [1, 2, 4_999, 5_000, 5_001, 7_777, 9_999, 10_000_i64] {
         let world = world(policy(OnFailure::Quarantine, true), 10_000);
         let poller = world.seasoned("a").await;
         world.source.fill(10_000);
-        world.handler.judge_by(move |ids| if ids.contains(&bad) { Err(refused()) } else { Ok(()) });
+        world
+            .handler
+            .judge_by(move |ids| if ids.contains(&bad) { Err(rejected()) } else { Ok(()) });
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         let calls = calls_made(&world);
         let with_it = calls.iter().filter(|ids| ids.contains(&bad)).count();
@@ -84,7 +86,11 @@ async fn one_refused_row_in_ten_thousand_costs_fourteen_calls_and_one_for_the_re
         let behind = calls.iter().filter(|ids| ids[0] > bad).count();
         assert_eq!(behind, usize::from(bad < 10_000), "row {bad}: one call for the rest");
         let expected: Vec<i64> = (1..=10_000).filter(|id| *id != bad).collect();
-        assert_eq!(taken(&world, &[bad]), expected, "row {bad}: the others once each, in order");
+        assert_eq!(
+            accepted_keys(&world, &[bad]),
+            expected,
+            "row {bad}: every other row once, in order"
+        );
         assert_eq!(world.quarantined().await, [bad]);
     }
 }
@@ -98,13 +104,13 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
             let poller = world.seasoned("a").await;
             world.source.fill(i64::try_from(rows).unwrap());
             let holds = move |ids: &[i64]| ids.contains(&bad);
-            world.handler.judge_by(move |ids| if holds(ids) { Err(refused()) } else { Ok(()) });
+            world.handler.judge_by(move |ids| if holds(ids) { Err(rejected()) } else { Ok(()) });
             drain(&poller, 3).await;
             let calls = calls_made(&world);
             let with_it = calls.iter().filter(|ids| holds(ids)).count();
             let most = usize::try_from(rows.ilog2() + 1).unwrap();
             assert!(with_it <= most, "row {bad} of {rows}: {with_it} calls");
-            // The whole, one for each halving, the row alone, the rest.
+            // The whole batch, one call for each halving, the row alone, the rest.
             assert!(calls.len() <= most + 3, "row {bad} of {rows}: {} calls in all", calls.len());
             assert_eq!(world.quarantined().await, [bad]);
         }
@@ -117,10 +123,10 @@ async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_or
     let world = world(policy(OnFailure::Quarantine, true), 10);
     let poller = world.seasoned("a").await;
     world.source.fill(30);
-    fail_on(&world, bad, refused);
+    fail_on(&world, bad, rejected);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     let expected: Vec<i64> = (1..=30).filter(|id| !bad.contains(id)).collect();
-    assert_eq!(taken(&world, bad), expected);
+    assert_eq!(accepted_keys(&world, bad), expected);
     let entries = world.quarantine().await;
     assert_eq!(entries.iter().map(|(id, _)| *id).collect::<Vec<_>>(), bad);
     for (id, entry) in entries {
@@ -141,8 +147,8 @@ async fn an_outage_of_the_target_quarantines_nothing_however_long_it_lasts() {
         tick(&poller).await.unwrap_err();
     }
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
-    assert_eq!(world.rows_committed_last().await, 1, "nothing is passed");
-    // It ends: everything arrives, in order.
+    assert_eq!(world.rows_committed_last().await, 1, "nothing is skipped");
+    // It terminates: everything arrives, in order.
     let calls_before = calls_made(&world).len();
     world.handler.judge_by(|_| Ok(()));
     drain(&poller, 5).await;
@@ -153,7 +159,7 @@ async fn an_outage_of_the_target_quarantines_nothing_however_long_it_lasts() {
 #[tokio::test(start_paused = true)]
 async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by_itself() {
     let errors: [fn() -> HandlerError; 3] = [
-        refused,
+        rejected,
         || HandlerError::TooLarge("413".to_owned()),
         || HandlerError::Partial { accepted: 0, reason: "first".to_owned() },
     ];
@@ -181,9 +187,9 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
         }
         is_down.store(false, Relaxed);
         drain(&poller, 3).await;
-        assert_eq!(world.quarantined().await, quarantined, "no more of them");
+        assert_eq!(world.quarantined().await, quarantined, "no further calls");
         let accepted = world.handler.accepted().len() - 1;
-        assert_eq!(accepted, 1_000 - quarantined.len(), "each of the others once");
+        assert_eq!(accepted, 1_000 - quarantined.len(), "every other row once");
         assert_eq!(world.document().await.quarantined_in_a_row, 0);
     }
 }
@@ -196,14 +202,14 @@ async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
     let world = &watched.world;
     let poller = world.seasoned("a").await;
     world.source.fill(9);
-    fail_on(world, &[1, 2, 3, 4, 5, 6, 7, 8, 9], refused);
+    fail_on(world, &[1, 2, 3, 4, 5, 6, 7, 8, 9], rejected);
     for _ in 0..5 {
         sleep(600).await;
         tick(&poller).await.unwrap_err();
     }
     assert_eq!(watched.count_of("breaker_opened"), 1);
     assert_eq!(world.quarantined().await, [1, 2]);
-    fail_on(world, &[3, 5], refused);
+    fail_on(world, &[3, 5], rejected);
     drain(&poller, 3).await;
     assert_eq!(watched.count_of("breaker_opened"), 1);
     assert_eq!(watched.count_of("breaker_closed"), 1);
@@ -228,11 +234,11 @@ async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_
     let (id, entry) = world.quarantine().await.remove(0);
     assert_eq!((id, entry.reason, entry.attempts), (6, Reason::Attempts, 3));
     let expected: Vec<i64> = (1..=20).filter(|id| *id != 6).collect();
-    assert_eq!(taken(&world, &[6]), expected);
+    assert_eq!(accepted_keys(&world, &[6]), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_is_made_however_few_batches_a_tick_may_take() {
+async fn a_probe_runs_even_if_the_batch_limit_is_reached() {
     let mut world = world(policy(OnFailure::Quarantine, true), 8);
     world.limits.batches_max = Some(1);
     let poller = world.seasoned("a").await;
@@ -262,7 +268,7 @@ async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_cannot_be_read_gives_the_lease_up_and_counts_no_death() {
+async fn an_unreadable_probe_releases_the_lease_and_counts_no_crash() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
     let poller = world.seasoned("a").await;
     world.source.fill(2);
@@ -270,7 +276,7 @@ async fn a_probe_that_cannot_be_read_gives_the_lease_up_and_counts_no_death() {
     for attempt in 1..=10 {
         sleep(600).await;
         if attempt >= 3 {
-            // The first read is that of the row.
+            // The first read is that of the failing row.
             world.source.fail_after(1, "gone");
         }
         tick(&poller).await.unwrap_err();
@@ -329,7 +335,7 @@ async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_t
     fail_on(&world, bad, failed);
     drain(&poller, 40).await;
     assert_eq!(world.quarantined().await, bad);
-    let mut others = taken(&world, bad);
+    let mut others = accepted_keys(&world, bad);
     others.dedup();
     others.sort_unstable();
     others.dedup();
@@ -346,7 +352,11 @@ async fn the_last_row_of_a_table_is_not_quarantined_until_another_row_arrives() 
         sleep(600).await;
         drop(tick(&poller).await);
     }
-    assert_eq!(world.quarantined().await, Vec::<i64>::new(), "nothing shows that it is the row");
+    assert_eq!(
+        world.quarantined().await,
+        Vec::<i64>::new(),
+        "nothing shows that the row is the cause"
+    );
     world.source.put(4, "new");
     drain(&poller, 5).await;
     assert_eq!(world.quarantined().await, [3]);
@@ -376,7 +386,7 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     let world = world(policy(OnFailure::Stop, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(8);
-    fail_on(&world, &[5], refused);
+    fail_on(&world, &[5], rejected);
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::Handler(HandlerError::Rejected(_))), "{error:?}");
     let document = world.document().await;
@@ -391,15 +401,18 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     // Survives a restart.
     let outcome = tick(&world.instance("b")).await.unwrap();
     assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
-    assert_eq!(taken(&world, &[5]), [1, 2, 3, 4]);
-    // Mended and resumed.
+    assert_eq!(accepted_keys(&world, &[5]), [1, 2, 3, 4]);
+    // Fixed and resumed.
     world.handler.judge_by(|_| Ok(()));
     let age =
         highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     let resumed = world.document().await.resume(age);
     world.overwrite(&encode(&resumed)).await;
     drain(&world.instance("b"), 3).await;
-    assert_eq!(taken(&world, &[]).split_off(taken(&world, &[]).len() - 4), [5, 6, 7, 8]);
+    assert_eq!(
+        accepted_keys(&world, &[]).split_off(accepted_keys(&world, &[]).len() - 4),
+        [5, 6, 7, 8]
+    );
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
 }
 
@@ -440,12 +453,12 @@ async fn retry_with_halving_delivers_the_rows_before_the_bad_row_and_waits_there
     let world = world(policy(OnFailure::Retry, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(16);
-    fail_on(&world, &[6], refused);
+    fail_on(&world, &[6], rejected);
     for _ in 0..10 {
         sleep(600).await;
         tick(&poller).await.unwrap_err();
     }
-    assert_eq!(taken(&world, &[6]), [1, 2, 3, 4, 5]);
+    assert_eq!(accepted_keys(&world, &[6]), [1, 2, 3, 4, 5]);
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
     let calls = calls_made(&world);
     assert_eq!(calls[calls.len() - 1], [6], "later ticks try the row alone");
@@ -483,11 +496,11 @@ async fn rows_accepted_before_a_named_row_are_never_quarantined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_cannot_be_written_down_is_not_passed() {
+async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let poller = world.seasoned("a").await;
     world.source.fill(1);
-    fail_on(&world, &[1], refused);
+    fail_on(&world, &[1], rejected);
     // The first write is the lease's, the second the quarantine's.
     world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
     world.store.break_next(Call::Store, Fault::Refused);
@@ -503,7 +516,7 @@ async fn a_row_quarantined_before_a_crash_is_one_entry() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
     let a = world.seasoned("a").await;
     world.source.fill(3);
-    fail_on(&world, &[2], refused);
+    fail_on(&world, &[2], rejected);
     // Lease, commit of row 1, the entry; the process is killed while it waits for the next write.
     for delay in [0, 0, 0, 3600] {
         world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(delay)));
@@ -515,7 +528,7 @@ async fn a_row_quarantined_before_a_crash_is_one_entry() {
     sleep(60).await;
     drain(&world.instance("b"), 3).await;
     let alone = calls_made(&world).iter().filter(|ids| **ids == [2]).count();
-    assert_eq!(alone, 2, "once by each process");
+    assert_eq!(alone, 2, "once per process");
     let entries = world.quarantine().await;
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].0, entries[0].1.quarantined_by.as_str()), (2, "a"));
@@ -524,7 +537,7 @@ async fn a_row_quarantined_before_a_crash_is_one_entry() {
     assert_eq!(keys.iter().filter(is_entry).count(), 1, "{keys:?}");
 }
 
-/// Kills the process that is handed one of `deadly`: it never answers, and its tick is dropped.
+/// Crashes the process that handles one of `deadly`: the call never returns, and its tick is dropped.
 #[derive(Debug)]
 struct Killing {
     inner: Arc<RecordingHandler>,
@@ -548,7 +561,7 @@ impl Handler for Killing {
     }
 }
 
-/// Runs one tick of a new process; `None` where it died.
+/// Runs one tick of a new process; `None` if it crashed.
 async fn run_process(
     world: &World,
     owner_id: &str,
@@ -564,7 +577,7 @@ async fn run_process(
     }
 }
 
-/// Runs process after process until nothing is left, and returns how many died.
+/// Runs one process after another until nothing is left, and returns how many crashed.
 async fn run_processes(world: &World, deadly: &'static [i64], processes_max: u32) -> u32 {
     let mut died = 0;
     for number in 0..processes_max {
@@ -573,15 +586,15 @@ async fn run_processes(world: &World, deadly: &'static [i64], processes_max: u32
             Some(Ok(TickOutcome::Committed { more: false })) => return died,
             Some(_) => {}
         }
-        // Longer than its lease lives, and than any back-off.
+        // Longer than its lease lives, and than any backoff.
         sleep(600).await;
     }
     panic!("not drained after {processes_max} processes");
 }
 
-/// Keys of all rows that were handed over, once each, in order of their keys.
-fn all_handed_over(world: &World, but: &[i64]) -> Vec<i64> {
-    let mut all = taken(world, but);
+/// Keys of all delivered rows, once each, in key order.
+fn all_delivered_keys(world: &World, but: &[i64]) -> Vec<i64> {
+    let mut all = accepted_keys(world, but);
     all.sort_unstable();
     all.dedup();
     all
@@ -593,12 +606,12 @@ async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alon
     world.seasoned("a").await;
     world.source.fill(16);
     let died = run_processes(&world, &[11], 20).await;
-    assert!(died >= 2, "{died} processes died: that is what the policy allows");
+    assert!(died >= 2, "{died} processes crashed: the policy's limit");
     let (id, entry) = world.quarantine().await.remove(0);
     assert_eq!((id, entry.reason), (11, Reason::Crashes));
     let alone = calls_made(&world).iter().filter(|ids| **ids == [11]).count();
-    assert_eq!(alone, 1, "it was in hand alone before");
-    let mut others = taken(&world, &[11]);
+    assert_eq!(alone, 1, "it was in flight alone before");
+    let mut others = accepted_keys(&world, &[11]);
     others.dedup();
     assert_eq!(others, (1..=16).filter(|id| *id != 11).collect::<Vec<_>>());
 }
@@ -614,13 +627,13 @@ async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
         assert!(tokio::time::timeout(Duration::from_secs(5), tick(poller)).await.is_err());
     };
     killed_in_the_call(&world.instance("b")).await;
-    // The row that it died with moves on, so that the next one comes first.
+    // The row it crashed with moves on, so that the next one comes first.
     world.source.put(1, "again");
     sleep(60).await;
     let c = world.instance("c");
     killed_in_the_call(&c).await;
     assert_eq!(calls_made(&world), [[1], [2]]);
-    // Its process lives, and continues under its own lease.
+    // Its process survives, and continues under its own lease.
     drain(&c, 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
     assert_eq!(calls_made(&world)[2..], [[2], [1]]);
@@ -640,7 +653,7 @@ async fn a_row_is_not_quarantined_for_a_crash_of_the_row_probed_after_it() {
     sleep(600).await;
     drain(&world.instance("c"), 3).await;
     assert_eq!(world.quarantined().await, Vec::<i64>::new());
-    assert_eq!(all_handed_over(&world, &[]), [1, 2]);
+    assert_eq!(all_delivered_keys(&world, &[]), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -655,8 +668,9 @@ async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_w
     sleep(600).await;
     drain(&world.instance("c"), 6).await;
     assert_eq!(world.quarantined().await, [1]);
-    assert_eq!(all_handed_over(&world, &[1]), [2]);
-    // Both rows were in flight when it crashed, so both come; then the first alone, as it had failed alone.
+    assert_eq!(all_delivered_keys(&world, &[1]), [2]);
+    // Both rows were in flight when it crashed, so both are redelivered; then the first alone, as it had
+    // failed alone.
     assert_eq!(calls_made(&world), [vec![1], vec![2], vec![1, 2], vec![1], vec![2], vec![1]]);
 }
 
@@ -670,5 +684,5 @@ async fn a_failing_row_is_distinguished_from_an_outage_even_if_a_later_row_crash
     let reasons = world.quarantine().await.into_iter().map(|(id, entry)| (id, entry.reason));
     assert_eq!(reasons.collect::<Vec<_>>(), [(3, Reason::Attempts), (6, Reason::Crashes)]);
     let others: Vec<i64> = (1..=16).filter(|id| ![3, 6].contains(id)).collect();
-    assert_eq!(all_handed_over(&world, &[3, 6]), others);
+    assert_eq!(all_delivered_keys(&world, &[3, 6]), others);
 }

@@ -1,4 +1,4 @@
-//! A poller's first start, and one that has run under another application.
+//! A poller's first start, and the start of one that has run under another application.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use highwater_engine::testing::{
     Call, Fault, FaultyStore, TableSource, Watched, World, admin, sleep, tick,
 };
 
-/// A world whose state is kept under another application in the same place.
+/// A world whose state is kept under another application in the same store.
 fn renamed(world: &World, app: &str) -> World {
     world.behind(FaultyStore::new(world.memory.of_app(app).unwrap()))
 }
@@ -38,7 +38,7 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
         }
         sleep(1).await;
     }
-    assert_eq!(world.handler.ids(), [0], "nothing is delivered again");
+    assert_eq!(world.handler.ids(), [0], "nothing is redelivered");
     // The first remedy, and the same process resumes.
     let cli = slot.instance("cli");
     let operator = Operator { by: "ann", reason: "app renamed" };
@@ -50,7 +50,7 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
 }
 
-/// Its backlog would be skipped by the `init` that a start from now asks for.
+/// The `init` that a start from now suggests would skip its backlog.
 #[tokio::test(start_paused = true)]
 async fn a_renamed_app_that_starts_from_now_names_the_other_app_before_it_suggests_init() {
     let world = World::new();
@@ -60,13 +60,13 @@ async fn a_renamed_app_that_starts_from_now_names_the_other_app_before_it_sugges
     let poller = slot.instance("b").starting_now();
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::FirstRunElsewhere { .. }), "{error:?}");
-    // Without another app it is.
+    // Without another app, `init` is suggested.
     let other = World::new();
     let error = tick(&other.instance("c").starting_now()).await.unwrap_err();
     assert!(matches!(error, TickError::NotStarted { .. }), "{error:?}");
 }
 
-/// Returns one of `count` partitions of `p`, or all of it where that is 1, with three rows.
+/// Returns one of `count` partitions of `p`, or an unpartitioned poller if that is 1, with three rows.
 fn partition(world: &World, index: u16, count: u16) -> Poller {
     let own = (count > 1).then_some(Partition { index, count });
     let name = own.map_or_else(|| "p".to_owned(), |own| own.name("p"));
@@ -77,7 +77,7 @@ fn partition(world: &World, index: u16, count: u16) -> Poller {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way_there() {
+async fn a_renamed_app_with_another_partition_count_stops_with_the_fix() {
     let operator = Operator { by: "ann", reason: "app renamed" };
     for (there, here, cloned) in [(2, 4, "p__p0"), (2, 1, "p__p0"), (1, 2, "p")] {
         let world = World::new();
@@ -101,8 +101,8 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
                 assert!(error.contains(&part), "{part}: {error}");
             }
         }
-        assert_eq!(world.handler.ids().len(), delivered, "nothing is delivered again");
-        // As printed: with the number of the other app, each partition continues where it was.
+        assert_eq!(world.handler.ids().len(), delivered, "nothing is redelivered");
+        // As printed: with the other app's partition count, each partition continues where it was.
         for index in 0..there {
             let to = partition(&slot, index, there);
             let from = to.under_app("app").unwrap();
@@ -112,7 +112,7 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
             assert_eq!(tick(&partition(&slot, index, there)).await.unwrap(), TickOutcome::Idle);
         }
         assert_eq!(world.handler.ids().len(), delivered);
-        // The last command: the blank documents that the stopped ticks left say nothing against the copies.
+        // The last command: the blank documents that the stopped ticks left do not prevent the copies.
         let store = world.memory.of_app("slot").unwrap();
         let division = async || division(&*store, "p").await.unwrap().parts;
         assert_eq!(division().await, Some(there), "{there} to {here}");
@@ -128,9 +128,10 @@ async fn a_renamed_app_with_another_number_of_partitions_stops_and_names_the_way
     }
 }
 
-/// The document of the first one says how many partitions there are. Without it another one does not know.
+/// The first partition's document records the partition count. Without it the other partitions cannot know
+/// it.
 #[tokio::test(start_paused = true)]
-async fn no_partition_of_another_count_starts_if_the_first_has_lost_its_document() {
+async fn no_partition_of_a_different_count_starts_if_the_first_lost_its_document() {
     let world = World::new();
     for index in 0..2 {
         tick(&partition(&world, index, 2)).await.unwrap();
@@ -142,7 +143,7 @@ async fn no_partition_of_another_count_starts_if_the_first_has_lost_its_document
         let expected = if index == 1 { "fingerprint_mismatch" } else { "state_vanished" };
         assert_eq!(outcome_row(&Err(error)).event, expected, "partition {index}");
     }
-    assert_eq!(world.handler.ids().len(), delivered, "nothing is delivered again");
+    assert_eq!(world.handler.ids().len(), delivered, "nothing is redelivered");
     let division = division(&*world.memory, "p").await.unwrap();
     assert_eq!(division.parts, Some(2), "as the second one says");
 }
@@ -159,7 +160,7 @@ async fn a_partitioned_poller_of_another_source_does_not_stop_a_first_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_init_starts_a_slot_on_purpose() {
+async fn init_starts_a_poller_explicitly() {
     let world = World::new();
     world.seasoned("a").await;
     let slot = renamed(&world, "slot");
@@ -167,7 +168,7 @@ async fn an_init_starts_a_slot_on_purpose() {
     assert!(matches!(tick(&poller).await, Err(TickError::FirstRunElsewhere { .. })));
     assert_eq!(admin(&slot.instance("cli")).init().await.unwrap(), Init::Started { after: None });
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-    assert_eq!(world.handler.ids(), [0, 0], "as was asked for");
+    assert_eq!(world.handler.ids(), [0, 0], "as requested");
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +180,7 @@ async fn unrelated_documents_do_not_stop_a_poller() {
     other.put(5, "other");
     let slot = renamed(&world, "slot");
     tick(&slot.instance_of("b", other)).await.unwrap();
-    // A document that has delivered nothing, and one that cannot be read, which is reported.
+    // A document that has delivered nothing, and an unreadable one, which is reported.
     let blank = encode(&StateDocument::blank("p", world.source.shape().fingerprint.clone()));
     for (bytes, warning) in [(blank, None), (b"{".to_vec(), Some("`elsewhere/p.json`: "))] {
         let empty = Watched::of(World::new());
@@ -206,13 +207,13 @@ async fn unrelated_documents_do_not_stop_a_poller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_may_not_list_is_reported_and_does_not_stop_a_first_start() {
-    for (fault, goes_on) in [(Fault::Refused, true), (Fault::Unreachable, false)] {
+async fn a_store_without_list_permission_is_reported_and_does_not_stop_a_first_start() {
+    for (fault, continues) in [(Fault::Refused, true), (Fault::Unreachable, false)] {
         let watched = Watched::of(World::new());
         watched.world.source.put(1, "first");
         watched.world.store.break_next(Call::List, fault);
         let result = tick(&watched.world.instance("a")).await;
-        if goes_on {
+        if continues {
             assert_eq!(result.unwrap(), TickOutcome::Committed { more: false });
             assert_eq!(watched.logged("first_run_not_compared")["level"], "WARN");
         } else {
@@ -234,14 +235,14 @@ async fn a_first_start_is_logged_once_with_its_path_and_position() {
     assert_eq!(watched.count_of("first_run"), 1);
 }
 
-/// As the only trace of where rows come from: a command made the document, and no tick has run under it.
+/// A document created by a command, under which no tick has run, is the only trace of where rows come from.
 #[tokio::test(start_paused = true)]
 async fn a_start_is_logged_again_for_a_document_that_was_recreated() {
     let watched = Watched::of(World::new());
     let poller = watched.world.seasoned("a").await;
     let cli = watched.world.instance("cli");
     let operator = Operator { by: "ann", reason: "start again" };
-    // A reset of a document that is there is no start.
+    // A reset of an existing document is not a start.
     let plan = Box::pin(admin(&cli).plan_reset(ResetTo::Beginning, false)).await.unwrap();
     Box::pin(admin(&cli).reset(&plan, "reset-1".to_owned(), operator)).await.unwrap();
     sleep(300).await;
@@ -255,7 +256,7 @@ async fn a_start_is_logged_again_for_a_document_that_was_recreated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_apps_the_one_that_wrote_last_is_named() {
+async fn the_most_recent_writer_of_several_apps_is_named() {
     let world = World::new();
     world.seasoned("a").await;
     let operator = Operator { by: "ann", reason: "app renamed" };

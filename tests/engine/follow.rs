@@ -1,4 +1,4 @@
-//! A tick that has run out of rows looks for new ones, where it may.
+//! A tick that has run out of rows polls for new ones, if it may.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn report(poller: &Poller) -> TickReport {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_is_delivered_within_the_interval_and_the_tick_counts_all_of_them() {
+async fn rows_are_delivered_within_the_interval_and_counted_by_the_tick() {
     let world = World::new();
     let poller = following(world.seasoned("a").await, 30);
     world.source.fill(1);
@@ -39,15 +39,15 @@ async fn a_row_is_delivered_within_the_interval_and_the_tick_counts_all_of_them(
     assert_eq!((report.rows, report.batches), (4, 4));
     let took = began_at.elapsed();
     assert!(took > Duration::from_secs(29) && took < Duration::from_secs(30), "{took:?}");
-    // Two writes for each burst, and nothing for looking.
+    // Two writes for each burst, and none for polling.
     assert_eq!(world.store.take_calls(), calls(0, 8, 0));
     let recent = world.document().await.recent;
     let rows: Vec<u64> = recent.iter().skip(1).map(|tick| tick.rows).collect();
-    assert_eq!(rows, [1, 1, 1, 1], "each write tells of its own rows");
+    assert_eq!(rows, [1, 1, 1, 1], "each write records its own rows");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_finds_nothing_all_along_was_one_idle_tick() {
+async fn a_following_tick_without_rows_counts_as_one_idle_tick() {
     let world = World::new();
     let poller = following(world.seasoned("a").await, 10);
     let before = world.source.fetches();
@@ -59,14 +59,14 @@ async fn a_tick_that_finds_nothing_all_along_was_one_idle_tick() {
     world.source.fill(1);
     tick(&poller).await.unwrap();
     assert_eq!(world.document().await.recent.last().unwrap().idle_before, 2);
-    // One that delivered before was not idle.
+    // A tick that delivered before was not idle.
     world.source.fill(1);
     tick(&poller).await.unwrap();
     assert_eq!(world.document().await.recent.last().unwrap().idle_before, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_is_stopped_ends_following() {
+async fn stopping_a_tick_ends_following() {
     let world = World::new();
     let poller = following(world.seasoned("a").await, 100);
     let stop = StopSignal::new();
@@ -77,13 +77,13 @@ async fn a_tick_that_is_stopped_ends_following() {
         world.source.put(1, "new");
         stop.set();
     });
-    assert_eq!(report.result.unwrap(), TickOutcome::Idle, "there was no further look");
+    assert_eq!(report.result.unwrap(), TickOutcome::Idle, "there was no further poll");
     assert_eq!(world.handler.ids(), [0]);
     assert!(began_at.elapsed() <= Duration::from_secs(3) + INTERVAL);
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_of_a_tick_hold_for_all_that_it_finds() {
+async fn tick_limits_apply_to_all_polls_of_a_following_tick() {
     let world = World::with(Limits {
         batches_max: Some(2),
         tick_time_max: Duration::from_secs(20),
@@ -106,7 +106,7 @@ async fn limits_of_a_tick_hold_for_all_that_it_finds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_ends_it_and_so_does_a_pause() {
+async fn a_failure_or_a_pause_ends_following() {
     let world = World::new();
     let poller = following(world.seasoned("a").await, 60);
     let began_at = Instant::now();
@@ -130,13 +130,13 @@ async fn a_failure_ends_it_and_so_does_a_pause() {
         world.source.put(2, "new");
     });
     assert_eq!(paused.result.unwrap(), TickOutcome::Committed { more: true });
-    assert_eq!(world.handler.ids().last(), Some(&1), "nothing is delivered under a pause");
+    assert_eq!(world.handler.ids().last(), Some(&1), "nothing is delivered during a pause");
     let (idle, ()) = tokio::join!(report(&poller), async {});
     assert!(matches!(idle.result, Ok(TickOutcome::Paused { .. })));
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_instance_may_take_over_between_two_looks() {
+async fn another_instance_may_take_over_between_two_polls() {
     let world = World::new();
     let (a, b) = (following(world.seasoned("a").await, 20), world.instance("b"));
     let (followed, ()) = tokio::join!(report(&a), async {

@@ -1,4 +1,4 @@
-//! The first start of a poller, where it has to be asked for.
+//! The first start of a poller that has to be started explicitly.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ async fn put_blank(world: &World, change: impl FnOnce(&mut StateDocument)) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_document_is_no_start_but_a_position_in_it_is() {
+async fn a_blank_document_is_not_a_start_but_a_position_is() {
     let world = World::new();
     world.source.fill(2);
     let poller = world.instance("a").starting_now();
@@ -40,16 +40,16 @@ async fn a_start_stores_the_source_definition_so_that_an_error_can_name_the_diff
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_creates_a_blank_document_and_fills_it_under_its_tag() {
+async fn a_start_creates_a_blank_document_and_fills_it_under_its_etag() {
     let world = World::new();
     let poller = world.instance("a");
     assert_eq!(admin(&poller).init().await.unwrap(), Init::Started { after: None });
-    // Document, marker; both again once the blank one is there.
+    // Document, marker; both again once the blank document exists.
     assert_eq!(world.store.take_calls(), calls(4, 2, 0));
     let document = world.document().await;
     assert!(!document.is_blank() && !document.marked);
     assert_eq!(admin(&poller).init().await.unwrap(), Init::StartedBefore);
-    // One that died between the two writes may be repeated.
+    // A start that crashed between the two writes may be repeated.
     put_blank(&world, |_| {}).await;
     assert_eq!(admin(&poller).init().await.unwrap(), Init::Started { after: None });
     assert!(!world.document().await.is_blank());

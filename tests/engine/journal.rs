@@ -1,4 +1,4 @@
-//! What a journal records of ticks.
+//! What a journal records about ticks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
     let poller = journaled.instance("a");
     journaled.world.source.fill(25);
     tick(&poller).await.unwrap();
-    let told = [
+    let recorded = [
         LeaseAcquired,
         ExecutionStarted,
         BatchComplete,
@@ -41,10 +41,10 @@ async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
         ExecutionStarted,
         BatchComplete,
     ];
-    assert_eq!(journaled.events().await, told);
+    assert_eq!(journaled.events().await, recorded);
     journaled.assert_tells_all().await;
     tick(&poller).await.unwrap();
-    assert_eq!(journaled.events().await.len(), told.len(), "an idle tick tells nothing");
+    assert_eq!(journaled.events().await.len(), recorded.len(), "an idle tick records nothing");
     let batches = journaled.entries().await;
     let ranges: Vec<_> = batches.iter().filter(|entry| entry.event == BatchComplete).collect();
     assert_eq!(ranges[1].details.after, ranges[0].details.upto);
@@ -54,7 +54,7 @@ async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_with_a_journal_are_one_append_more_for_each_tick_that_did_something() {
+async fn storage_calls_with_a_journal_add_one_append_per_active_tick() {
     let journaled = Journaled::new(JournalMode::Full);
     let (world, journal) = (&journaled.world, &journaled.journal);
     let poller = journaled.of(world.seasoned("a").await);
@@ -93,7 +93,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
 async fn a_long_tick_is_one_append_for_each_heartbeat_interval() {
-    // One batch of 35 s records nothing after the first interval but its end. Of eight batches of 4 s
+    // One batch of 35 s records nothing after the first interval except its end. With eight batches of 4 s
     // something is recorded in each interval, though the lease is never renewed: commits count as renewals.
     for (batches, each, appends) in [(1, 35, 2), (8, 4, 4)] {
         let journaled = Journaled::new(JournalMode::Full);
@@ -130,12 +130,16 @@ async fn the_journal_of_a_killed_tick_rebuilds_everything_committed() {
     assert_eq!(journaled.world.document().await.checkpoint, before.checkpoint);
     tick(&b).await.unwrap();
     let ids = journaled.world.handler.ids();
-    assert_eq!((ids.len(), &ids[70..80]), (90, &ids[80..90]), "only the eighth batch comes again");
+    assert_eq!(
+        (ids.len(), &ids[70..80]),
+        (90, &ids[80..90]),
+        "only the eighth batch is redelivered"
+    );
     journaled.assert_tells_all().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_append_that_hangs_delays_no_renewal_and_no_commit() {
+async fn a_hanging_append_delays_no_renewal_and_no_commit() {
     let world = World::new();
     let journal = Arc::new(Refusing::default());
     journal.hangs.store(true, Ordering::Relaxed);
@@ -145,7 +149,7 @@ async fn an_append_that_hangs_delays_no_renewal_and_no_commit() {
         world.handler.then_take(Duration::from_secs(4));
     }
     let began_at = Instant::now();
-    // Begun after 10 s and given up after 15 s.
+    // Started after 10 s and abandoned after 15 s.
     let answers = async {
         while world.handler.finished() < 4 {
             sleep(1).await;
@@ -155,7 +159,7 @@ async fn an_append_that_hangs_delays_no_renewal_and_no_commit() {
     let (outcome, ()) = tokio::join!(tick(&poller), answers);
     assert_eq!(outcome.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(began_at.elapsed(), Duration::from_secs(20), "five batches of 4 s");
-    // What was recorded meanwhile built on what is missing, so it was appended with a snapshot.
+    // Later entries build on the missing one, so they were appended with a snapshot.
     assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
@@ -173,7 +177,7 @@ async fn a_tick_that_is_dropped_during_an_append_leaves_no_gap_after_the_next_en
     assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::Agrees);
 }
 
-/// A journal that accepts nothing, or does not respond, for as long as the test says.
+/// A journal that accepts nothing, or does not respond, for as long as the test requests.
 #[derive(Debug, Default)]
 struct Refusing {
     memory: MemoryJournal,
@@ -217,7 +221,7 @@ impl JournalStore for Refusing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_append_that_fails_fails_no_tick_and_is_logged_counted_and_named() {
+async fn a_failed_append_does_not_fail_the_tick_and_is_reported() {
     let watched = Watched::of(World::new());
     let (world, journal) = (&watched.world, Arc::new(Refusing::default()));
     let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
@@ -263,21 +267,21 @@ async fn source_state_written_by_an_idle_tick_is_recorded() {
         let poller = journaled.instance("a");
         journaled.world.source.fill(1);
         tick(&poller).await.unwrap();
-        let told = journaled.events().await.len();
+        let recorded = journaled.events().await.len();
         sleep(2).await;
         ask(&journaled.world, "1", at_once);
         tick(&poller).await.unwrap();
         assert!(!journaled.world.source_state().await.is_empty(), "it is written");
         journaled.assert_tells_all().await;
-        assert_eq!(journaled.events().await[told..], [EventKind::Noted], "at once: {at_once}");
-        // A note of nothing new has no number and no line.
+        assert_eq!(journaled.events().await[recorded..], [EventKind::Noted], "at once: {at_once}");
+        // A note without changes has no number and no entry.
         let seq = journaled.world.document().await.journal_seq;
         for _ in 0..3 {
             sleep(2).await;
             tick(&poller).await.unwrap();
         }
         assert_eq!(journaled.world.document().await.journal_seq, seq);
-        assert_eq!(journaled.events().await.len(), told + 1);
+        assert_eq!(journaled.events().await.len(), recorded + 1);
         assert_eq!(journaled.verdict().await, Verdict::Agrees);
     }
 }
@@ -325,22 +329,22 @@ async fn notes_have_no_number_if_only_commits_are_recorded() {
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
-    let told = journaled.events().await;
+    let recorded = journaled.events().await;
     ask(&journaled.world, "1", true);
     tick(&poller).await.unwrap();
-    assert_eq!(journaled.events().await, told);
+    assert_eq!(journaled.events().await, recorded);
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
 }
 
-/// A renewal has no number, but it may carry that the marker exists.
+/// A renewal has no number, but it may record that the marker exists.
 #[tokio::test(start_paused = true)]
 async fn changes_written_with_a_renewal_are_recorded() {
     let journaled = Journaled::new(JournalMode::Full);
     journaled.world.source.fill(1);
     journaled.world.handler.then_take(Duration::from_secs(100));
     tick(&journaled.instance("a")).await.unwrap();
-    let told = [LeaseAcquired, ExecutionStarted, EventKind::Noted, BatchComplete];
-    assert_eq!(journaled.events().await, told);
+    let recorded = [LeaseAcquired, ExecutionStarted, EventKind::Noted, BatchComplete];
+    assert_eq!(journaled.events().await, recorded);
     journaled.assert_tells_all().await;
 }
 
@@ -413,8 +417,8 @@ async fn rows_committed_by_a_renewal_are_recorded_like_any_commit() {
     let handler = Arc::new(Steady::default());
     let poller = journaled.of(journaled.world.with_handler(handler.clone()).instance("a"));
     tick(&poller).await.unwrap();
-    let told = journaled.events().await;
-    assert!(told.iter().filter(|event| **event == BatchComplete).count() > 2, "{told:?}");
+    let recorded = journaled.events().await;
+    assert!(recorded.iter().filter(|event| **event == BatchComplete).count() > 2, "{recorded:?}");
     journaled.assert_tells_all().await;
 }
 
@@ -439,7 +443,7 @@ async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_explain() {
+async fn verify_explains_what_a_crashed_or_failed_first_tick_leaves() {
     for (mode, writes) in [(JournalMode::Full, 1), (JournalMode::Commits, 0)] {
         let journaled = Journaled::new(mode);
         journaled.world.source.fill(1);
@@ -464,7 +468,7 @@ async fn a_first_tick_that_dies_or_fails_leaves_nothing_that_verify_cannot_expla
     assert_eq!(verdict, Verdict::NotBegun { writes: 0 });
 }
 
-/// Removes all that the journal has.
+/// Removes the whole journal.
 async fn remove_all(journaled: &Journaled) {
     for part in journaled.journal.list("p").await.unwrap() {
         journaled.journal.remove(&part, None).await.unwrap();
@@ -495,7 +499,7 @@ async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_answers_and_writes_of_others_leave_no_gap() {
+async fn lost_responses_and_concurrent_writes_leave_no_gap() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         for put in 0..3 {
             let journaled = Journaled::new(JournalMode::Full);
@@ -514,7 +518,7 @@ async fn lost_answers_and_writes_of_others_leave_no_gap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_instances_write_one_history() {
+async fn two_instances_write_one_journal() {
     let journaled = Journaled::new(JournalMode::Full);
     let (a, b) = (journaled.instance("a"), journaled.instance("b"));
     for round in 0..6 {
@@ -533,11 +537,11 @@ async fn a_stale_owner_reports_that_it_was_rejected() {
     tick(&poller).await.unwrap();
     journaled.world.source.fill(1);
     let current = Fence { generation: Generation(9), token: FencingToken(9) };
-    let refused = StaleWrite { stale: Fence::default(), current };
+    let rejected = StaleWrite { stale: Fence::default(), current };
     let memory = journaled.world.memory.clone();
     journaled.world.handler.then(async move {
         break_lease(&memory).await;
-        Err(HandlerError::Fenced(refused))
+        Err(HandlerError::Fenced(rejected))
     });
     tick(&poller).await.unwrap_err();
     assert_eq!(journaled.events().await.last(), Some(&StaleWriteBlocked));

@@ -1,4 +1,4 @@
-//! What a failing tick writes to the state document, and how a success ends it.
+//! What a failing tick writes to the state document, and how a success clears it.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn now(world: &World) -> OffsetDateTime {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_of_a_tick_that_fails_without_a_lease_are_one_write_each_status_interval() {
+async fn storage_calls_of_a_tick_failing_without_a_lease_are_one_per_status_interval() {
     let world = world();
     let poller = world.seasoned("a").await;
     let lease = world.document().await.lease;
@@ -72,13 +72,13 @@ async fn storage_calls_of_an_idle_tick_after_a_failure_are_one_write() {
     assert_eq!(document.last_success_at, Some(now(&world).await));
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
     assert_eq!(world.store.take_calls(), calls(0, 0, 0), "once");
-    // The next failure is the first one again.
+    // The next failure counts as the first one again.
     failing_tick(&world, &poller).await;
     assert_eq!(last_failure(&world).await.unwrap().count, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_ends_a_failure_and_says_when_a_tick_succeeded() {
+async fn a_commit_clears_the_failure_and_records_the_last_success() {
     let world = world();
     let poller = world.seasoned("a").await;
     failing_tick(&world, &poller).await;
@@ -117,7 +117,7 @@ async fn a_failed_handler_is_recorded_with_the_release_and_counted_until_a_succe
 async fn nothing_is_recorded_while_another_instance_holds_the_lease() {
     let world = world();
     let poller = world.seasoned("a").await;
-    // Its document says that the lease is free, until the write is refused.
+    // Its cached document says that the lease is free, until the write is rejected.
     tick(&poller).await.unwrap();
     world.source.put(1, "new");
     world.handler.then_take(Duration::from_secs(1_000));
@@ -125,7 +125,7 @@ async fn nothing_is_recorded_while_another_instance_holds_the_lease() {
     let held = world.document().await;
     failing_tick(&world, &poller).await;
     assert_eq!(world.document().await, held, "the conflict is ignored");
-    // Now it is known to be held, and then to have lapsed: a foreign write could hide the death.
+    // Now it is known to be held, and then to have expired: a foreign write could hide the crash.
     for seconds in [1, 100] {
         sleep(seconds).await;
         world.source.fail_next("connection refused");
@@ -135,7 +135,7 @@ async fn nothing_is_recorded_while_another_instance_holds_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_neither_creates_nor_begins_a_document() {
+async fn a_failure_neither_creates_nor_starts_a_document() {
     let world = world();
     let poller = world.instance("a");
     failing_tick(&world, &poller).await;
@@ -158,7 +158,7 @@ async fn a_store_that_is_down_does_not_change_how_a_tick_fails() {
     let error = tick(&poller).await.unwrap_err();
     assert!(error.to_string().contains("fetch"), "{error}");
     assert_eq!(last_failure(&world).await, None);
-    // It is still the first that is to be written.
+    // It still counts as the first failure to be written.
     failing_tick(&world, &poller).await;
     assert_eq!(last_failure(&world).await.unwrap().count, 2);
 }
@@ -173,7 +173,7 @@ async fn without_a_status_interval_only_writes_under_the_lease_record_failures()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorded_error_has_no_secrets_and_is_bounded() {
+async fn a_recorded_error_is_bounded_and_contains_no_secrets() {
     redaction::hold(["hunter2hunter2"]);
     let world = world();
     let poller = world.seasoned("a").await;

@@ -1,4 +1,4 @@
-//! Seed 003's numbers on leases, each moved by what it counts; those of the controller move in
+//! The lease metrics of seed 003, each moved by the event it counts; those of the recovery controller move in
 //! `recovery::tests`.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn watched() -> Watched {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_active_from_its_grant_until_it_is_given_up_or_its_tick_is_killed() {
+async fn a_lease_is_active_from_its_grant_until_its_release_or_the_ticks_death() {
     let watched = watched();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -36,7 +36,7 @@ async fn a_lease_is_active_from_its_grant_until_it_is_given_up_or_its_tick_is_ki
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_to_get_a_lease_is_measured() {
+async fn lease_acquisition_time_is_measured() {
     let watched = watched();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -50,7 +50,7 @@ async fn the_time_to_get_a_lease_is_measured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_are_counted_with_how_they_ended() {
+async fn heartbeats_are_counted_by_outcome() {
     let watched = watched();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -90,7 +90,7 @@ async fn an_expired_lease_counts_once_with_its_batch_and_the_time_since_its_hold
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
+async fn a_write_under_a_stale_token_is_counted_wherever_it_is_rejected() {
     let watched = watched();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -104,7 +104,7 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
     });
     tick(&poller).await.unwrap_err();
     assert_eq!((rejected("target"), rejected("state")), (1, 0));
-    // No tick takes a grant before an operator has raised them.
+    // No tick acquires a grant before an operator has raised the grants.
     let cli = world.instance("admin");
     let present = admin(&cli).present().await.unwrap();
     let operator = Operator { by: "ann", reason: "older copy" };
@@ -119,7 +119,7 @@ async fn a_write_under_a_stale_token_counts_wherever_it_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own() {
+async fn the_ring_keeps_the_longest_duration_of_each_step_without_an_extra_write() {
     let watched = watched();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -128,11 +128,11 @@ async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own(
         world.source.fill(1);
         world.handler.then_take(Duration::from_secs(seconds));
         world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
-        // The first renewal, or the commit where none is due.
+        // The first renewal, or the commit if none is due.
         world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(2)));
         tick(&poller).await.unwrap();
     }
-    // Taken, two renewals, committed; taken, committed.
+    // Acquired, two renewals, committed; acquired, committed.
     assert_eq!(world.store.take_calls().puts, 6);
     let recent = world.document().await.recent;
     let step = |back: usize, name: &str| {
@@ -145,10 +145,11 @@ async fn the_ring_remembers_the_longest_of_each_step_without_a_write_of_its_own(
     tick(&poller).await.unwrap();
     let recent = world.document().await.recent;
     let last = recent.last().unwrap();
-    assert_eq!(last.longest_ms["commit"], 2000, "the last commit of the tick before");
+    assert_eq!(last.longest_ms["commit"], 2000, "the last commit of the previous tick");
 }
 
-/// Two apps with the same poller write to one target, and the second one's state is a copy of the first one's.
+/// Two apps with the same poller write to one target, and the second one's state is a copy of the first
+/// one's.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks() {
     let target = Arc::new(std::sync::Mutex::new(Fence::default()));
@@ -177,7 +178,7 @@ async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks()
     for row in 33..=80 {
         let error = deliver(&copy, &copied, row).await.unwrap_err();
         assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
-        assert_eq!(copy.handler.received().len(), 1, "the target is asked once");
+        assert_eq!(copy.handler.received().len(), 1, "the target is called once");
         assert_eq!(copy.document().await.lease.fencing_token.0, before + 1);
         // The owner never notices.
         deliver(&live, &owner, row).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the engine from outside: ticks and an operator's commands, over doubles of its ports.
+//! Tests of the engine from outside: ticks and operator commands, over test doubles of its ports.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,30 +9,30 @@
 
 mod aborts;
 mod accepted;
-mod ahead;
 mod audit;
+mod backlog;
+mod backoff_wait;
 mod failures;
+mod fetch_retry;
 mod first_run;
 mod follow;
-mod follow_up;
+mod halving;
 mod init;
 mod journal;
-mod kin;
 mod last_failure;
 mod leases;
 mod operate;
 mod overlap;
-mod parts;
+mod partition_count;
+mod prefetch;
 mod range;
 mod redrive;
-mod remember;
 mod reset;
 mod restore;
-mod retried;
 mod rules;
 mod size;
-mod standing;
+mod source_state;
 mod steps;
+mod tick_timeouts;
 mod ticks;
-mod time_over;
 mod windows;

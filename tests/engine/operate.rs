@@ -1,4 +1,4 @@
-//! Pausing and resuming by hand.
+//! Pausing and resuming by an operator.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tracing::Level;
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target moves" };
 const BOB: Operator<'_> = Operator { by: "bob@host", reason: "no idea" };
 
-/// A time as the state document has it.
+/// A time as formatted in the state document.
 fn rfc3339(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap()
 }
@@ -32,7 +32,7 @@ fn by(pausing: &PauseOutcome) -> &str {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_is_one_however_often_it_is_asked_for() {
+async fn a_repeated_pause_is_idempotent() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     let paused = admin(&world.instance("cli-1")).pause(ANN).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_pause_is_one_however_often_it_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_document_is_written_by_hand_in_the_place_of_one_that_vanished() {
+async fn an_operator_command_does_not_recreate_a_vanished_document() {
     let world = World::new();
     world.seasoned("a").await;
     let key = StateKey::Document("p".to_owned());
@@ -72,7 +72,7 @@ async fn no_document_is_written_by_hand_in_the_place_of_one_that_vanished() {
     }
     assert!(world.stored(&key).await.is_none(), "nothing was written");
 
-    // A blank document hides no loss either.
+    // A blank document does not hide a loss either.
     let blank = StateDocument::blank("p", world.source.shape().fingerprint.clone());
     world.overwrite(&encode(&blank)).await;
     for error in
@@ -82,7 +82,7 @@ async fn no_document_is_written_by_hand_in_the_place_of_one_that_vanished() {
     }
     assert_eq!(world.document().await, blank);
 
-    // Ticks begin such a document again where the settings say so.
+    // Ticks start such a document again if the settings say so.
     let again =
         world.with_limits(Limits { on_missing_state: OnMissingState::Recreate, ..limits() });
     admin(&again.instance("cli")).pause(ANN).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
     assert_eq!(
         admin(&cli).resume(ANN).await.unwrap(),
         ResumeOutcome::NotPaused,
-        "there is no state at all"
+        "there is no state"
     );
     world.seasoned("a").await;
     let before = world.document().await;
@@ -104,7 +104,7 @@ async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_back_off_is_ended_by_hand_and_the_next_tick_of_any_process_tries_again() {
+async fn resume_ends_a_backoff_and_the_next_tick_of_any_process_retries() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
@@ -127,7 +127,7 @@ async fn a_back_off_is_ended_by_hand_and_the_next_tick_of_any_process_tries_agai
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
+async fn an_operator_change_succeeds_despite_concurrent_writes() {
     for fault in [Fault::Unreachable, Fault::LostAnswer, Fault::LostRequest] {
         let world = World::new();
         world.seasoned("a").await;
@@ -152,7 +152,7 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
     }
     let (outcome, paused) = tokio::join!(tick(&poller), async {
         sleep(1).await;
-        // Each commit comes between the read and the write.
+        // Each commit comes between the command's read and write.
         world.store.break_next(Call::Load, Fault::Slow(Duration::from_millis(1_500)));
         admin(&cli).pause(ANN).await.unwrap()
     });
@@ -162,7 +162,7 @@ async fn a_change_by_hand_lands_whatever_happens_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_stays_away_is_given_up_after_a_while() {
+async fn an_unavailable_store_fails_an_operator_command_after_a_while() {
     let world = World::new();
     world.seasoned("a").await;
     for _ in 0..100 {
@@ -232,7 +232,7 @@ async fn resuming_reports_the_reason_of_the_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_names_who_when_why_and_the_command_and_is_logged_once_and_then_every_hour() {
+async fn a_pause_is_logged_with_who_when_why_and_command_and_repeated_hourly() {
     for (operator, level) in
         [(ANN, "INFO"), (Operator { by: "failure policy of `p`", ..ANN }, "WARN")]
     {
@@ -255,7 +255,7 @@ async fn a_pause_names_who_when_why_and_the_command_and_is_logged_once_and_then_
             assert_eq!((report.summary.as_str(), report.level.as_str()), (&*expected, level));
             assert_eq!(watched.logged("tick_paused")["level"], level);
         }
-        // Another process reports it, too; and this one, once it has run in between.
+        // Another process reports it, too; and this one, after the other one has run.
         let other = world.instance("b").tick(&TickRequest::default()).await;
         assert_eq!(other.level.as_str(), level);
         admin(&world.instance("cli-2")).resume(BOB).await.unwrap();
@@ -282,7 +282,7 @@ async fn a_backoff_names_its_cause_and_is_logged_at_each_failure() {
         world.handler.then_fail(HandlerError::Retryable(format!("HTTP 50{number}")));
         report().await.result.unwrap_err();
         let batch = world.in_flight().await.unwrap();
-        let told = report().await;
+        let reported = report().await;
         // Whole seconds: by then it is due.
         let until = batch.next_attempt_at.unwrap() + time::Duration::nanoseconds(999_999_999);
         let expected = format!(
@@ -290,10 +290,10 @@ async fn a_backoff_names_its_cause_and_is_logged_at_each_failure() {
             rfc3339(until.truncate_to_second()),
             rfc3339(batch.first_failed_at.unwrap().truncate_to_second())
         );
-        assert!(told.summary.starts_with(&expected), "{} {expected}", told.summary);
+        assert!(reported.summary.starts_with(&expected), "{} {expected}", reported.summary);
         let end = format!("HTTP 50{number} (`highwater resume p` retries now) (0 ms)");
-        assert!(told.summary.ends_with(&end), "{}", told.summary);
-        assert_eq!(told.level, Level::INFO);
+        assert!(reported.summary.ends_with(&end), "{}", reported.summary);
+        assert_eq!(reported.level, Level::INFO);
         assert_eq!(report().await.level, Level::DEBUG);
         sleep(101).await;
     }

@@ -1,4 +1,4 @@
-//! The next handler is called while the commit of the batch before it is on its way.
+//! The next handler call overlaps the pending commit of the previous batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn overlapping(poller: Poller) -> Poller {
     poller.flowing(Flow { overlap_commit: true, ..Flow::default() })
 }
 
-/// Lets the next call of the handler do `before`, and take a second.
+/// Lets the next handler call run `before`, and take a second.
 fn then_first(world: &World, before: impl FnOnce(&FaultyStore) + Send + 'static) {
     let store = world.store.clone();
     world.handler.then(async move {
@@ -35,7 +35,7 @@ fn then_first(world: &World, before: impl FnOnce(&FaultyStore) + Send + 'static)
     });
 }
 
-/// Returns the ids of all deliveries but the seasoning one.
+/// Returns the ids of all deliveries except the warm-up one.
 fn calls_of(world: &World) -> Vec<Vec<i64>> {
     world.handler.received().into_iter().skip(1).map(|call| call.ids).collect()
 }
@@ -69,7 +69,7 @@ async fn a_commit_overlaps_the_next_handler_call_at_no_extra_storage_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
+async fn a_commit_is_sent_only_after_the_previous_one_is_confirmed() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(30);
@@ -77,7 +77,7 @@ async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
     let (memory, began_at) = (world.memory.clone(), Instant::now());
     world.handler.then_take(Duration::from_secs(1));
     world.handler.then(async move {
-        // The second handler was done three seconds ago.
+        // The second handler call finished three seconds ago.
         assert_eq!(began_at.elapsed(), Duration::from_secs(5));
         let key = StateKey::Document("p".to_owned());
         let stored = memory.load(&key).await.unwrap().stored.unwrap();
@@ -92,7 +92,7 @@ async fn a_commit_leaves_only_once_the_one_before_it_is_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_is_refused_drops_the_next_handler_at_once() {
+async fn a_rejected_commit_drops_the_next_handler_call_at_once() {
     let world = World::new();
     let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
     world.source.fill(20);
@@ -118,7 +118,7 @@ async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
     let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
     world.source.fill(20);
     then_first(&world, |store| {
-        // Looked for long enough for the second call to end, and then rejected.
+        // Its outcome is checked long enough for the second call to end, and is then a rejection.
         store.break_next(Call::Store, Fault::LostRequest);
         store.break_next(Call::Load, Fault::Slow(WORK));
         store.break_next(Call::Store, Fault::Refused);
@@ -133,11 +133,11 @@ async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_handler_is_held_to_the_lease_as_confirmed_and_not_as_hoped_for() {
+async fn the_next_handler_call_is_bound_by_the_confirmed_lease_not_the_pending_one() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
-    // 27 s of the 30 may be relied on, counted from the acquisition.
+    // 27 s of the 30 are usable, counted from the acquisition.
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(28)));
     });
@@ -155,7 +155,7 @@ async fn the_next_handler_is_held_to_the_lease_as_confirmed_and_not_as_hoped_for
         (before, Arc::strong_count(&dropped))
     };
     let (report, counts) = tokio::join!(poller.tick(&request), watch);
-    assert_eq!(counts, (2, 1), "the work is dropped when 27 s are over, the commit goes on");
+    assert_eq!(counts, (2, 1), "the work is dropped after 27 s, the commit continues");
     assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{report:?}");
     assert_eq!((report.rows, world.handler.finished()), (10, 2), "the commit landed all the same");
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -163,7 +163,7 @@ async fn the_next_handler_is_held_to_the_lease_as_confirmed_and_not_as_hoped_for
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_whose_answer_is_lost_costs_the_next_handler_nothing() {
+async fn a_commit_whose_response_is_lost_does_not_affect_the_next_handler_call() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
@@ -201,7 +201,7 @@ async fn after_a_commit_found_landed_under_a_newer_lease_the_next_handler_is_dro
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_fails_meanwhile_is_answered_once_the_commit_is_made() {
+async fn an_overlapping_handler_failure_is_processed_after_the_commit() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
@@ -223,12 +223,12 @@ async fn a_handler_that_fails_meanwhile_is_answered_once_the_commit_is_made() {
     let [first, again] = &received[2..] else { unreachable!("{received:?}") };
     assert_eq!(first.batch_id, again.batch_id);
     assert_eq!((first.attempt, again.attempt), (1, 2));
-    assert_eq!(first.started_at, again.started_at, "as it was announced with the commit");
+    assert_eq!(first.started_at, again.started_at, "as announced with the commit");
     assert!(first.started_at > received[1].started_at);
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_wait_for_the_commit_and_none_races_it() {
+async fn heartbeats_wait_for_the_pending_commit() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(20);
@@ -242,7 +242,7 @@ async fn heartbeats_wait_for_the_commit_and_none_races_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_stop_the_commit_and_the_batch_in_flight_finish_and_no_other_starts() {
+async fn after_a_stop_the_commit_and_the_in_flight_batch_finish_and_no_other_starts() {
     let world = World::new();
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
@@ -262,7 +262,7 @@ async fn after_a_stop_the_commit_and_the_batch_in_flight_finish_and_no_other_sta
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_of_time_the_handler_is_dropped_and_the_commit_is_waited_for() {
+async fn at_the_deadline_the_handler_is_dropped_and_the_commit_is_awaited() {
     let seconds = Duration::from_secs;
     let limits = Limits { tick_time_max: seconds(2), handler_stop_after: seconds(3), ..limits() };
     let world = World::with(limits);
@@ -276,18 +276,22 @@ async fn at_the_end_of_time_the_handler_is_dropped_and_the_commit_is_waited_for(
     assert_eq!((report.rows, world.handler.finished()), (10, 2));
     let document = world.document().await;
     let in_flight = document.in_flight.unwrap();
-    assert_eq!((in_flight.rows, in_flight.attempt), (10, 1), "not halved: it had no whole tick");
+    assert_eq!(
+        (in_flight.rows, in_flight.attempt),
+        (10, 1),
+        "not halved: it did not have a full tick"
+    );
     assert!(document.lease.released_at.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() {
+async fn after_a_crash_at_most_two_batches_are_redelivered_the_first_one_alone() {
     let world = World::new();
     let (a, b) = (world.seasoned("a").await, world.instance("b"));
     world.source.fill(40);
     world.handler.then_take(Duration::from_secs(1));
     then_first(&world, |store| {
-        // It never arrives, and of what is read to judge it, nothing comes back before the death.
+        // It never arrives, and no read that would judge it returns before the crash.
         store.break_next(Call::Store, Fault::LostRequest);
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(100)));
     });
@@ -307,7 +311,7 @@ async fn after_a_death_at_most_two_batches_come_again_the_first_of_them_alone() 
     assert_eq!(tick(&overlapping(b)).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(calls_of(&world).split_off(3), [ids(11..=20), ids(21..=30), ids(31..=40)]);
     let received = world.handler.received();
-    assert_eq!((received[4].attempt, received[5].attempt), (2, 1), "the death counts once");
+    assert_eq!((received[4].attempt, received[5].attempt), (2, 1), "the crash counts once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +325,7 @@ async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_com
     let world = World::with(limits).with_policy(policy);
     world.seasoned("s").await;
     world.source.fill(3);
-    // A row that crashes its process: the call never ends, and the process does.
+    // A row that crashes its process: the call never returns, and the process ends.
     let hang = || world.handler.then_take(Duration::from_secs(10_000));
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::LostRequest);
@@ -344,7 +348,7 @@ async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_com
         tick(&overlapping(world.instance("d"))).await.unwrap(),
         TickOutcome::Committed { more: false }
     );
-    assert_eq!(calls_of(&world).split_off(5), [[3]], "row 2 is set aside, row 1 never was");
+    assert_eq!(calls_of(&world).split_off(5), [[3]], "row 2 is quarantined, row 1 never was");
 }
 
 #[tokio::test(start_paused = true)]
@@ -386,7 +390,7 @@ async fn a_pause_found_by_the_commit_lets_the_batch_in_flight_finish_and_starts_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
+async fn a_batch_whose_commit_is_pending_counts_towards_the_tick_limit() {
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
     let poller = overlapping(world.seasoned("a").await);
     world.source.fill(40);
@@ -394,7 +398,7 @@ async fn a_batch_whose_commit_is_on_its_way_counts_among_those_of_the_tick() {
     let before = world.source.fetches();
     let (report, _) = timed_tick(&poller).await;
     assert_eq!((report.rows, report.batches), (20, 2));
-    assert_eq!(world.source.fetches() - before, 2, "and nothing was read in vain");
+    assert_eq!(world.source.fetches() - before, 2, "and no read was wasted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -406,7 +410,8 @@ async fn the_journal_records_a_call_after_the_commit_that_it_overlapped() {
     then_first(&tested.world, |store| store.slow_down(1, COMMIT));
     tested.world.handler.then_take(WORK);
     tick(&poller).await.unwrap();
-    let told = [LeaseAcquired, ExecutionStarted, BatchComplete, ExecutionStarted, BatchComplete];
-    assert_eq!(tested.events().await, told);
+    let recorded =
+        [LeaseAcquired, ExecutionStarted, BatchComplete, ExecutionStarted, BatchComplete];
+    assert_eq!(tested.events().await, recorded);
     assert_eq!(tested.verdict().await, Verdict::Agrees);
 }

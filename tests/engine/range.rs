@@ -1,4 +1,4 @@
-//! Redelivering a range of the past, alongside the poller.
+//! Redelivering a past range, alongside the poller.
 
 use highwater_engine::admin::{RangeEnd, RangeStart};
 use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};
@@ -31,7 +31,7 @@ fn record(after: Option<u64>, upto: u64) -> RangeRecord {
     }
 }
 
-/// A poller that has delivered rows 1 to `rows`, each at the version of its id, and what it got.
+/// A poller that has delivered rows 1 to `rows`, each at the version of its id; returns the delivered events.
 async fn delivered(rows: i64) -> (World, Vec<String>) {
     let world = World::new();
     world.source.fill(rows);
@@ -45,7 +45,7 @@ fn range_of(world: &World, owner_id: &str) -> Poller {
     world.poller(NAME, owner_id, world.source.clone()).again_for("p")
 }
 
-async fn begun(world: &World, owner_id: &str, record: &RangeRecord) -> Poller {
+async fn started_range(world: &World, owner_id: &str, record: &RangeRecord) -> Poller {
     let range = range_of(world, owner_id);
     let answer = admin(&range).begin_range(record, "replay-one").await.unwrap();
     assert_eq!(answer, RangeStart::Started);
@@ -65,11 +65,11 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
     let (world, ids) = delivered(40).await;
     let before = stored(&world).await;
     let earlier = world.handler.received();
-    let range = begun(&world, "cli", &record(Some(5), 33)).await;
+    let range = started_range(&world, "cli", &record(Some(5), 33)).await;
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
     let again = world.handler.received().split_off(earlier.len());
     let rows: Vec<i64> = again.iter().flat_map(|call| call.ids.clone()).collect();
-    assert_eq!(rows, (6..=33).collect::<Vec<_>>(), "behind its beginning, up to its end");
+    assert_eq!(rows, (6..=33).collect::<Vec<_>>(), "after its start, up to its end");
     let again_ids: Vec<String> = again.iter().flat_map(|call| call.event_ids.clone()).collect();
     assert_eq!(again_ids, ids[5..33]);
     for call in &again {
@@ -82,7 +82,7 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
     let record = range.admin().range().await.unwrap().unwrap();
     assert!(record.done_at.is_some());
     assert_eq!(record.rows, 28);
-    // It is over, in whatever process.
+    // It is finished, for any process.
     assert_eq!(deliver(&range_of(&world, "other")).await.unwrap(), RangeEnd::Done);
     assert_eq!(world.handler.received().len(), earlier.len() + again.len());
 }
@@ -91,11 +91,11 @@ async fn a_range_delivers_its_rows_once_with_their_ids_and_touches_nothing_of_th
 async fn a_stopped_range_continues_where_it_was_under_another_owner() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
-    let range = begun(&world, "one", &record(None, 35)).await;
+    let range = started_range(&world, "one", &record(None, 35)).await;
     let stop = StopSignal::new();
-    let asked = stop.clone();
+    let signal = stop.clone();
     world.handler.then(async move {
-        asked.set();
+        signal.set();
         Ok(())
     });
     let ended = range.admin().deliver_range(&stop, &mut |_| {}).await.unwrap();
@@ -106,10 +106,10 @@ async fn a_stopped_range_continues_where_it_was_under_another_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_have_changed_since_are_the_pollers_own_to_deliver() {
+async fn a_range_leaves_changed_rows_to_the_poller() {
     let (world, _) = delivered(20).await;
     let earlier = world.handler.ids().len();
-    let range = begun(&world, "cli", &record(None, 20)).await;
+    let range = started_range(&world, "cli", &record(None, 20)).await;
     world.source.put(7, "newer");
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
     let rows = world.handler.ids().split_off(earlier);
@@ -130,13 +130,15 @@ async fn without_its_document_a_range_delivers_nothing() {
 async fn a_range_is_started_once_and_not_after_it_was_cancelled() {
     let (world, _) = delivered(3).await;
     let earlier = world.handler.received().len();
-    let range = begun(&world, "cli", &record(None, 3)).await;
+    let range = started_range(&world, "cli", &record(None, 3)).await;
     let again = range_of(&world, "other")
         .admin()
         .begin_range(&record(None, 2), "replay-one")
         .await
         .unwrap();
-    assert!(matches!(again, RangeStart::AlreadyStarted(begun) if begun.upto == at(3)));
+    assert!(
+        matches!(again, RangeStart::AlreadyStarted(started_range) if started_range.upto == at(3))
+    );
     admin(&range).cancel_range().await.unwrap();
     assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Cancelled);
     assert_eq!(world.handler.received().len(), earlier);
@@ -146,7 +148,7 @@ async fn a_range_is_started_once_and_not_after_it_was_cancelled() {
 async fn a_cancelled_range_ends_after_the_batch_in_flight() {
     let (world, _) = delivered(40).await;
     let earlier = world.handler.ids().len();
-    let range = begun(&world, "cli", &record(None, 40)).await;
+    let range = started_range(&world, "cli", &record(None, 40)).await;
     let other = range_of(&world, "other");
     world.handler.then(async move {
         admin(&other).cancel_range().await.unwrap();
@@ -162,7 +164,7 @@ async fn a_rejected_row_of_a_range_is_quarantined_under_its_poller() {
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let (world, ids) = delivered(4).await;
     let world = world.with_policy(policy);
-    let range = begun(&world, "cli", &record(None, 4)).await;
+    let range = started_range(&world, "cli", &record(None, 4)).await;
     world.handler.judge_by(|ids| {
         if ids.contains(&3) { Err(HandlerError::Rejected("422".to_owned())) } else { Ok(()) }
     });
@@ -172,17 +174,17 @@ async fn a_rejected_row_of_a_range_is_quarantined_under_its_poller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_of_another_source_is_refused() {
+async fn a_range_of_another_source_is_rejected() {
     let (world, _) = delivered(3).await;
-    begun(&world, "cli", &record(None, 3)).await;
+    started_range(&world, "cli", &record(None, 3)).await;
     let other = world.with_source(TableSource::with_fingerprint("p", "dbo.other"));
     assert!(matches!(deliver(&range_of(&other, "cli")).await, Err(TickError::Fingerprint { .. })));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
+async fn a_target_that_stays_down_ends_a_range_that_can_be_started_again() {
     let (world, _) = delivered(3).await;
-    let range = begun(&world, "cli", &record(None, 3)).await;
+    let range = started_range(&world, "cli", &record(None, 3)).await;
     world.handler.judge_by(|_| Err(HandlerError::Retryable("503".to_owned())));
     assert!(matches!(deliver(&range).await, Err(TickError::Handler(_))));
     world.handler.judge_by(|_| Ok(()));
@@ -192,7 +194,7 @@ async fn a_target_that_stays_down_ends_a_range_that_can_be_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn a_range_with_a_target_that_is_ahead_acquires_no_further_grant() {
     let (world, _) = delivered(3).await;
-    let range = begun(&world, "cli", &record(None, 3)).await;
+    let range = started_range(&world, "cli", &record(None, 3)).await;
     let generation = world.document_of(NAME).await.unwrap().generation;
     let fence = Fence { generation, token: FencingToken(9) };
     world.handler.then(async move {
@@ -204,7 +206,7 @@ async fn a_range_with_a_target_that_is_ahead_acquires_no_further_grant() {
         let error = deliver(&range).await.unwrap_err();
         assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
         assert!(chain(&error).contains("`highwater replay p --cancel one`"), "{}", chain(&error));
-        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
+        assert_eq!(world.handler.received().len(), calls, "the target is called once");
         let document = world.document_of(NAME).await.unwrap();
         assert_eq!(document.lease.fencing_token, FencingToken(1));
     }

@@ -12,18 +12,18 @@ use highwater_engine::store::{Precondition, StateKey, StateStore};
 use highwater_engine::testing::{Call, Fault, World, admin, sleep, take_over, tick};
 use tokio::time::Instant;
 
-fn refused() -> HandlerError {
+fn rejected() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
 }
 
 /// A poller whose rows 1 to `bad` were rejected and quarantined, and whose handler accepts everything again.
-async fn set_aside(bad: i64) -> (World, Poller) {
+async fn quarantined_rows(bad: i64) -> (World, Poller) {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let world = World::new().with_policy(policy);
     let poller = world.seasoned("a").await;
     world.source.fill(bad);
-    world.handler.judge_by(|_| Err(refused()));
+    world.handler.judge_by(|_| Err(rejected()));
     while world.document().await.checkpoint.cursor.unwrap().key["id"] != bad {
         sleep(600).await;
         tick(&poller).await.unwrap();
@@ -38,27 +38,27 @@ fn redrive(events: &[EventId]) -> Redrive<'_> {
     Redrive { id: "replay-1", events, as_stored: false, drop_gone: false, stop }
 }
 
-/// Redrives in a process of its own.
+/// Redrives in a separate process.
 async fn run(
     world: &World,
     redrive: &Redrive<'_>,
 ) -> (Result<RedriveEnd, RedriveError>, Vec<RedriveOutcome>) {
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     let cli = world.instance("cli");
-    let ended = admin(&cli).redrive(redrive, &mut |_, redriven| told.push(redriven)).await;
-    (ended, told)
+    let ended = admin(&cli).redrive(redrive, &mut |_, redriven| outcomes.push(redriven)).await;
+    (ended, outcomes)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
-    let (world, poller) = set_aside(2).await;
+    let (world, poller) = quarantined_rows(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let before = world.document().await;
     let earlier = world.handler.received();
     world.source.put(2, "mended");
-    let (ended, told) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
-    for redriven in &told {
+    for redriven in &outcomes {
         assert!(matches!(redriven, RedriveOutcome::Delivered { stays: None, .. }), "{redriven:?}");
     }
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
@@ -76,7 +76,7 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let after = world.document().await;
     assert_eq!(after.checkpoint, before.checkpoint);
     assert!(after.lease.released_at.is_some());
-    // The changed row comes in its turn too, under the id that the redrive gave it.
+    // The changed row is also delivered in regular order, under the id that the redrive gave it.
     tick(&poller).await.unwrap();
     let in_turn = world.handler.received().pop().unwrap();
     assert!(again.iter().any(|call| call.event_ids == in_turn.event_ids), "{in_turn:?}");
@@ -84,7 +84,7 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = poller.admin().quarantined().await.unwrap();
     world.handler.then_take(Duration::from_secs(1000));
     let (began, stop) = (Instant::now(), StopSignal::new());
@@ -95,8 +95,11 @@ async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
         sleep(8).await;
         stop.abort();
     };
-    let ((ended, told), ()) = tokio::join!(run(&world, &redrive), ask);
-    assert!(matches!(ended, Ok(RedriveEnd::Stopped)) && told.is_empty(), "{ended:?}, {told:?}");
+    let ((ended, outcomes), ()) = tokio::join!(run(&world, &redrive), ask);
+    assert!(
+        matches!(ended, Ok(RedriveEnd::Stopped)) && outcomes.is_empty(),
+        "{ended:?}, {outcomes:?}"
+    );
     assert_eq!(began.elapsed(), Duration::from_secs(13));
     assert!(world.is_released().await);
     let entry = poller.admin().entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
@@ -105,57 +108,68 @@ async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_is_removed_only_after_its_row_was_accepted() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let attempts = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
-    world.handler.then_fail(refused());
-    let (_, told) = run(&world, &redrive(&events)).await;
+    world.handler.then_fail(rejected());
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
     assert!(
-        matches!(&told[..], [RedriveOutcome::Refused { attempts: now, .. }] if *now == attempts + 1),
-        "{told:?}"
+        matches!(&outcomes[..], [RedriveOutcome::Refused { attempts: now, .. }] if *now == attempts + 1),
+        "{outcomes:?}"
     );
     let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.error.as_str()), (attempts + 1, "422"));
-    // The process dies while the handler works.
+    // The process crashes while the handler works.
     let cli = world.instance("cli-2");
     world.handler.then_take(Duration::from_secs(20));
     let died = redrive(&events);
-    let mut told = |_: &EventId, _| {};
-    let work = admin(&cli).redrive(&died, &mut told);
+    let mut outcomes = |_: &EventId, _| {};
+    let work = admin(&cli).redrive(&died, &mut outcomes);
     assert!(tokio::time::timeout(Duration::from_secs(10), work).await.is_err());
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
-    // The store breaks when it is to be removed.
+    // The store fails when the entry is to be removed.
     sleep(60).await;
     world.store.break_next(Call::Remove, Fault::LostRequest);
-    let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [RedriveOutcome::Delivered { stays: Some(_), .. }]), "{told:?}");
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    assert!(
+        matches!(&outcomes[..], [RedriveOutcome::Delivered { stays: Some(_), .. }]),
+        "{outcomes:?}"
+    );
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_row_is_reported_and_its_entry_removed_only_on_request() {
-    let (world, poller) = set_aside(1).await;
+async fn a_deleted_row_is_reported_and_its_entry_dropped_only_on_request() {
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let calls = world.handler.received().len();
-    let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [RedriveOutcome::RowDeleted { removed: false }]), "{told:?}");
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    assert!(
+        matches!(&outcomes[..], [RedriveOutcome::RowDeleted { removed: false }]),
+        "{outcomes:?}"
+    );
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
-    let (_, told) = run(&world, &Redrive { drop_gone: true, ..redrive(&events) }).await;
-    assert!(matches!(&told[..], [RedriveOutcome::RowDeleted { removed: true }]), "{told:?}");
+    let (_, outcomes) = run(&world, &Redrive { drop_gone: true, ..redrive(&events) }).await;
+    assert!(
+        matches!(&outcomes[..], [RedriveOutcome::RowDeleted { removed: true }]),
+        "{outcomes:?}"
+    );
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(world.handler.received().len(), calls);
-    let (_, told) = run(&world, &redrive(&events)).await;
-    assert!(matches!(&told[..], [RedriveOutcome::Missing]), "{told:?}");
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    assert!(matches!(&outcomes[..], [RedriveOutcome::Missing]), "{outcomes:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_stored_event_is_delivered_on_request() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
-    let (_, told) = run(&world, &Redrive { as_stored: true, ..redrive(&events) }).await;
-    let [RedriveOutcome::Delivered { event, stays: None }] = &told[..] else { panic!("{told:?}") };
+    let (_, outcomes) = run(&world, &Redrive { as_stored: true, ..redrive(&events) }).await;
+    let [RedriveOutcome::Delivered { event, stays: None }] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
     assert_eq!(std::slice::from_ref(event), &events[..]);
     let call = world.handler.received().pop().unwrap();
     assert_eq!((call.ids, call.event_ids), (vec![1], vec![events[0].to_string()]));
@@ -163,11 +177,11 @@ async fn the_stored_event_is_delivered_on_request() {
 
 #[tokio::test(start_paused = true)]
 async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_take(Duration::from_secs(10));
-    let (outcome, (ended, told)) = tokio::join!(tick(&poller), async {
+    let (outcome, (ended, outcomes)) = tokio::join!(tick(&poller), async {
         sleep(1).await;
         run(&world, &redrive(&events)).await
     });
@@ -175,7 +189,7 @@ async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
     let Err(RedriveError::Held { owner_id, until: Some(until) }) = ended else {
         panic!("{ended:?}");
     };
-    assert_eq!((owner_id.as_str(), told.len()), ("a", 0));
+    assert_eq!((owner_id.as_str(), outcomes.len()), ("a", 0));
     assert!(until > world.document().await.checkpoint.updated_at.unwrap());
 
     world.handler.then_take(Duration::from_secs(100));
@@ -194,16 +208,19 @@ async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_fail(HandlerError::Retryable("500".to_owned()));
     tick(&poller).await.unwrap_err();
     admin(&world.instance("ann")).pause(Operator { by: "ann", reason: "why" }).await.unwrap();
     let before = world.document().await;
-    let (ended, told) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
-    assert!(matches!(&told[..], [RedriveOutcome::Delivered { stays: None, .. }]), "{told:?}");
+    assert!(
+        matches!(&outcomes[..], [RedriveOutcome::Delivered { stays: None, .. }]),
+        "{outcomes:?}"
+    );
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
     let age =
@@ -215,27 +232,27 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
 async fn a_target_that_accepts_nothing_ends_the_redrive_and_blames_no_row() {
     let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
-        let (world, poller) = set_aside(2).await;
+        let (world, poller) = quarantined_rows(2).await;
         let events = admin(&poller).quarantined().await.unwrap();
         let before = admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag;
         world.handler.then_fail(error);
-        let (ended, told) = run(&world, &redrive(&events)).await;
+        let (ended, outcomes) = run(&world, &redrive(&events)).await;
         assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
-        assert!(matches!(&told[..], [RedriveOutcome::NotAttempted { .. }]), "{told:?}");
+        assert!(matches!(&outcomes[..], [RedriveOutcome::NotAttempted { .. }]), "{outcomes:?}");
         assert_eq!(admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag, before);
     }
-    let (world, poller) = set_aside(5).await;
+    let (world, poller) = quarantined_rows(5).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
-    let (ended, told) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
-    assert_eq!(told.len(), 3, "it is down, most likely");
+    assert_eq!(outcomes.len(), 3, "it is down, most likely");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_entry_is_named_and_stays() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let key = StateKey::Quarantined { poller: "p".to_owned(), event: events[0].clone() };
     let stored = world.stored(&key).await.unwrap();
@@ -243,16 +260,16 @@ async fn an_unreadable_entry_is_named_and_stays() {
     world.memory.store(&key, b"{}".to_vec(), precondition).await.unwrap();
     for as_stored in [false, true] {
         let request = Redrive { as_stored, drop_gone: true, ..redrive(&events) };
-        let (ended, told) = run(&world, &request).await;
+        let (ended, outcomes) = run(&world, &request).await;
         assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
-        assert!(matches!(&told[..], [RedriveOutcome::Unreadable(_)]), "{told:?}");
+        assert!(matches!(&outcomes[..], [RedriveOutcome::Unreadable(_)]), "{outcomes:?}");
     }
     assert_eq!(world.stored(&key).await.unwrap().bytes, b"{}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
-    let (world, poller) = set_aside(3).await;
+    let (world, poller) = quarantined_rows(3).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let request = redrive(&events);
     let stop = request.stop.clone();
@@ -260,36 +277,36 @@ async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
         stop.set();
         Ok(())
     });
-    let (ended, told) = run(&world, &request).await;
+    let (ended, outcomes) = run(&world, &request).await;
     assert!(matches!(ended, Ok(RedriveEnd::Stopped)), "{ended:?}");
-    assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap().len()), (1, 2));
+    assert_eq!((outcomes.len(), admin(&poller).quarantined().await.unwrap().len()), (1, 2));
 
     world.handler.then_take(Duration::from_secs(60));
     let mine = redrive(&events);
-    let ((ended, told), ()) = tokio::join!(run(&world, &mine), async {
+    let ((ended, outcomes), ()) = tokio::join!(run(&world, &mine), async {
         sleep(1).await;
         let broken = world.document().await.break_lease().unwrap();
         world.overwrite(&encode(&broken)).await;
     });
     assert!(matches!(ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
-    assert!(told.len() <= 1, "{told:?}");
+    assert!(outcomes.len() <= 1, "{outcomes:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_source_that_cannot_be_read_ends_the_redrive() {
-    let (world, poller) = set_aside(2).await;
+    let (world, poller) = quarantined_rows(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     world.source.fail_next("database unreachable");
-    let (ended, told) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&events)).await;
     assert!(matches!(ended, Err(RedriveError::Tick(TickError::Fetch(_)))), "{ended:?}");
-    assert_eq!((told.len(), admin(&poller).quarantined().await.unwrap()), (0, events));
+    assert_eq!((outcomes.len(), admin(&poller).quarantined().await.unwrap()), (0, events));
     assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_older_copy() {
-    let (world, poller) = set_aside(2).await;
+    let (world, poller) = quarantined_rows(2).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);
@@ -301,25 +318,26 @@ async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_old
     let calls = world.handler.received().len() + 1;
     for _ in 0..12 {
         let (ended, _) = run(&world, &redrive(&events)).await;
-        let refused = matches!(
+        let rejected = matches!(
             &ended,
             Err(RedriveError::Tick(TickError::FenceAhead { current, .. })) if *current == fence
         );
-        assert!(refused, "{ended:?}");
-        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
+        assert!(rejected, "{ended:?}");
+        assert_eq!(world.handler.received().len(), calls, "the target is called once");
         assert_eq!(world.document().await.lease.fencing_token, FencingToken(token + 1));
     }
-    // Nor does a tick, which finds the fence in the document.
+    // Neither does a tick, which finds the fence in the document.
     world.source.fill(5);
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
 }
 
-/// Somebody has taken the lease while the target was asked, so the refusal says nothing of the document.
+/// Another instance has acquired the lease while the target was called, so the rejection says nothing about
+/// the document.
 #[tokio::test(start_paused = true)]
 async fn a_redrive_that_lost_its_lease_keeps_no_fence() {
-    let (world, poller) = set_aside(1).await;
+    let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);

@@ -1,4 +1,4 @@
-//! Checkpoints that are moved, leases that are broken, and pollers that continue where others are.
+//! Checkpoints that are moved, leases that are broken, and pollers that continue from others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ async fn everything_is_redelivered_after_a_reset_to_the_beginning_and_no_fence_b
     assert_eq!(entry.details.reason.as_deref(), Some(ANN.reason));
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
 
-    // The process that delivered them knows the old position only.
+    // The process that delivered them only knows the old position.
     journaled.world.source.put(7, "new");
     tick(&poller).await.unwrap();
     assert_eq!(ids_after(&journaled.world, 2), [1, 2, 3, 4, 5, 6, 7]);
@@ -89,7 +89,7 @@ async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
     let now = plan(&cli, ResetTo::Now).await;
-    assert!(now.changes() && now.weight.skips(), "also where no row is there to be counted");
+    assert!(now.changes() && now.weight.skips(), "also if there are no rows to count");
     journaled.world.source.put(7, "new");
     journaled.world.source.put(8, "new");
     let plan = plan(&cli, ResetTo::Now).await;
@@ -101,7 +101,7 @@ async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_position_is_read_and_held_against_the_source() {
+async fn a_position_is_parsed_and_checked_against_the_source() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let back = plan(&poller, ResetTo::Cursor("0x0000000000000004")).await;
@@ -140,23 +140,25 @@ async fn a_copy_gives_its_position_and_the_source_state_stored_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_runs_is_not_moved_under_and_one_that_began_meanwhile_loses_nothing() {
+async fn a_reset_waits_for_a_running_tick_and_loses_nothing_of_a_new_one() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = Arc::new(journaled.instance("cli"));
     let early = plan(&cli, ResetTo::Beginning).await;
     journaled.world.source.put(7, "new");
-    let asked = Arc::clone(&cli);
-    // In the middle of the handler's work: the lease is live, and the plan of before is void.
+    let operator_process = Arc::clone(&cli);
+    // During the handler's work: the lease is live, and the earlier plan is void.
     journaled.world.handler.then(async move {
-        let held = admin(&asked).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
+        let held =
+            admin(&operator_process).plan_reset(ResetTo::Beginning, false).await.unwrap_err();
         assert!(matches!(held, ResetError::Restore(RestoreError::Held { .. })), "{held}");
-        let moved = admin(&asked).reset(&early, "reset-1".to_owned(), ANN).await.unwrap_err();
+        let moved =
+            admin(&operator_process).reset(&early, "reset-1".to_owned(), ANN).await.unwrap_err();
         assert!(matches!(moved, RestoreError::Moved), "{moved}");
         Ok(())
     });
     tick(&poller).await.unwrap();
-    assert_eq!(ids_after(&journaled.world, 2), [7], "committed, and nothing came again");
+    assert_eq!(ids_after(&journaled.world, 2), [7], "committed, and nothing was redelivered");
     assert_eq!(journaled.world.document().await.replay_id, None);
 
     // While the tick reads, before it holds the lease: it starts over at the new position.
@@ -187,7 +189,7 @@ async fn another_source_is_accepted_only_on_request() {
     let stored = world.document().await.checkpoint.cursor;
     assert_eq!((rows(&plan.weight.again), &plan.from), (3, &stored));
     assert_eq!(plan.source_changes, ["object was `dbo.t`, is now `dbo.other`"]);
-    // The same position skips nothing that is known of, whatever the source was.
+    // The same position skips nothing, as far as is known, whatever the source was.
     let same = serde_json::to_string(&stored).unwrap();
     let same = admin(&poller).plan_reset(ResetTo::Cursor(&same), true).await.unwrap();
     assert_eq!((same.weight.direction, same.weight.skips()), (Direction::Stays, false));
@@ -232,12 +234,12 @@ async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
     tick(&renamed).await.unwrap();
     assert_eq!(journaled.world.handler.ids(), [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
-    // What was the source before is another one now.
+    // The former source is another one now.
     assert!(matches!(tick(&journaled.instance("c")).await, Err(TickError::Fingerprint { .. })));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_position_of_another_mode_or_of_nothing_is_not_kept() {
+async fn a_position_of_another_mode_or_no_position_is_not_kept() {
     let world = World::new();
     let poller = world.instance("a");
     let nothing = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
@@ -269,14 +271,14 @@ async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
             assert!(text.contains(&format!("`highwater reset p {to} --reason \"")), "{text}");
         }
     }
-    // Both run.
+    // Both work.
     for to in [ResetTo::Beginning, ResetTo::Now] {
         admin(&poller).plan_reset(to, true).await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
+async fn a_permanent_loss_is_written_once_and_only_a_reset_clears_it() {
     for (to, expected) in
         [(ResetTo::Beginning, &[1, 2, 3, 4, 5, 6, 7][..]), (ResetTo::Keep, &[7][..])]
     {
@@ -286,7 +288,7 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
         journaled.world.store.take_calls();
         journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
         let mut texts = Vec::new();
-        // The source looks right again after the first tick, also to another process.
+        // The source looks intact again after the first tick, also to another process.
         for process in [&poller, &poller, &journaled.instance("b"), &poller] {
             let ended = tick(process).await;
             assert_eq!(outcome_row(&ended).event, "position_lost");
@@ -295,7 +297,11 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
         assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
         assert!(texts[0].contains("numbers were taken back; deliver everything again with"));
         let calls = journaled.world.store.take_calls();
-        assert_eq!((calls.puts, calls.refused), (1, 0), "one write for the loss, none for a tick");
+        assert_eq!(
+            (calls.puts, calls.refused),
+            (1, 0),
+            "one write for the loss, and none per tick"
+        );
         assert_eq!(journaled.verdict().await, Verdict::Agrees);
 
         let plan = admin(&journaled.instance("cli")).plan_reset(to, true).await.unwrap();
@@ -304,12 +310,12 @@ async fn a_final_loss_is_written_once_and_only_a_reset_ends_it() {
         let calls = journaled.world.handler.received().len();
         tick(&poller).await.unwrap();
         tick(&poller).await.unwrap();
-        assert_eq!(ids_after(&journaled.world, calls), expected, "the same process goes on");
+        assert_eq!(ids_after(&journaled.world, calls), expected, "the same process continues");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_final_loss_is_kept_whatever_is_written_meanwhile_and_while_the_store_is_down() {
+async fn a_permanent_loss_survives_concurrent_writes_and_store_outages() {
     for between in ["pause and resume", "commit", "store down"] {
         let journaled = Journaled::new(JournalMode::Commits);
         let poller = delivered(&journaled).await;
@@ -333,7 +339,7 @@ async fn a_final_loss_is_kept_whatever_is_written_meanwhile_and_while_the_store_
         for _ in 0..reads {
             world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
         }
-        // The source looks right again after that.
+        // The source looks intact again after that.
         world.source.put(8, "after the loss");
         let mut texts = Vec::new();
         for process in [&poller, &poller, &journaled.instance("c"), &poller] {
@@ -350,13 +356,17 @@ async fn a_final_loss_is_kept_whatever_is_written_meanwhile_and_while_the_store_
         admin(&journaled.instance("cli")).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
         let calls = world.handler.received().len();
         tick(&poller).await.unwrap();
-        assert_eq!(ids_after(world, calls).last(), Some(&8), "{between}: the same process goes on");
+        assert_eq!(
+            ids_after(world, calls).last(),
+            Some(&8),
+            "{between}: the same process continues"
+        );
     }
 }
 
-/// Changes that a process with an old document would still ask for may be cleaned up.
+/// A process with an old document would still read changes that may have been cleaned up.
 #[tokio::test(start_paused = true)]
-async fn a_loss_at_a_position_that_another_instance_has_left_is_looked_for_at_the_new_one() {
+async fn a_loss_at_an_outdated_position_is_checked_at_the_new_position() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     journaled.world.source.put(7, "new");
@@ -369,7 +379,7 @@ async fn a_loss_at_a_position_that_another_instance_has_left_is_looked_for_at_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_final_loss_is_found_while_another_instance_delivers_and_stops_it_after_its_batch() {
+async fn a_permanent_loss_stops_another_delivering_instance_after_its_batch() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = Arc::new(delivered(&journaled).await);
     let world = &journaled.world;
@@ -392,7 +402,7 @@ async fn a_final_loss_is_found_while_another_instance_delivers_and_stops_it_afte
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
+async fn a_rebuilt_or_imported_document_does_not_clear_a_permanent_loss() {
     for (mode, command) in [
         (JournalMode::Commits, EventKind::Rebuilt),
         (JournalMode::Full, EventKind::Rebuilt),
@@ -425,7 +435,7 @@ async fn a_document_from_the_journal_or_a_copy_does_not_clear_a_final_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_final_loss_survives_importing_a_copy_over_a_missing_or_damaged_document() {
+async fn a_permanent_loss_survives_an_import_over_a_missing_or_damaged_document() {
     for mode in [JournalMode::Off, JournalMode::Commits, JournalMode::Full] {
         for damage in [None, Some("{")] {
             let journaled = Journaled::new(mode);
@@ -443,7 +453,7 @@ async fn a_final_loss_survives_importing_a_copy_over_a_missing_or_damaged_docume
             let cli = journaled.instance("cli");
             let present = admin(&cli).present().await.unwrap();
             let imported = admin(&cli).restore(&copy, &present, (EventKind::Imported, ANN)).await;
-            // Without a journal only the process that found it still knows; it writes the loss again.
+            // Without a journal only the process that found the loss still knows of it; it writes it again.
             let is_known = imported.unwrap().document.lost_position().is_some();
             assert_eq!(is_known, mode != JournalMode::Off, "{mode:?} {damage:?}");
             let other = journaled.instance("b");
@@ -454,7 +464,7 @@ async fn a_final_loss_survives_importing_a_copy_over_a_missing_or_damaged_docume
             }
             let plan = plan(&cli, ResetTo::Beginning).await;
             admin(&cli).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
-            // Whatever raises the generation after the reset.
+            // Anything that raises the generation after the reset.
             let present = admin(&cli).present().await.unwrap();
             let copy = present.usable().unwrap().clone();
             admin(&cli).restore(&copy, &present, (EventKind::Imported, ANN)).await.unwrap();
@@ -481,7 +491,7 @@ async fn an_unwritten_loss_outlives_grants_that_are_raised_above_a_fence() {
         };
         world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
         if early {
-            // The process still has the document as it was before.
+            // The process still has the old document.
             Box::pin(raise()).await;
         } else {
             world.store.break_next(Call::Store, Fault::Unreachable);
@@ -530,7 +540,7 @@ async fn a_position_is_kept_only_if_the_next_tick_can_continue_from_it() {
     let refused = chain(&poller.admin().plan_reset(ResetTo::Keep, true).await.unwrap_err());
     let expected = format!("the position cannot be kept: numbers were taken back; {commands}");
     assert_eq!(refused, expected);
-    // Once the source has recovered it is kept.
+    // Once the source has recovered, the position is kept.
     assert!(admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap().changes());
 }
 
@@ -575,7 +585,7 @@ async fn a_lost_or_damaged_document_starts_over_and_a_pause_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_needs_the_source_and_a_copy_that_is_put_back_does_not() {
+async fn a_plan_needs_the_source_but_importing_a_copy_does_not() {
     let journaled = Journaled::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
@@ -613,7 +623,7 @@ async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the
         assert!(killed.is_err(), "the tick was to be killed while it runs");
         let before = journaled.world.document().await;
         let holder = before.holder("a");
-        assert!(before.is_held_by(&holder), "{command}: somebody has the lease");
+        assert!(before.is_held_by(&holder), "{command}: the lease is held");
         sleep(40).await;
 
         let cli = journaled.instance("cli");
@@ -635,14 +645,14 @@ async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the
         assert_eq!(after.lease.owner_id, None, "{command}");
         assert!(after.lease.fencing_token > before.lease.fencing_token, "{command}");
         let now = after.lease.acquired_at.unwrap();
-        assert!(after.renew(&holder, now).is_err(), "{command}: nothing of the holder lands");
+        assert!(after.renew(&holder, now).is_err(), "{command}: no write of the holder lands");
         tick(&journaled.instance("b")).await.unwrap();
         assert_eq!(journaled.world.handler.ids().last(), Some(&7), "{command}: free at once");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more() {
+async fn breaking_a_lease_raises_the_token_and_blocks_writes_of_its_holder() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
@@ -672,7 +682,11 @@ async fn a_lease_is_broken_by_its_next_token_and_its_holder_writes_nothing_more(
     tick(&journaled.instance("b")).await.unwrap();
     let received = journaled.world.handler.received();
     let [.., stale, new] = received.as_slice() else { panic!("{received:?}") };
-    assert_eq!((&new.ids, &new.batch_id), (&stale.ids, &stale.batch_id), "the batch comes again");
+    assert_eq!(
+        (&new.ids, &new.batch_id),
+        (&stale.ids, &stale.batch_id),
+        "the batch is redelivered"
+    );
     assert!(new.fence > stale.fence);
     assert!(journaled.events().await.contains(&EventKind::LeaseBroken));
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
@@ -693,7 +707,7 @@ async fn a_clone_of_a_poller_at_the_beginning_starts_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clone_continues_where_the_poller_is_and_never_replaces_another() {
+async fn a_clone_continues_at_the_pollers_position_and_never_replaces_another() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");
@@ -714,7 +728,7 @@ async fn a_clone_continues_where_the_poller_is_and_never_replaces_another() {
         tick(process).await.unwrap();
     }
     assert_eq!(ids_after(&journaled.world, calls), [7, 7]);
-    // Its marker says that it ran.
+    // Its marker records that it ran.
     journaled.world.memory.lose(&StateKey::Document("q".to_owned()));
     let gone = Box::pin(admin(&poller).clone_to(&clone, true, ANN)).await.unwrap_err();
     assert!(matches!(gone, CloneError::RanBefore { .. }), "{gone}");

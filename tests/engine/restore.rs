@@ -1,4 +1,4 @@
-//! Documents that replace others, and histories that restart.
+//! Documents that replace others, and journals that restart.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ async fn delivered(journaled: &Journaled) -> Poller {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_of_the_document_that_was_replaced_can_write_nothing_more() {
+async fn the_holder_of_a_replaced_document_cannot_write() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
     let other = journaled.instance("b");
     let (store, key) = (journaled.world.memory.clone(), StateKey::Document("p".to_owned()));
     journaled.world.source.fill(1);
-    // While it runs its lease is held: only what is damaged can be replaced under it.
+    // While it runs its lease is held: only a damaged document can be replaced.
     journaled.world.handler.then(async move {
         let present = admin(&other).present().await.unwrap();
         let held = admin(&other).restore(&copy, &present, REBUILT).await.unwrap_err();
@@ -91,7 +91,7 @@ async fn the_generation_is_above_all_known_generations() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_written_since_the_plan_stays_and_a_lost_answer_is_found_out() {
+async fn writes_since_the_plan_are_kept_and_a_lost_response_is_detected() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
@@ -102,7 +102,7 @@ async fn what_was_written_since_the_plan_stays_and_a_lost_answer_is_found_out() 
     assert!(journaled.world.is_paused().await);
 
     let present = admin(&poller).present().await.unwrap();
-    // The first write saves what is there.
+    // The first write saves the current document.
     let store = &journaled.world.store;
     store.break_next(Call::Store, Fault::Unreachable);
     let failed = admin(&poller).restore(&copy, &present, REBUILT).await.unwrap_err();
@@ -131,11 +131,11 @@ async fn a_missing_document_is_rebuilt_but_not_over_one_started_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
+async fn an_old_journal_is_dropped_only_after_the_new_one_is_readable() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let before = journaled.entries().await.len();
-    // The other process records nothing: its document is written, and no line is appended.
+    // The other process has no journal: its document is written, and no entry is appended.
     let mute = journaled.world.instance("b");
     let mute = mute.with_journal(JournalMode::Off, journaled.journal.clone(), None);
     assert_eq!(admin(&mute).compact(EVE).await.unwrap(), Compacting::NotAppended);
@@ -151,7 +151,7 @@ async fn a_history_is_dropped_only_once_the_new_one_can_be_read() {
     journaled.assert_tells_all().await;
     let history = History::read(&*journaled.journal, "p", None).await.unwrap();
     let numbers: Vec<u32> = history.parts.iter().map(|(part, _)| part.number).collect();
-    assert_eq!(numbers, [1], "the day goes on in the part that was begun");
+    assert_eq!(numbers, [1], "the day continues in the started part");
     assert_eq!(journaled.journal.list("p").await.unwrap().len(), 1);
 }
 
@@ -191,7 +191,7 @@ impl JournalStore for Busy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_was_appended_to_meanwhile_is_kept() {
+async fn a_journal_part_appended_to_meanwhile_is_kept() {
     let journaled = Journaled::new(JournalMode::Full);
     delivered(&journaled).await;
     let busy = Arc::new(Busy(journaled.journal.clone()));
@@ -203,7 +203,7 @@ async fn a_part_that_was_appended_to_meanwhile_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_without_a_document_has_no_history_to_start() {
+async fn a_poller_without_a_document_cannot_start_a_journal() {
     let journaled = Journaled::new(JournalMode::Full);
     let poller = journaled.instance("a");
     assert_eq!(admin(&poller).compact(EVE).await.unwrap(), Compacting::NoDocument);

@@ -1,4 +1,4 @@
-//! Rules of the protocol that no scenario of the other files is named after.
+//! Protocol rules that no other file covers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
-async fn state_in_memory_is_read_again_once_it_is_old() {
+async fn cached_state_is_reread_after_its_maximum_age() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     for (seconds, reads) in [(299, 0), (2, 1), (299, 0), (2, 1)] {
@@ -32,30 +32,30 @@ async fn state_in_memory_is_read_again_once_it_is_old() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_elsewhere_is_seen_at_the_next_write_or_refresh_of_a_healthy_process() {
+async fn a_healthy_process_sees_a_reset_at_its_next_write_or_refresh() {
     for with_new_row in [true, false] {
         let world = World::new();
         let poller = world.seasoned("a").await;
         let before = world.handler.received()[0].batch_id.clone();
         world.rewrite(|document| document.reset(None, "replay-1".to_owned()).unwrap()).await;
         if with_new_row {
-            // The row is read at the stale position, and the write under the stale tag is refused.
+            // The row is read at the stale position, and the write under the stale etag is rejected.
             world.source.put(1, "new");
             tick(&poller).await.unwrap();
-            assert_eq!(world.handler.ids(), [0, 0, 1], "from the beginning, and nothing twice");
+            assert_eq!(world.handler.ids(), [0, 0, 1], "from the beginning, without duplicates");
         } else {
             assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "not known yet");
             sleep(300).await;
             tick(&poller).await.unwrap();
             assert_eq!(world.handler.ids(), [0, 0]);
-            // The same rows, but on purpose: a target must not take them for known.
+            // The same rows, but redelivered on purpose: a target must not treat them as duplicates.
             assert_ne!(world.handler.received()[1].batch_id, before);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_process_sees_a_reset_elsewhere_at_its_next_tick() {
+async fn a_failing_process_sees_a_reset_at_its_next_tick() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
@@ -92,22 +92,22 @@ async fn a_tick_starts_over_once_and_is_skipped_after_a_second_conflict() {
         let poller = world.seasoned("a").await;
         world.source.put(1, "new");
         world.source.delay(Duration::from_secs(10));
-        // Somebody writes while the rows are read, each time.
-        let somebody = async {
+        // Another process writes while the rows are read, each time.
+        let other_writer = async {
             for _ in 0..times {
                 sleep(5).await;
                 world.rewrite(|document| document).await;
                 sleep(5).await;
             }
         };
-        let (outcome, ()) = tokio::join!(tick(&poller), somebody);
+        let (outcome, ()) = tokio::join!(tick(&poller), other_writer);
         assert_eq!(outcome.unwrap(), expected, "{times} times");
         assert_eq!(world.store.take_calls().refused, times);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
+async fn a_failed_lease_release_does_not_fail_the_tick_and_the_lease_is_reclaimed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -123,7 +123,8 @@ async fn a_lease_that_cannot_be_given_up_fails_no_tick_and_is_reclaimed() {
     assert_eq!(outcome, TickOutcome::Committed { more: true }, "the release is best effort");
     assert_eq!(world.handler.ids(), (0..=10).collect::<Vec<_>>());
     assert!(!world.is_released().await);
-    // Storage answers again and the poller is resumed: others still wait, the process itself does not.
+    // Storage responds again and the poller is resumed: other processes still wait, the process itself does
+    // not.
     let world = world.with_working_store();
     world.rewrite(|document| StateDocument { paused: None, ..document }).await;
     let other = tick(&world.instance("b")).await.unwrap();
@@ -141,7 +142,7 @@ async fn a_handler_is_stopped_at_the_deadline_and_rows_it_accepted_in_time_are_c
     let poller = world.seasoned("a").await;
     world.source.fill(3);
     let store = world.store.clone();
-    // No renewal gets through: the lease may be relied on for 27 s of its 30.
+    // No renewal gets through: the lease is usable for 27 s of its 30.
     let cut_off = move |store: &FaultyStore| {
         for _ in 0..100 {
             store.break_next(Call::Store, Fault::Unreachable);
@@ -179,19 +180,19 @@ async fn no_batch_starts_after_the_deadline() {
     world.source.fill(20);
     let store = world.store.clone();
     world.handler.then(async move {
-        // The commit lands, and its answer comes when the lease has lapsed.
+        // The commit lands, and its response comes when the lease has expired.
         store.break_next(Call::Store, Fault::Slow(TTL));
         Ok(())
     });
     let report = poller.tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{report:?}");
-    assert_eq!((report.rows, world.handler.ids().len()), (10, 11), "one batch and no more");
+    assert_eq!((report.rows, world.handler.ids().len()), (10, 11), "one batch only");
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing twice");
+    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "no duplicates");
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_death_of_a_holder_is_counted_and_an_end_in_good_order_is_not() {
+async fn each_crash_of_a_holder_is_counted_and_a_clean_exit_is_not() {
     let world = World::new();
     world.seasoned("a").await;
     world.source.fill(2);
@@ -200,7 +201,7 @@ async fn each_death_of_a_holder_is_counted_and_an_end_in_good_order_is_not() {
         let poller = world.instance(owner_id);
         killed_after(5, &poller).await;
         let crashes = world.in_flight().await.unwrap().crashes;
-        assert_eq!(usize::try_from(crashes).unwrap(), number, "counted by whoever comes after");
+        assert_eq!(usize::try_from(crashes).unwrap(), number, "counted by the successor");
         sleep(40).await;
     }
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -210,10 +211,10 @@ async fn each_death_of_a_holder_is_counted_and_an_end_in_good_order_is_not() {
     assert_eq!((in_flight.crashes, in_flight.attempt), (3, 1));
     tick(&world.instance("f")).await.unwrap();
     let attempts: Vec<_> = world.handler.received().iter().map(|call| call.attempt).collect();
-    assert_eq!(attempts, [1, 1, 2, 3, 4, 5], "that lease was given up, so nobody had died");
+    assert_eq!(attempts, [1, 1, 2, 3, 4, 5], "that lease was released, so no process had crashed");
 }
 
-/// Reports no progress, ever.
+/// Never reports progress.
 #[derive(Debug)]
 struct Silent(Duration);
 
@@ -225,7 +226,7 @@ impl Handler for Silent {
     }
 }
 
-/// One that never answers, and has a time-out of its own.
+/// A handler that never returns, and has its own timeout.
 #[derive(Debug)]
 struct Mute(Duration);
 
@@ -238,7 +239,7 @@ impl Handler for Mute {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_never_reports_progress_is_left_to_its_own_time_out() {
+async fn a_handler_without_progress_reports_is_limited_by_its_own_timeout() {
     let handler_stall_max = Some(Duration::from_secs(20));
     let world = World::with(Limits { handler_stall_max, ..limits() });
     world.source.fill(1);
@@ -258,7 +259,7 @@ async fn a_handler_that_never_reports_progress_is_left_to_its_own_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_in_flight_record_rides_on_the_acquiring_write() {
+async fn the_in_flight_record_is_written_with_the_acquisition() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);
@@ -278,14 +279,14 @@ async fn the_in_flight_record_rides_on_the_acquiring_write() {
     assert_eq!(document.lease.fencing_token.0, received.fence.1, "it granted the lease");
     let in_flight = document.in_flight.unwrap();
     assert_eq!((in_flight.batch_id.as_str(), in_flight.rows), (received.batch_id.as_str(), 3));
-    assert_eq!(in_flight.after, document.checkpoint.cursor, "behind the checkpoint it was read at");
+    assert_eq!(in_flight.after, document.checkpoint.cursor, "after the checkpoint it was read at");
 }
 
 #[tokio::test(start_paused = true)]
-async fn sizing_is_advice_and_never_changed_silently() {
+async fn size_limits_are_warned_about_and_never_changed_silently() {
     let world = World::new();
     let poller = world.seasoned("a").await;
-    // Each tick takes longer than the lease lives and than ticks are apart: `doctor` would warn.
+    // Each tick takes longer than the lease lives and than the tick interval: `doctor` would warn.
     for _ in 0..8 {
         world.source.fill(25);
         for _ in 0..3 {
@@ -296,13 +297,13 @@ async fn sizing_is_advice_and_never_changed_silently() {
     let document = world.document().await;
     let advice = highwater_engine::doctor::sizing::Sizing::of(&document, TTL).unwrap();
     assert!(advice.suggested_ttl_seconds > TTL.as_secs(), "{advice:?}");
-    assert_eq!(document.lease.ttl_seconds, TTL.as_secs(), "what was set holds");
+    assert_eq!(document.lease.ttl_seconds, TTL.as_secs(), "the setting applies");
     let sizes: Vec<_> = world.handler.received().iter().map(|call| call.ids.len()).collect();
     assert_eq!(sizes[sizes.len() - 3..], [10, 10, 5], "and so does the size of a batch");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_has_used_up_its_tokens_stops_and_says_what_to_do() {
+async fn a_poller_without_remaining_tokens_stops_with_a_fix() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world
@@ -328,10 +329,10 @@ async fn a_poller_that_has_used_up_its_tokens_stops_and_says_what_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_generation_is_the_services_time_and_always_above_the_markers() {
+async fn a_generation_is_the_services_time_and_always_above_the_marker() {
     let now = World::new().memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
     let milliseconds = u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap();
-    // No marker; one of the past; one of a clock that has been set back since.
+    // No marker; one from the past; one from a clock that has been set back since.
     for (marker, expected) in [
         (None, milliseconds),
         (Some(milliseconds - 9), milliseconds),
@@ -368,7 +369,7 @@ async fn a_marker_is_written_after_the_state_it_marks() {
     assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Acquire(_))));
     let marker = StateKey::Marker("p".to_owned());
     assert_eq!(world.stored(&marker).await, None);
-    // Else this tick would have found a marker without state.
+    // Otherwise this tick would have found a marker without state.
     assert!(tick(&world.with_working_store().instance("b")).await.is_ok());
 }
 
@@ -377,7 +378,7 @@ async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
     for (later, by) in [(true, 5), (false, 0)] {
         let world = World::new();
         world.seasoned("a").await;
-        // As if it had been lost, made again and marked since, and this holder did not know.
+        // As if it had been lost, created again and marked since, without this holder knowing.
         let mut document = world.document().await;
         document.marked = false;
         world.overwrite(&encode(&document)).await;
@@ -404,7 +405,7 @@ async fn an_idle_tick_notes_nothing_over_a_lease_that_lapsed() {
     world.source.put(1, "new");
     world.handler.then_take(Duration::from_secs(10_000));
     killed_after(5, &poller).await;
-    // The row is gone again, so that nothing is to be taken over.
+    // The row is gone again, so that there is nothing to take over.
     let emptied = Arc::new(TableSource::new("p"));
     sleep(1000).await;
     let before = world.document().await;
@@ -428,17 +429,17 @@ async fn two_pollers_on_one_source_each_deliver_every_row() {
     assert_eq!(ids, (1..=15).flat_map(|id| [id, id]).collect::<Vec<_>>());
     let batches: std::collections::BTreeSet<_> =
         world.handler.received().into_iter().map(|call| call.batch_id.to_string()).collect();
-    assert_eq!(batches.len(), 4, "no batch of one is taken for one of the other");
+    assert_eq!(batches.len(), 4, "no batch is treated as one of the other poller");
 }
 
-/// Where a process dies, what is in the way there, and what another one finds.
+/// Where a process crashes, what blocks it there, and what another one finds.
 struct Death {
     phase: &'static str,
-    /// Arms what holds the tick up in this phase.
+    /// Arms the fault that blocks the tick in this phase.
     hold_up: fn(&World),
     /// Whether the checkpoint had moved by then.
     committed: bool,
-    /// Calls of the handler before.
+    /// Handler calls before the crash.
     calls: usize,
 }
 
@@ -501,7 +502,7 @@ const DEATHS: [Death; 6] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_in_any_phase_leaves_the_checkpoint_or_has_moved_it_whole() {
+async fn a_crash_in_any_phase_moves_the_checkpoint_fully_or_not_at_all() {
     for Death { phase, hold_up, committed, calls } in DEATHS {
         let world = World::new();
         world.seasoned("z").await;
@@ -522,7 +523,7 @@ async fn a_crash_in_any_phase_leaves_the_checkpoint_or_has_moved_it_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_ends_badly_between_batches_keeps_what_was_committed() {
+async fn a_tick_that_fails_between_batches_keeps_its_commits() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(30);
@@ -539,6 +540,6 @@ async fn a_tick_that_ends_badly_between_batches_keeps_what_was_committed() {
     assert_eq!((report.rows, report.batches), (20, 2));
     sleep(2).await;
     tick(&poller).await.unwrap();
-    assert_eq!(world.handler.ids().len(), 40, "only the batch that failed comes again");
+    assert_eq!(world.handler.ids().len(), 40, "only the failed batch is redelivered");
     assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
 }

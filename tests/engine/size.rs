@@ -1,4 +1,4 @@
-//! Batches get smaller where the handler is slow or rows are large, and larger again.
+//! Batches shrink if the handler is slow or rows are large, and grow again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use highwater_engine::poller::Limits;
 use highwater_engine::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use highwater_engine::testing::{TableSource, World, limits, sleep, tick};
 
-/// A source that keeps how many rows it was asked for.
+/// A source that records how many rows were requested.
 #[derive(Debug)]
 struct Asked {
     table: Arc<TableSource>,
@@ -39,7 +39,7 @@ impl Source for Asked {
     }
 }
 
-/// Rows are read in their turn, so that what was learnt of a batch holds for the next.
+/// Rows are not prefetched, so that the size learned from one batch applies to the next.
 fn flow(rows_min: usize) -> Flow {
     Flow { prefetch: false, batch_rows_min: rows_min, ..Flow::default() }
 }
@@ -49,11 +49,11 @@ fn sizes(world: &World) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_handler_gets_fewer_rows_and_more_again_once_it_is_quick() {
+async fn batches_shrink_for_a_slow_handler_and_grow_again() {
     let world = World::new();
     let poller = world.instance("a").flowing(flow(2));
     world.source.fill(30);
-    // Half of the tick's four minutes is what it may need.
+    // A batch may use half of the tick's four minutes.
     world.handler.then_take(Duration::from_secs(200));
     tick(&poller).await.unwrap();
     assert_eq!(sizes(&world), [10, 6, 8, 6]);
@@ -61,7 +61,7 @@ async fn a_slow_handler_gets_fewer_rows_and_more_again_once_it_is_quick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_floor_of_as_many_rows_as_a_batch_may_hold_makes_none_smaller() {
+async fn a_minimum_equal_to_the_maximum_disables_shrinking() {
     let world = World::new();
     let poller = world.instance("a").flowing(flow(10));
     world.source.fill(30);
@@ -71,20 +71,20 @@ async fn a_floor_of_as_many_rows_as_a_batch_may_hold_makes_none_smaller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_would_not_fit_are_not_read() {
+async fn rows_that_would_not_fit_the_batch_are_not_read() {
     let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
     let source = Asked::of(&world);
     let poller = world.instance_of("a", source.clone()).flowing(flow(10));
     world.source.fill(10);
     tick(&poller).await.unwrap();
     assert_eq!(sizes(&world), [2, 2, 2, 2, 2]);
-    // The first is read once more when the document has been created.
+    // The first batch is read once more when the document has been created.
     assert_eq!(source.take(), [10, 10, 2, 2, 2, 2]);
     assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_failed_are_read_again_whole_however_small_the_next_batch_would_be() {
+async fn failed_rows_are_reread_in_full_even_if_batches_have_shrunk() {
     let world = World::new();
     let source = Asked::of(&world);
     let poller = world.instance_of("a", source.clone()).flowing(flow(1));

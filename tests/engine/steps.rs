@@ -1,4 +1,4 @@
-//! A chain of handlers: which steps run again after what.
+//! A chain of handlers: which steps run again, and when.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Chained {
         self.instance_of(owner_id, &NAMES)
     }
 
-    /// Returns a process whose chain has these steps, which are `first`, `second` and `third`.
+    /// Returns a process whose chain has the named steps of `first`, `second` and `third`.
     fn instance_of(&self, owner_id: &str, names: &[&str]) -> Poller {
         let step = |name: &&str| {
             let index = NAMES.iter().position(|known| known == name).unwrap();
@@ -49,7 +49,7 @@ impl Chained {
         self.world.with_handler(handler).instance(owner_id)
     }
 
-    /// Returns how often each step was called so far.
+    /// Returns how often each step was called.
     fn calls(&self) -> [usize; 3] {
         self.steps.each_ref().map(|step| step.received().len())
     }
@@ -59,7 +59,7 @@ impl Chained {
         self.steps[step].received().into_iter().map(|call| call.ids).collect()
     }
 
-    /// Makes a document and a marker, so that a tick writes no more than it must.
+    /// Creates document and marker, so that a tick makes no extra writes.
     async fn begin(&self) -> Poller {
         let poller = self.instance("z");
         self.world.source.put(0, "first");
@@ -68,7 +68,7 @@ impl Chained {
         poller
     }
 
-    /// Lets so many writes through, and breaks the next.
+    /// Lets this many writes through, and breaks the next.
     fn break_write(&self, writes: usize, fault: Fault) {
         for _ in 0..writes {
             self.world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
@@ -86,18 +86,18 @@ fn failed() -> HandlerError {
     HandlerError::Retryable("503".to_owned())
 }
 
-/// Where a process dies. Write 0 is the acquisition; steps and their results are counted from 0.
+/// Where a process crashes. Write 0 is the acquisition; steps and their results are counted from 0.
 #[derive(Clone, Copy, Debug)]
 enum Death {
-    /// The step has had its effect, and has not answered.
+    /// The step has had its effect, and has not returned.
     InStep(usize),
-    /// The step has answered, and its result has not been written: that of the last is the commit.
+    /// The step has returned, and its result has not been written; for the last step that is the commit.
     BeforeWrite(usize),
-    /// Its result has been written, and nothing is known of that.
+    /// Its result has been written, and the response is lost.
     AfterWrite(usize),
 }
 
-/// What dies where; calls of the steps until then, and by who takes the batch up.
+/// Crash points; calls of the steps until then; calls by the process that takes over the batch.
 const DEATHS: [(Death, [usize; 3], [usize; 3]); 10] = [
     (Death::AfterWrite(0), [0, 0, 0], [1, 1, 1]),
     (Death::InStep(0), [1, 0, 0], [1, 1, 1]),
@@ -131,14 +131,14 @@ impl Death {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_crash_the_first_step_without_a_result_is_called_and_no_earlier_one() {
+async fn after_a_crash_the_chain_continues_at_the_first_step_without_a_result() {
     for (death, before, after) in DEATHS {
         for heir in ["a", "b"] {
             let chain = Chained::new();
             let seasoned = chain.begin().await;
             drop(seasoned);
             let a = chain.instance("a");
-            // Read before, so that the tick's own reads are those of a lost answer.
+            // Read before, so that the tick's own reads are those after a lost response.
             assert_eq!(tick(&a).await.unwrap(), TickOutcome::Idle);
             chain.world.source.fill(3);
             death.prepare(&chain);
@@ -166,7 +166,7 @@ async fn after_a_crash_the_first_step_without_a_result_is_called_and_no_earlier_
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_of_a_chain_are_one_write_more_for_each_step_but_the_last() {
+async fn storage_calls_of_a_chain_add_one_write_per_step_except_the_last() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     for (rows, batches) in [(3, 1), (25, 3)] {
@@ -182,7 +182,7 @@ async fn a_step_is_called_only_after_the_one_before_it_and_its_record() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(1);
-    // Nothing is known of the write, and the document cannot be read either.
+    // The outcome of the write is unknown, and the document cannot be read either.
     chain.break_write(1, Fault::LostRequest);
     for _ in 0..100 {
         chain.world.store.break_next(Call::Load, Fault::Unreachable);
@@ -211,7 +211,7 @@ async fn a_step_that_lost_its_lease_is_not_followed_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_step_is_tried_again_and_none_before_it() {
+async fn a_failed_step_is_retried_without_the_steps_before_it() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(3);
@@ -231,7 +231,7 @@ async fn a_failed_step_is_tried_again_and_none_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_ran_into_the_end_of_time_has_the_next_tick_to_itself() {
+async fn a_step_that_hit_the_deadline_runs_first_in_the_next_tick() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(4);
@@ -267,7 +267,7 @@ async fn rows_that_changed_meanwhile_start_over_at_the_first_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_result_of_a_batch_says_nothing_about_the_next() {
+async fn step_results_apply_to_their_own_batch_only() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(20);
@@ -309,7 +309,7 @@ async fn rows_that_one_step_partly_accepted_reach_all_steps_first() {
     tick(&poller).await.unwrap_err();
     assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4, 5], vec![1, 2, 3], vec![4, 5]]);
     assert_eq!(chain.ids(1)[1..], [vec![1, 2, 3, 4, 5], vec![1, 2, 3], vec![4, 5]]);
-    assert_eq!(chain.ids(2)[1..], [vec![1, 2, 3]], "nothing that another step did not take");
+    assert_eq!(chain.ids(2)[1..], [vec![1, 2, 3]], "nothing that another step rejected");
     let document = chain.world.document().await;
     assert_eq!(document.checkpoint.metadata.row_count, 3);
     assert_eq!(document.in_flight.unwrap().last_error.as_deref(), Some("step `second`: no 4"));
@@ -347,7 +347,7 @@ async fn progress_of_a_step_is_not_committed_before_the_chain_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_parts_of_a_batch_have_results_of_their_own() {
+async fn the_halves_of_a_batch_have_separate_step_results() {
     let chain = Chained::new();
     let poller = chain.begin().await;
     chain.world.source.fill(4);
@@ -357,7 +357,7 @@ async fn the_parts_of_a_batch_have_results_of_their_own() {
     });
     chain.steps[2].then_fail(failed());
     tick(&poller).await.unwrap_err();
-    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2]], "once whole, and in part");
+    assert_eq!(chain.ids(0)[1..], [vec![1, 2, 3, 4], vec![1, 2]], "once in full, and once in part");
     assert_eq!(chain.steps_kept().await, ["first", "second"]);
     assert_eq!(chain.world.in_flight().await.unwrap().rows, 2, "what they speak of");
     sleep(10).await;
@@ -378,22 +378,22 @@ async fn a_row_that_a_step_rejects_is_quarantined_and_the_rest_reaches_all_steps
         let chain = Chained::of(World::new().with_policy(policy));
         let poller = chain.begin().await;
         chain.world.source.fill(8);
-        let refused = || HandlerError::Rejected("422".to_owned());
+        let rejected = || HandlerError::Rejected("422".to_owned());
         chain.steps[bad_step]
-            .judge_by(move |ids| if ids.contains(&5) { Err(refused()) } else { Ok(()) });
+            .judge_by(move |ids| if ids.contains(&5) { Err(rejected()) } else { Ok(()) });
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
         for step in 0..3 {
-            let taken: std::collections::BTreeSet<i64> =
+            let accepted_ids: std::collections::BTreeSet<i64> =
                 chain.ids(step).concat().into_iter().collect();
             let all: std::collections::BTreeSet<i64> = (0..=8).filter(|id| *id != 5).collect();
-            assert!(taken.is_superset(&all), "{bad_step} {step}: {taken:?}");
+            assert!(accepted_ids.is_superset(&all), "{bad_step} {step}: {accepted_ids:?}");
         }
         assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chain_that_was_changed_calls_every_step_from_the_first_changed_one_on() {
+async fn a_changed_chain_restarts_at_its_first_changed_step() {
     for (names, called) in [
         (&["first", "second", "third"][..], [0, 1, 1]),
         (&["first", "third"], [0, 0, 1]),
@@ -414,7 +414,7 @@ async fn a_chain_that_was_changed_calls_every_step_from_the_first_changed_one_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_has_the_same_beginning_at_each_attempt_and_another_than_the_next() {
+async fn a_batch_keeps_its_start_time_across_attempts() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     sleep(60).await;
@@ -450,7 +450,7 @@ async fn the_journal_records_each_call_and_result_and_rebuilds_the_document() {
         let bytes = journal.read(&part, 0).await.unwrap();
         entries.extend(read_lines(&part.to_string(), &bytes).0);
     }
-    let told: Vec<String> = entries
+    let recorded: Vec<String> = entries
         .iter()
         .map(|entry| {
             let step = entry.details.step.as_deref().unwrap_or_default();
@@ -458,7 +458,7 @@ async fn the_journal_records_each_call_and_result_and_rebuilds_the_document() {
         })
         .collect();
     assert_eq!(
-        told,
+        recorded,
         [
             "lease_acquired",
             "execution_started first",
@@ -490,7 +490,7 @@ async fn a_row_is_not_quarantined_because_of_a_slow_step_before_the_failed_one()
     let chain = Chained::of(World::new().with_policy(policy));
     let poller = chain.begin().await;
     chain.world.source.fill(2);
-    // More than half of a tick, which is all that a row gets before it is quarantined.
+    // More than half of a tick, which is the most that a row gets before it is quarantined.
     chain.steps[0].take_by(|ids| Duration::from_secs(if ids == [1] { 130 } else { 0 }));
     chain.steps[1].judge_by(|ids| if ids == [1, 2] { Err(failed()) } else { Ok(()) });
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Ticks: what they ask of storage, what they deliver, and how they end.
+//! Ticks: their storage calls, their deliveries, and how they end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn storage_calls_of_one_batch_are_two_writes_and_two_reads_when_cold() {
     world.source.fill(10);
     let other = world.instance("b");
     tick(&other).await.unwrap();
-    // The document, and once in each process whether its marker is still there.
+    // The document, and once per process whether its marker still exists.
     assert_eq!(world.store.take_calls(), calls(2, 2, 0), "cold");
     world.source.fill(10);
     tick(&other).await.unwrap();
@@ -66,7 +66,7 @@ async fn storage_calls_of_n_batches_are_n_plus_one_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_add_one_per_heartbeat_that_no_commit_made_needless() {
+async fn storage_calls_add_one_per_heartbeat_not_replaced_by_a_commit() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(30);
@@ -131,7 +131,7 @@ async fn storage_calls_while_paused_or_backing_off_are_at_most_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_calls_with_a_stale_cache_are_one_refused_write_and_one_read_more() {
+async fn storage_calls_with_a_stale_cache_add_one_rejected_write_and_one_read() {
     let world = World::new();
     let (a, b) = (world.seasoned("a").await, world.instance("b"));
     tick(&b).await.unwrap();
@@ -150,9 +150,9 @@ async fn storage_calls_of_the_very_first_tick_add_a_blank_document_and_the_marke
     let poller = world.instance("a");
     world.source.put(0, "first");
     tick(&poller).await.unwrap();
-    // Document and marker are looked for, and again once there is a blank document, the marker once
-    // more before it is written; other applications are listed once; blank document, acquire, marker, commit
-    // are written.
+    // Document and marker are read, and again once there is a blank document, the marker once more before it
+    // is written; other applications are listed once; blank document, acquisition, marker and commit are
+    // written.
     assert_eq!(world.store.take_calls(), calls(5 + 1, 4, 0));
     assert!(world.is_marked().await);
 }
@@ -166,12 +166,12 @@ async fn every_row_is_delivered_once_and_in_order_when_nothing_fails() {
     world.source.fill(95);
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), (1..=95).collect::<Vec<_>>());
-    assert_eq!(world.source.fetches(), 11, "one query per batch, one before there was a document");
+    assert_eq!(world.source.fetches(), 11, "one query per batch, one before the document existed");
     world.assert_all_delivered();
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_that_share_a_cursor_are_not_torn_by_the_end_of_a_batch_or_a_failure() {
+async fn rows_with_equal_cursors_survive_batch_ends_and_failures() {
     for batch_rows_max in [1, 2, 3, 7] {
         let world = World::with(Limits { batch_rows_max, ..limits() });
         let mut poller = world.instance("a");
@@ -219,7 +219,7 @@ async fn a_process_that_failed_for_rows_with_one_key_continues_once_they_are_fix
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_stops_after_the_batches_it_may_do_and_says_that_there_is_more() {
+async fn a_tick_stops_at_its_batch_limit_and_reports_more_rows() {
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
     let poller = world.instance("a");
     world.source.fill(50);
@@ -228,7 +228,7 @@ async fn a_tick_stops_after_the_batches_it_may_do_and_says_that_there_is_more() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_new_batch_starts_after_the_tick_time() {
+async fn no_batch_starts_after_the_tick_duration() {
     let world = World::with(Limits { tick_time_max: Duration::from_secs(15), ..limits() });
     let poller = world.instance("a");
     world.source.fill(50);
@@ -257,7 +257,7 @@ async fn a_stop_signal_ends_the_tick_after_the_batch_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_are_cut_at_their_size_limit_and_a_larger_row_stops_the_poller() {
+async fn batches_are_cut_at_the_size_limit_and_a_larger_row_stops_the_poller() {
     let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
     let poller = world.instance("a");
     world.source.fill(10);
@@ -293,14 +293,14 @@ async fn a_second_tick_of_one_process_is_skipped_as_already_running() {
 // Failures.
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_batch_comes_again_with_the_same_id_and_a_higher_attempt() {
+async fn a_failed_batch_is_redelivered_with_the_same_id_and_a_higher_attempt() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(3);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::Handler(_)));
-    // Rows that came meanwhile wait: a retry reads exactly the failed range.
+    // New rows wait: a retry reads exactly the failed range.
     world.source.put(4, "later");
     sleep(2).await;
     tick(&poller).await.unwrap();
@@ -333,7 +333,7 @@ async fn a_row_that_keeps_changing_does_not_restart_the_attempts_of_its_neighbou
     let poller = world.instance("a");
     world.source.put(1, "never taken");
     for attempt in 1..=5 {
-        // The hot row is the last of its batch, so each change of it takes it out of the retry.
+        // The hot row is the last of its batch, so each change removes it from the retry.
         world.source.put(2, "hot");
         world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
         tick(&poller).await.unwrap_err();
@@ -377,7 +377,7 @@ async fn pauses_between_attempts_double_up_to_their_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn back_pressure_waits_as_asked_and_counts_no_attempt() {
+async fn back_pressure_waits_as_requested_and_counts_no_attempt() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(1);
@@ -410,7 +410,7 @@ async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(5);
-    let reason = "row 3 was refused".to_owned();
+    let reason = "row 3 was rejected".to_owned();
     world.handler.then_fail(HandlerError::Partial { accepted: 2, reason });
     let report = poller.tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Handler(_))));
@@ -472,14 +472,14 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_does_not_answer_is_given_up_at_the_end_of_time() {
+async fn an_unresponsive_source_is_abandoned_at_the_deadline() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.delay(Duration::from_secs(10_000));
     let began_at = Instant::now();
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
     assert_eq!(began_at.elapsed(), limits().handler_stop_after);
-    assert!(world.is_released().await, "no lease is left to lapse");
+    assert!(world.is_released().await, "no lease is left to expire");
 }
 
 #[tokio::test(start_paused = true)]
@@ -494,7 +494,7 @@ async fn a_row_that_cannot_be_ordered_never_reaches_the_handler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_runs_into_the_end_of_time_is_stopped_and_its_failure_written() {
+async fn a_handler_that_hits_the_deadline_is_stopped_and_its_failure_recorded() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(1);
@@ -535,7 +535,7 @@ async fn a_crashed_holder_is_taken_over_after_ttl_and_margin() {
     let poller = world.seasoned("a").await;
     world.source.fill(2);
     world.handler.then_take(Duration::from_secs(10_000));
-    // The future is dropped in mid-batch, as a kill would.
+    // The future is dropped in the middle of the batch, as by a kill.
     killed_after(5, &poller).await;
     let b = world.instance("b");
     assert!(matches!(tick(&b).await.unwrap(), TickOutcome::Skipped(Skipped::Held { .. })));
@@ -559,7 +559,7 @@ async fn a_process_whose_tick_was_dropped_reclaims_its_lease_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_owner_commits_nothing_and_its_rows_come_again() {
+async fn a_stale_owner_commits_nothing_and_its_rows_are_redelivered() {
     let world = World::new();
     let (a, b) = (world.seasoned("a").await, world.instance("b"));
     world.source.fill(2);
@@ -580,7 +580,7 @@ async fn no_batch_starts_after_a_commit_found_landed_under_a_newer_lease() {
     world.source.fill(20);
     let store = world.store.clone();
     world.handler.then(async move {
-        // The commit lands, its answer is lost, and so long is it looked for that B takes over.
+        // The commit lands, its response is lost, and its outcome is checked for so long that B takes over.
         store.break_next(Call::Store, Fault::LostAnswer);
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(60)));
         Ok(())
@@ -595,11 +595,15 @@ async fn no_batch_starts_after_a_commit_found_landed_under_a_newer_lease() {
     assert!(matches!(first.result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{first:?}");
     assert_eq!(first.rows, 10, "the checkpoint did move");
     assert_eq!(second.unwrap(), TickOutcome::Committed { more: false });
-    assert_eq!(world.handler.ids()[1..], (1..=20).collect::<Vec<_>>(), "nothing came twice");
+    assert_eq!(
+        world.handler.ids()[1..],
+        (1..=20).collect::<Vec<_>>(),
+        "nothing was delivered twice"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_flight() {
+async fn a_poller_paused_during_a_tick_stops_after_the_batch_in_flight() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(40);
@@ -613,7 +617,7 @@ async fn a_poller_that_is_paused_in_mid_tick_stops_after_the_batch_in_flight() {
 // State that must not be used.
 
 #[tokio::test(start_paused = true)]
-async fn state_that_cannot_be_used_stops_the_tick_and_is_not_overwritten() {
+async fn unusable_state_stops_the_tick_and_is_not_overwritten() {
     for (bytes, expected) in [
         (&b"{\"version\": 1, "[..], "is not JSON"),
         (b"{\"hello\": \"world\"}", "is not a state document"),
@@ -646,7 +650,7 @@ async fn a_checkpoint_of_another_source_stops_the_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_that_vanished_is_never_silently_replayed() {
+async fn vanished_state_is_never_silently_replayed() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     let generation = world.generation().await;
@@ -668,7 +672,7 @@ async fn a_warm_process_stops_if_document_and_marker_are_both_missing() {
     for has_delivered in [true, false] {
         let world = World::new();
         let poller = world.seasoned("z").await;
-        // Also one that has only looked at the document.
+        // Also a process that has only looked at the document.
         let poller = if has_delivered { poller } else { world.instance("a") };
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
         let copy = world.document().await;
@@ -680,8 +684,8 @@ async fn a_warm_process_stops_if_document_and_marker_are_both_missing() {
             assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
             sleep(1).await;
         }
-        assert_eq!(world.handler.ids(), [0], "nothing is delivered again");
-        // What the error names: a copy is put back by another process.
+        assert_eq!(world.handler.ids(), [0], "nothing is redelivered");
+        // The fix that the error names: a copy is restored by another process.
         let cli = world.instance("cli");
         let present = admin(&cli).present().await.unwrap();
         let operator = Operator { by: "ann", reason: "state was lost" };
@@ -693,12 +697,12 @@ async fn a_warm_process_stops_if_document_and_marker_are_both_missing() {
     }
 }
 
-/// What was sent to create a document has no condition that a deletion does not fulfil again.
+/// A request to create a document has no condition that would fail after a deletion.
 #[tokio::test(start_paused = true)]
 async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repeats_no_token() {
     let world = World::with(Limits { on_missing_state: OnMissingState::Recreate, ..limits() });
     world.source.put(0, "first");
-    // The first request is given up, and the second creates the document.
+    // The first request is abandoned, and the second creates the document.
     world.store.break_next(Call::Store, Fault::Late(Duration::from_secs(60)));
     tick(&world.instance("a")).await.unwrap();
     tick(&world.instance("b")).await.unwrap();
@@ -719,7 +723,7 @@ async fn a_request_to_create_that_lands_after_a_deletion_grants_nothing_and_repe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_creation_is_asked_for_until_there_is_an_answer() {
+async fn a_creation_is_retried_until_its_outcome_is_known() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         let world = World::new();
         world.source.put(0, "first");
@@ -764,7 +768,7 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.put(0, "first");
-    // The reads of document and marker, both twice, then the one before the marker is written.
+    // The reads of document and marker, both twice, then the read before the marker is written.
     let slow = Fault::Slow(Duration::ZERO);
     for fault in [slow, slow, slow, slow, Fault::LostAnswer] {
         world.store.break_next(Call::Load, fault);
@@ -822,13 +826,13 @@ async fn a_lost_marker_is_written_again_by_the_first_delivery_of_a_process() {
         tick(&other).await.unwrap();
     }
     assert_eq!(watched.count_of("marker_rewritten"), 1);
-    // What it is for: the document is lost, too.
+    // The purpose of the marker: the document is lost, too.
     world.memory.lose(&StateKey::Document("p".to_owned()));
     for process in [&world.instance("d"), &poller] {
         let error = tick(process).await.unwrap_err();
         assert!(matches!(error, TickError::StateVanished { .. }), "{error:?}");
     }
-    assert_eq!(world.handler.ids(), [0, 1, 2, 3, 4], "nothing is delivered again");
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3, 4], "nothing is redelivered");
 }
 
 #[tokio::test(start_paused = true)]
@@ -861,7 +865,7 @@ async fn a_store_that_cannot_be_reached_fails_the_tick_and_calls_no_handler() {
 // Bookkeeping.
 
 #[tokio::test(start_paused = true)]
-async fn idle_ticks_note_now_and_then_that_they_ran() {
+async fn idle_ticks_are_recorded_once_per_status_interval() {
     let status_interval = Duration::from_secs(300);
     let world = World::with(Limits { status_interval, ..limits() });
     let poller = world.seasoned("a").await;
@@ -869,7 +873,7 @@ async fn idle_ticks_note_now_and_then_that_they_ran() {
         sleep(60).await;
         tick(&poller).await.unwrap();
     }
-    assert_eq!(world.store.take_calls().puts, 2, "once each 5 minutes");
+    assert_eq!(world.store.take_calls().puts, 2, "once every 5 minutes");
     assert_eq!(world.document().await.observed.unwrap().idle_ticks, 10);
     world.source.put(1, "later");
     tick(&poller).await.unwrap();
@@ -878,7 +882,7 @@ async fn idle_ticks_note_now_and_then_that_they_ran() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recent_ticks_and_timings_ride_on_the_last_write() {
+async fn recent_ticks_and_timings_are_stored_with_the_last_write() {
     let world = World::new();
     let poller = world.instance("a");
     world.source.fill(15);

@@ -1,8 +1,8 @@
-//! The seeds' failure windows, by name: what happens, which error, log event and metric show it, and
-//! what is delivered again.
+//! The seeds' failure windows, by name: what happens, which error, log event and metric show it, and what is
+//! redelivered.
 //!
-//! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the
-//! failure modes and orphans of seed 003. `docs/contributing/failure-windows.md` maps each to its test here.
+//! W1–W7 and 5.1–5.10 are of seed 001 §4 and §5, `seed_000_…` of seed 000 §11, `seed_003_…` of the failure
+//! modes and orphans of seed 003. `docs/contributing/failure-windows.md` maps each to its test here.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use highwater_engine::testing::{
 };
 use tokio::time::Instant;
 
-/// Makes the store unreachable for writes from within the handler: the commit fails, and the release.
+/// Makes the store unreachable for writes during the handler call, so that the commit and the release fail.
 fn break_commits(world: &World) {
     let store = world.store.clone();
     world.handler.then(async move {
@@ -51,7 +51,7 @@ fn elsewhere(world: &World, owner_id: &str) -> Poller {
 }
 
 /// The last two deliveries were of the same batch, and so of the same events.
-fn assert_whole_batch_again(world: &World) {
+fn assert_batch_redelivered(world: &World) {
     let received = world.handler.received();
     let [.., first, again] = &received[..] else { panic!("{received:?}") };
     assert_eq!(first.batch_id, again.batch_id);
@@ -59,7 +59,7 @@ fn assert_whole_batch_again(world: &World) {
     assert!(again.fence > first.fence, "under a newer token");
 }
 
-/// A holder vanished, and another took its lease over: logged and counted, and no failure of any tick.
+/// A holder vanished, and another took over its lease: logged and counted, and not a failure of any tick.
 fn assert_taken_over(watched: &Watched, rows_again: u64) {
     let line = watched.logged("lease_acquired");
     assert_eq!((&*line["taken_over"], &*line["level"]), ("true", "WARN"));
@@ -68,15 +68,15 @@ fn assert_taken_over(watched: &Watched, rows_again: u64) {
     assert_eq!(watched.counted("failures_total", None), 0);
 }
 
-/// What is delivered again, as the metrics tell it: leases taken over from the dead, and rows of what the
-/// document knows to be another attempt. A lease that was broken by hand is neither.
-fn assert_again(watched: &Watched, takeovers: u64, rows_again: u64) {
+/// Redeliveries according to the metrics: takeovers from dead holders, and rows that the document identifies
+/// as another attempt. A lease broken by an operator counts as neither.
+fn assert_redelivered(watched: &Watched, takeovers: u64, rows_again: u64) {
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), takeovers);
     assert_eq!(watched.counted("highwater.rows.redelivered", None), rows_again);
 }
 
-/// Writes under a stale token that were refused: by the target, and by the state document.
-fn assert_refused(watched: &Watched, by_target: u64, by_state: u64) {
+/// Rejected writes under a stale token: by the target, and by the state document.
+fn assert_rejected(watched: &Watched, by_target: u64, by_state: u64) {
     for (by, count) in [("target", by_target), ("state", by_state)] {
         assert_eq!(watched.counted("highwater.fence.rejections", Some(("by", by))), count, "{by}");
     }
@@ -106,8 +106,8 @@ async fn w1_handler_success_commit_failure() {
     assert_eq!(world.rows_committed_last().await, 1, "not advanced");
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +120,7 @@ async fn w2_crash_after_fetch_before_handler_returns() {
     killed_after(5, &poller).await;
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
+    assert_batch_redelivered(world);
     assert_taken_over(&watched, 3);
 }
 
@@ -145,7 +145,7 @@ async fn w3_crash_with_partial_side_effects() {
         Ok(())
     });
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
+    assert_batch_redelivered(world);
     assert_eq!(*effects.lock().unwrap(), [1, 2, 1, 2, 3], "what was done is done again");
     assert_taken_over(&watched, 3);
 }
@@ -164,17 +164,21 @@ async fn w4_lease_lost_during_processing() {
     });
     assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
     assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
-    assert_eq!(world.handler.finished(), 1, "the handler was stopped; only the first tick's ended");
+    assert_eq!(
+        world.handler.finished(),
+        1,
+        "the handler was stopped; only the first tick's finished"
+    );
     assert_eq!(world.rows_committed_last().await, 1);
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 0);
-    assert_refused(&watched, 0, 1);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 0);
+    assert_rejected(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn w5_commit_response_timeout() {
-    // The commit persisted: nothing comes again. It did not, and cannot: the whole batch does.
+    // If the commit persisted, nothing is redelivered. If it did not, and cannot, the whole batch is.
     for persisted in [true, false] {
         let watched = Watched::new();
         let world = &watched.world;
@@ -196,11 +200,11 @@ async fn w5_commit_response_timeout() {
         let deliveries = world.handler.received().len();
         if persisted {
             assert_eq!((outcome, deliveries), (TickOutcome::Idle, 2), "resolved by the reload");
-            assert_again(&watched, 0, 0);
+            assert_redelivered(&watched, 0, 0);
         } else {
             assert_eq!((outcome, deliveries), (TickOutcome::Committed { more: false }, 3));
-            assert_whole_batch_again(world);
-            assert_again(&watched, 1, 3);
+            assert_batch_redelivered(world);
+            assert_redelivered(&watched, 1, 3);
         }
     }
 }
@@ -216,7 +220,7 @@ async fn w6_redeploy_or_restart() {
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
     let ids = world.handler.ids();
-    assert_eq!(ids.len(), 40, "the batch in flight comes again, committed ones do not");
+    assert_eq!(ids.len(), 40, "the in-flight batch is redelivered, committed ones are not");
     assert_eq!(ids[10..20], ids[20..30]);
     assert_taken_over(&watched, 10);
 }
@@ -234,7 +238,7 @@ async fn w7_cursor_precision_collapse() {
     assert_eq!(watched.counted("events_total", None), 1);
     assert_eq!(watched.logged("batch_complete")["rows"], "1");
     assert_quiet(&watched);
-    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "nothing comes again");
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "nothing is redelivered");
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,7 +257,7 @@ async fn s5_1_lease_cannot_be_acquired() {
     let skipped = outcome_row(&Ok(outcome));
     assert_eq!((skipped.error, skipped.status), (Some("LeaseAcquireError"), 200));
     assert_quiet(&watched);
-    assert_eq!(world.handler.ids(), [0, 1], "nothing comes again");
+    assert_eq!(world.handler.ids(), [0, 1], "nothing is redelivered");
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,11 +267,11 @@ async fn s5_2_checkpoint_blob_load_fails() {
     world.source.fill(1);
     world.store.break_next(Call::Load, Fault::Refused);
     assert!(matches!(tick(&world.instance("a")).await, Err(TickError::Load(_))));
-    // In this design 5.2 and 5.10 meet: one read serves lease and checkpoint.
+    // In this design 5.2 and 5.10 coincide: one read serves lease and checkpoint.
     assert_failed_once(&watched, "lease_acquire_failed", "ERROR", "LeaseAcquireError");
     assert_eq!(world.handler.received(), []);
     tick(&world.instance("a")).await.unwrap();
-    assert_eq!(world.handler.ids(), [1], "the next tick tries again, and nothing comes twice");
+    assert_eq!(world.handler.ids(), [1], "the next tick retries, without duplicates");
 }
 
 #[tokio::test(start_paused = true)]
@@ -313,8 +317,8 @@ async fn s5_5_handler_raises() {
     assert!(document.lease.released_at.is_some(), "released");
     sleep(2).await;
     tick(&poller).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 3);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,9 +335,9 @@ async fn s5_6_checkpoint_commit_fails_lease_lost() {
     assert!(matches!(tick(&poller).await, Err(TickError::LeaseLost(LeaseError::Lost(_)))));
     assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 0);
-    assert_refused(&watched, 0, 1);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 0);
+    assert_rejected(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,9 +355,9 @@ async fn s5_7_checkpoint_commit_fails_other() {
     assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
     // This process reclaims its own lease at once.
     tick(&poller).await.unwrap();
-    assert_whole_batch_again(world);
-    // Its own lease is no dead one's, and no attempt was counted.
-    assert_again(&watched, 0, 0);
+    assert_batch_redelivered(world);
+    // It reclaims its own lease, not that of a dead holder, and no attempt was counted.
+    assert_redelivered(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -385,12 +389,12 @@ async fn s5_9_poison_batch() {
         assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
         sleep(10).await;
     }
-    // Nothing is skipped by itself; the count and the reason are in the document.
+    // Nothing is skipped automatically; the count and the reason are in the document.
     let in_flight = world.in_flight().await.unwrap();
     assert_eq!((in_flight.attempt, in_flight.last_error.as_deref()), (3, Some("422")));
     assert_eq!(watched.failures("HandlerError"), 3);
     assert_eq!(watched.counted("failures_total", None), 3, "one each attempt, and no other");
-    assert_again(&watched, 0, 6);
+    assert_redelivered(&watched, 0, 6);
     assert_eq!(watched.count_of("handler_failed"), 3);
     let logged = watched.logged("handler_failed");
     assert_eq!(
@@ -405,7 +409,7 @@ async fn s5_9_poison_batch() {
     assert_eq!(commits.count(), 0, "the position has not moved");
 }
 
-/// A world in which row 2 of 3 is rejected, under a policy with this end.
+/// A world in which row 2 of 3 is rejected, under a policy with this final action.
 async fn poisoned(on_failure: OnFailure) -> (Watched, Poller) {
     let mut watched = Watched::new();
     watched.world.policy =
@@ -426,7 +430,7 @@ async fn s5_9_poison_batch_that_is_quarantined() {
     assert_eq!((logged["level"].as_str(), logged["reason"].as_str()), ("ERROR", "refused"));
     assert_eq!(watched.count_of("row_quarantined"), 1);
     assert_eq!(watched.counted("failures_total", None), 0, "the tick has not failed");
-    assert_again(&watched, 0, 0);
+    assert_redelivered(&watched, 0, 0);
     assert_eq!(watched.counted("highwater.rows.quarantined", Some(("reason", "refused"))), 1);
     let keys = world.memory.list().await.unwrap();
     assert_eq!(keys.iter().filter(|key| matches!(key, StateKey::Quarantined { .. })).count(), 1);
@@ -447,14 +451,18 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
     let calls_before = world.handler.received().len();
     assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::Paused { .. }));
     assert_eq!(watched.logged("tick_paused")["level"], "WARN");
-    assert_eq!(world.handler.received().len(), calls_before, "nothing comes until it is resumed");
+    assert_eq!(
+        world.handler.received().len(),
+        calls_before,
+        "nothing is delivered until it is resumed"
+    );
     world.handler.judge_by(|_| Ok(()));
     let operator = Operator { by: "ann@host", reason: "mended" };
     admin(&world.instance("cli")).resume(operator).await.unwrap();
     tick(&world.instance("b")).await.unwrap();
     let received = world.handler.received();
-    assert_eq!(received[calls_before].ids, [2], "then the row comes again");
-    assert_again(&watched, 0, 0);
+    assert_eq!(received[calls_before].ids, [2], "then the row is redelivered");
+    assert_redelivered(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -471,7 +479,7 @@ async fn s5_10_storage_unavailability() {
     assert_eq!(world.handler.received().len(), 1, "no handler call");
     world.store.mend();
     tick(&poller).await.unwrap();
-    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "resumes by itself, nothing twice");
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "resumes by itself, without duplicates");
 }
 
 #[tokio::test(start_paused = true)]
@@ -505,14 +513,14 @@ async fn seed_000_handler_succeeds_cas_write_fails() {
     drop(poller);
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_cas_write_response_timeout() {
-    // Uncertain for as long as the document cannot be read; then known, within the tick or in the
-    // next one, and never a loss.
+    // Unknown for as long as the document cannot be read; then resolved, within the tick or in the next one,
+    // and never reported as a lost lease.
     for (reads_lost, resolved_within_the_tick) in [(3, true), (1000, false)] {
         let watched = Watched::new();
         let world = &watched.world;
@@ -535,8 +543,8 @@ async fn seed_000_cas_write_response_timeout() {
             assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
         }
         assert_eq!(tick(&elsewhere(world, "b")).await.unwrap(), TickOutcome::Idle);
-        assert_eq!(world.handler.ids(), [0, 1, 2, 3], "it had persisted: nothing comes again");
-        assert_again(&watched, 0, 0);
+        assert_eq!(world.handler.ids(), [0, 1, 2, 3], "it had persisted: nothing is redelivered");
+        assert_redelivered(&watched, 0, 0);
     }
 }
 
@@ -548,7 +556,8 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
     world.source.fill(3);
     let other = elsewhere(world, "b");
     let store = world.store.clone();
-    // The handler is done in time, and the commit under way so long that the lease lapses and passes on.
+    // The handler finishes in time, and the commit is pending for so long that the lease expires and passes
+    // on.
     world.handler.then(async move {
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(60)));
         Ok(())
@@ -561,13 +570,13 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
     });
     assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{stale:?}");
     let Calls { puts, refused, .. } = world.store.take_calls();
-    assert_eq!((puts, refused), (1, 1), "it was granted the lease, and its commit was refused");
+    assert_eq!((puts, refused), (1, 1), "it was granted the lease, and its commit was rejected");
     assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
-    assert_refused(&watched, 0, 1);
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    assert_rejected(&watched, 0, 1);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
     let document = world.document().await;
-    assert_eq!(document.lease.owner_id.as_deref(), Some("b"), "nothing of the stale owner landed");
+    assert_eq!(document.lease.owner_id.as_deref(), Some("b"), "no write of the stale owner landed");
     assert_eq!(document.checkpoint.metadata.row_count, 3, "the new owner's");
 }
 
@@ -593,9 +602,9 @@ async fn seed_000_lease_expires_while_its_holder_is_cut_off() {
     });
     assert!(matches!(stale, Err(TickError::LeaseLost(LeaseError::Lapsed))), "{stale:?}");
     assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
-    assert_refused(&watched, 0, 0);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
+    assert_rejected(&watched, 0, 0);
     assert_eq!(world.rows_committed_last().await, 3, "the new owner's");
 }
 
@@ -619,13 +628,13 @@ async fn seed_000_heartbeat_cas_failure() {
     assert_eq!(
         (puts, refused),
         (1, 1),
-        "the acquisition, the refused heartbeat; no commit was tried"
+        "the acquisition, the rejected heartbeat; no commit was attempted"
     );
     assert_eq!(world.handler.finished(), 1);
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 0);
-    assert_refused(&watched, 0, 1);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 0);
+    assert_rejected(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -650,13 +659,13 @@ async fn seed_003_split_execution() {
     assert_eq!((logged["stale_token"].as_str(), logged["current_token"].as_str()), ("2", "3"));
     assert_eq!(logged["reason"], "token_mismatch");
     sleep(40).await;
-    assert_refused(&watched, 1, 0);
+    assert_rejected(&watched, 1, 0);
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
 }
 
-/// A backup of the state document was put back: the target has seen tokens that the copy has not granted.
+/// A backup of the state document was restored: the target has seen tokens that the copy has not granted.
 #[tokio::test(start_paused = true)]
 async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_raised_by_an_operator_only()
  {
@@ -684,7 +693,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_ra
         let Calls { puts, refused, .. } = world.store.take_calls();
         let written = if number == 0 { 2 } else { 0 };
         assert_eq!((puts, refused), (written, 0), "the grant and its release, then nothing");
-        assert_eq!(world.handler.received().len(), calls, "the target is asked once");
+        assert_eq!(world.handler.received().len(), calls, "the target is called once");
         assert!(chain(&error).contains(&command), "{}", chain(&error));
         let logged = watched.logged("fence_ahead");
         assert_eq!(
@@ -693,13 +702,13 @@ async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_ra
         );
         assert_eq!((&logged["stale_token"], &logged["current_token"]), (&"2".into(), &"9".into()));
         let document = world.document().await;
-        assert!(document.lease.released_at.is_some(), "the next tick need not wait for a ttl");
+        assert!(document.lease.released_at.is_some(), "the next tick need not wait for a TTL");
         assert_eq!(document.lease.fencing_token, FencingToken(2), "a tick never raises it");
         assert_eq!(document.checkpoint, before);
         sleep(600).await;
     }
     assert_eq!(watched.failures("LostLeaseError"), 0, "nothing was lost");
-    assert_refused(&watched, 12, 0);
+    assert_rejected(&watched, 12, 0);
 
     let cli = world.instance("c");
     let present = admin(&cli).present().await.unwrap();
@@ -720,7 +729,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_ra
     assert_eq!(again, None, "the next grant is high enough");
 }
 
-/// The document cannot be read again, so it is not known whether a newer owner is at work.
+/// The document cannot be read again, so it is unknown whether a newer owner is active.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_write_is_stale_if_the_state_cannot_be_read_again() {
     let world = World::new();
@@ -752,7 +761,7 @@ async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_los
     let successor = world.instance("b");
     let store = world.store.clone();
     world.handler.then(async move {
-        // No renewal reaches the store until the lease has lapsed; the successor's requests do.
+        // No renewal reaches the store until the lease has expired; the successor's requests do.
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(10_000)));
         Ok(())
     });
@@ -763,14 +772,14 @@ async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_los
     });
     assert!(matches!(result, Err(TickError::LeaseLost(LeaseError::Lost(_)))), "{result:?}");
     assert_failed_once(&watched, "lease_lost", "WARN", "LostLeaseError");
-    assert_whole_batch_again(world);
-    assert_refused(&watched, 0, 1);
-    assert_again(&watched, 1, 3);
+    assert_batch_redelivered(world);
+    assert_rejected(&watched, 0, 1);
+    assert_redelivered(&watched, 1, 3);
 }
 
-/// The answer to the last write is lost, and others have delivered since: nothing failed.
+/// The response to the last write is lost, and others have delivered since: nothing failed.
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_to_the_last_write_is_no_lost_lease_after_others_have_committed() {
+async fn a_lost_response_to_the_last_write_is_not_a_lost_lease_after_later_commits() {
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -793,7 +802,7 @@ async fn a_lost_answer_to_the_last_write_is_no_lost_lease_after_others_have_comm
 }
 
 #[tokio::test(start_paused = true)]
-async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
+async fn seed_003_split_execution_while_a_renewal_is_pending() {
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -803,7 +812,7 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     world.handler.then(async move {
         sleep(5).await;
         break_lease(&memory).await;
-        // The heartbeat at 10 s is refused, and learns why only after the target has answered.
+        // The heartbeat at 10 s is rejected, and learns why only after the target has responded.
         store.break_next(Call::Load, Fault::Slow(Duration::from_secs(3)));
         sleep(6).await;
         let current = Fence { generation, token: FencingToken(3) };
@@ -814,13 +823,13 @@ async fn seed_003_split_execution_while_a_renewal_is_in_the_air() {
     let result = tick(&poller).await;
     assert!(matches!(result, Err(TickError::Handler(HandlerError::Fenced(_)))), "{result:?}");
     assert_failed_once(&watched, "stale_write_blocked", "WARN", "LostLeaseError");
-    assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, told once");
+    assert_eq!(watched.count_of("lease_lost"), 0, "the same loss, logged once");
     let Calls { puts, refused, .. } = world.store.take_calls();
-    assert_eq!((puts, refused), (1, 1), "nothing is tried after a loss");
-    assert_refused(&watched, 1, 0);
+    assert_eq!((puts, refused), (1, 1), "nothing is attempted after a loss");
+    assert_rejected(&watched, 1, 0);
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 0);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -839,7 +848,7 @@ async fn seed_003_lost_heartbeat() {
     });
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_quiet(&watched);
-    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "a blip costs nothing");
+    assert_eq!(world.handler.ids(), [0, 1, 2, 3], "a short interruption has no effect");
 }
 
 #[tokio::test(start_paused = true)]
@@ -860,11 +869,11 @@ async fn seed_003_zombie_worker() {
     assert!(matches!(tick(&poller).await, Err(TickError::Handler(HandlerError::Stalled(_)))));
     assert_eq!(began_at.elapsed(), Duration::from_secs(20));
     assert_failed_once(&watched, "handler_failed", "ERROR", "HandlerError");
-    assert!(world.is_released().await, "another may take it over at once");
+    assert!(world.is_released().await, "another instance may take it over at once");
     sleep(2).await;
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 1);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -876,13 +885,13 @@ async fn seed_003_stuck_running_state() {
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
     let b = world.instance("b");
-    // Held until ttl and margin are over; then any tick repairs it, without an operator.
+    // Held until TTL and margin are over; then any tick repairs it, without an operator.
     sleep(26).await;
     assert!(matches!(tick(&b).await.unwrap(), TickOutcome::Skipped(Skipped::Held { .. })));
     sleep(1).await;
     assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
     assert_taken_over(&watched, 3);
-    assert_whole_batch_again(world);
+    assert_batch_redelivered(world);
 }
 
 #[tokio::test(start_paused = true)]
@@ -906,9 +915,9 @@ async fn seed_003_double_completion() {
     sleep(100).await;
     assert_eq!(world.document().await, completed, "the late commit of the first never lands");
     assert_failed_once(&watched, "commit_failed", "ERROR", "CommitError");
-    // The second took its lapsed, unreleased lease over: both delivered, and one completed.
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    // The second took over its expired, unreleased lease: both delivered, and one committed.
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -919,20 +928,20 @@ async fn seed_003_orphan_no_lease_but_running() {
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
-    // The lease was broken by hand: a batch in flight without a holder.
+    // The lease was broken by an operator: a batch in flight without a holder.
     break_lease(&world.memory).await;
     assert!(world.in_flight().await.is_some());
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Committed { more: false });
     assert!(world.in_flight().await.is_none());
-    assert_whole_batch_again(world);
-    assert_again(&watched, 0, 0);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 0, 0);
     assert_quiet(&watched);
 }
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_timer_that_was_never_stored() {
-    // The next attempt is part of the write that records the failure: there is no second write to
-    // lose. Where even that one is lost, the batch is tried again as soon as the lease allows.
+    // The next attempt is part of the write that records the failure, so there is no second write to lose. If
+    // even that one is lost, the batch is retried as soon as the lease allows.
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -949,13 +958,13 @@ async fn seed_003_orphan_timer_that_was_never_stored() {
     assert_eq!(watched.count_of("lease_release_failed"), 1);
     sleep(40).await;
     tick(&elsewhere(world, "b")).await.unwrap();
-    assert_whole_batch_again(world);
-    assert_again(&watched, 1, 3);
+    assert_batch_redelivered(world);
+    assert_redelivered(&watched, 1, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_completed_but_not_appended() {
-    // The handler has taken the batch, and the process dies before the commit.
+    // The handler has accepted the batch, and the process crashes before the commit.
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -967,16 +976,16 @@ async fn seed_003_orphan_completed_but_not_appended() {
     });
     killed_after(5, &poller).await;
     assert_eq!(world.handler.finished(), 2, "it was completed");
-    assert_eq!(world.rows_committed_last().await, 1, "and nobody knows");
+    assert_eq!(world.rows_committed_last().await, 1, "and no process knows");
     sleep(40).await;
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
+    assert_batch_redelivered(world);
     assert_taken_over(&watched, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_parent_cancelled_but_children_continue() {
-    // The handler's work is a future of the tick: it ends with it, and nothing keeps running.
+    // The handler's work is a future of the tick: it is dropped with the tick, and nothing keeps running.
     let watched = Watched::new();
     let world = &watched.world;
     let poller = world.seasoned("a").await;
@@ -992,6 +1001,6 @@ async fn seed_003_orphan_parent_cancelled_but_children_continue() {
     sleep(1000).await;
     assert_eq!(*ended.lock().unwrap(), 0);
     tick(&world.instance("b")).await.unwrap();
-    assert_whole_batch_again(world);
+    assert_batch_redelivered(world);
     assert_taken_over(&watched, 3);
 }

@@ -1,4 +1,4 @@
-//! What an invocation carries.
+//! The content of an invocation.
 
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
@@ -9,13 +9,13 @@ use super::wire::Framing;
 /// One call of a function.
 #[derive(Clone, Debug)]
 pub struct Invocation {
-    /// Name of the function, as its folder is written.
+    /// Name of the function, spelled like its folder.
     pub function: String,
-    /// The host's id of it.
+    /// The host's id of the call.
     pub id: String,
-    /// W3C trace context, where the host has one.
+    /// W3C trace context, if the host has one.
     pub traceparent: Option<String>,
-    /// What goes with that.
+    /// The accompanying `tracestate`.
     pub tracestate: Option<String>,
     /// How the body is sent.
     pub framing: Framing,
@@ -40,24 +40,24 @@ impl Invocation {
 /// The host's own retry policy, `fixedDelay`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    /// Most tries after the first; -1 for no end.
+    /// Maximum number of retries; -1 for unlimited.
     pub count_max: i32,
-    /// Pause before each.
+    /// Delay before each retry.
     pub delay: std::time::Duration,
 }
 
 /// Name of the timer's binding.
 const BINDING: &str = "myTimer";
 
-/// A timer's run, as its body shows it.
+/// A timer's run, as shown by its body.
 pub(super) struct Run<'a> {
     pub(super) function: &'a str,
     pub(super) id: &'a str,
     pub(super) now: &'a str,
-    /// Absent where the schedule is too short for one.
+    /// Absent if the schedule is too short for one.
     pub(super) status: Option<&'a TimerStatus>,
     pub(super) is_past_due: bool,
-    /// The count, the most, and the last failure.
+    /// The count, the maximum, and the last failure.
     pub(super) retry: Option<(u32, i32, Option<&'a str>)>,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn retry_context(
     })
 }
 
-/// Returns the dump of a failed invocation, of about the recorded length.
+/// Returns the dump of a failed invocation, about as long as the recorded one.
 fn exception((function, id): (&str, &str), text: &str) -> Json {
     const FRAME: &str =
         "   at Microsoft.Azure.WebJobs.Host.Executors.FunctionExecutor.ExecuteAsync()\n";

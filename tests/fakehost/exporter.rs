@@ -1,5 +1,5 @@
-//! What the host itself sends to a collector where its `telemetryMode` is `OpenTelemetry`: all that it logs, the
-//! handler's lines and the `Logs` of replies among it.
+//! What the host itself exports to a collector if its `telemetryMode` is `OpenTelemetry`: everything it logs,
+//! including the handler's lines and the `Logs` of replies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::journal::{Level, Record};
 use super::process::Process;
 use super::wire::Connection;
 
-/// Returns the port of the collector that the host exports to, if it does.
+/// Returns the port of the collector that the host exports to, if any.
 pub(super) fn collector(root: &Path, env: &BTreeMap<String, String>) -> Option<u16> {
     let file = std::fs::read_to_string(root.join("host.json")).unwrap_or_default();
     let json: Json = serde_json::from_str(&file).unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn collector(root: &Path, env: &BTreeMap<String, String>) -> Option<u
     url::Url::parse(env.get("OTEL_EXPORTER_OTLP_ENDPOINT")?).ok()?.port()
 }
 
-/// Sends each record once it is there, and notes how many have been sent.
+/// Sends each record as it arrives, and records how many have been sent.
 pub(super) async fn export(process: Arc<Process>, port: u16, sent: watch::Sender<usize>) {
     let mut changes = process.journal.changes();
     let mut count = 0;
@@ -37,7 +37,7 @@ pub(super) async fn export(process: Arc<Process>, port: u16, sent: watch::Sender
             changes.borrow_and_update().iter().skip(count).cloned().collect();
         count += records.len();
         if !records.is_empty() {
-            // A collector that is gone takes nothing; the host goes on.
+            // A stopped collector accepts nothing; the host continues.
             post(port, &message(&records)).await.unwrap_or_default();
         }
         sent.send_replace(count);

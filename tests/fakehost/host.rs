@@ -31,20 +31,20 @@ fn now() -> OffsetDateTime {
     OffsetDateTime::now_utc()
 }
 
-/// How an invocation ended.
+/// The result of an invocation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The invocation's id.
     pub id: String,
-    /// The host's judgement.
+    /// The host's verdict.
     pub verdict: Verdict,
-    /// What the handler replied, if it did.
+    /// The handler's reply, if any.
     pub reply: Option<Reply>,
     /// From the request to the reply.
     pub duration: Duration,
 }
 
-/// A running host; clones are the same host. With the last one the handler is killed.
+/// A running host; clones are the same host. Dropping the last one kills the handler.
 #[derive(Clone, Debug)]
 pub struct FakeHost(Arc<Inner>);
 
@@ -52,16 +52,16 @@ pub struct FakeHost(Arc<Inner>);
 struct Inner {
     process: Arc<Process>,
     orders: mpsc::Sender<Order>,
-    /// Invocations and timer runs that have not ended.
+    /// Invocations and timer runs in progress.
     running: watch::Sender<usize>,
-    /// One run at a time of each timer.
+    /// Each timer runs one occurrence at a time.
     turns: Mutex<BTreeMap<String, Arc<Turn<()>>>>,
     /// The timers that have fired, or wait for their lock.
     listeners: Mutex<BTreeMap<String, Listener>>,
     supervisor: AbortHandle,
     /// Whether timers fire by their schedules.
     ticking: watch::Sender<bool>,
-    /// Sends what is logged to a collector, and how many records have been sent.
+    /// Sends logged records to a collector, with the number of records sent.
     exporter: Option<(AbortHandle, watch::Receiver<usize>)>,
 }
 
@@ -70,13 +70,13 @@ struct Inner {
 pub enum InPlace {
     /// A new handler is started at once, and the old one is killed after its invocations, as in Azure.
     SideBySide,
-    /// The new handler is started when the old one has ended, as under `func start`.
+    /// The new handler is started when the old one has exited, as under `func start`.
     OneAfterTheOther,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Drops the child, which is killed with it.
+        // Drops the child, which kills it.
         self.supervisor.abort();
         if let Some((exporter, _)) = &self.exporter {
             exporter.abort();
@@ -85,7 +85,7 @@ impl Drop for Inner {
 }
 
 impl FakeHost {
-    /// Starts the handler, and does not wait for it: see [`FakeHost::ready`].
+    /// Starts the handler without waiting for it: see [`FakeHost::ready`].
     ///
     /// # Errors
     ///
@@ -117,32 +117,32 @@ impl FakeHost {
         Ok(Self(inner))
     }
 
-    /// The port of the handler, the same in all its lives until a restart in place.
+    /// The port of the handler, the same after every restart except a restart in place.
     pub fn port(&self) -> u16 {
         self.0.process.port
     }
 
-    /// What the host has logged.
+    /// The host's log.
     pub fn journal(&self) -> &Journal {
         &self.0.process.journal
     }
 
-    /// The storage account; give it to the next host.
+    /// The storage account; pass it to the next host.
     pub fn timers(&self) -> &Timers {
         &self.0.process.options.timers
     }
 
-    /// What the handler's process does now.
+    /// The current phase of the handler's process.
     pub fn phase(&self) -> Phase {
         *self.0.process.phase.borrow()
     }
 
-    /// How the process ended so far.
+    /// The exits of the process so far.
     pub fn exits(&self) -> Vec<Exit> {
         self.0.process.exits.borrow().clone()
     }
 
-    /// Waits until the handler answers in its `life`th life or a later one, or never will.
+    /// Waits until the handler answers in its `life`th run or a later one, or never will.
     pub async fn ready(&self, life: u32) -> Phase {
         self.wait_for(INVOKE_WAIT_MAX, |phase| match phase {
             Phase::Starting => false,
@@ -154,7 +154,7 @@ impl FakeHost {
         .await
     }
 
-    /// Waits for the `number`th end of the process, for at most `limit`.
+    /// Waits for the `number`th exit of the process, for at most `limit`.
     pub async fn exit(&self, number: usize, limit: Duration) -> Option<Exit> {
         let mut exits = self.0.process.exits.subscribe();
         let there = timeout(limit, exits.wait_for(|exits| exits.len() >= number)).await;
@@ -166,7 +166,7 @@ impl FakeHost {
         self.schedules().remove(function)?.next(now())
     }
 
-    /// Lets every timer of the app fire by its schedule until the host stops.
+    /// Lets every timer of the app fire on its schedule until the host stops.
     pub fn start_timers(&self) {
         self.0.ticking.send_replace(true);
         for (function, schedule) in self.schedules() {
@@ -174,7 +174,7 @@ impl FakeHost {
         }
     }
 
-    /// Returns the schedules of the timers that are not turned off.
+    /// Returns the schedules of the enabled timers.
     fn schedules(&self) -> BTreeMap<String, Schedule> {
         let Options { root, env, .. } = &self.0.process.options;
         let is_off = |function: &str| {
@@ -198,7 +198,7 @@ impl FakeHost {
         named.collect()
     }
 
-    /// Waits until what has been logged is exported, where the host exports it.
+    /// Waits until the log is exported, if the host exports it.
     async fn exported(&self) {
         let Some((_, sent)) = &self.0.exporter else { return };
         let logged = self.journal().records().len();
@@ -206,7 +206,7 @@ impl FakeHost {
         drop(timeout(STOP_WAIT, sent.clone().wait_for(|sent| *sent >= logged)).await);
     }
 
-    /// Runs a function as the admin endpoint does: whatever else runs, and without a status.
+    /// Runs a function as the admin endpoint does: concurrently with other runs, and without a status.
     pub async fn invoke(&self, invocation: Invocation) -> Outcome {
         let function = &invocation.function;
         let category = format!("Function.{function}");
@@ -243,14 +243,14 @@ impl FakeHost {
         Outcome { id: invocation.id, verdict, reply, duration }
     }
 
-    /// Runs a function as its timer does: after an earlier run, and with a status kept. Waits for the lock of the timer's
-    /// listener, which a host with the same id may have.
+    /// Runs a function as its timer does: after an earlier run, and with a stored status. Waits for the lock
+    /// of the timer's listener, which a host with the same id may hold.
     pub async fn fire(&self, function: &str) -> Outcome {
         let mut outcomes = self.fire_with_retry(function, None).await;
         outcomes.pop().expect("there is a first try")
     }
 
-    /// The same under a retry policy; returns all tries, which share an id.
+    /// The same under a retry policy; returns all attempts, which share an id.
     pub async fn fire_with_retry(&self, function: &str, retry: Option<Retry>) -> Vec<Outcome> {
         let turn = Arc::clone(self.turns().entry(function.to_owned()).or_default());
         let _turn = turn.lock().await;
@@ -262,7 +262,7 @@ impl FakeHost {
         let keeps_status = self.0.process.options.schedule >= STATUS_SCHEDULE_MIN;
         let status = self.timers().begin(function, now());
         let is_past_due = keeps_status && is_first && status.pending;
-        // A negative number is no end.
+        // A negative number means unlimited.
         let count_max = retry.map_or(0, |retry| u32::try_from(retry.count_max).unwrap_or(u32::MAX));
         let mut invocation = Invocation::new(function, "");
         let mut outcomes: Vec<Outcome> = Vec::new();
@@ -292,7 +292,7 @@ impl FakeHost {
         outcomes
     }
 
-    /// Sends a signal to the handler from outside; the host then sees how it takes it.
+    /// Sends a signal to the handler from outside; the host then observes the effect.
     ///
     /// # Errors
     ///
@@ -313,8 +313,8 @@ impl FakeHost {
         if status.success() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotFound)) }
     }
 
-    /// Stops as the host does: waits for running invocations, then kills the handler, and returns how that ended. Where
-    /// they take too long, the host leaves the handler running and keeps its locks: `None`.
+    /// Stops as the host does: waits for running invocations, then kills the handler, and returns its exit.
+    /// If they take too long, the host leaves the handler running and keeps its locks: `None`.
     pub async fn stop(&self) -> Option<Exit> {
         self.0.ticking.send_replace(false);
         let exit = self.end().await;
@@ -368,15 +368,15 @@ impl FakeHost {
         Self::start(options)
     }
 
-    /// Kills the handler (SIGKILL) as after a time-out: it is started again, and no error is counted.
+    /// Kills the handler (SIGKILL) as after a timeout: it is restarted, and no error is counted.
     pub async fn kill(&self) {
-        // Fails only where nothing is left to kill.
+        // Fails only if there is nothing left to kill.
         if self.0.orders.send(Order::Kill).await.is_err() {
             self.0.process.log(Level::Information, "The handler is gone already");
         }
     }
 
-    /// Ends and leaves the handler running. The locks stay until their leases expire.
+    /// Exits and leaves the handler running. The locks remain until their leases expire.
     async fn leave(&self) {
         self.listeners().clear();
         if self.0.orders.send(Order::Leave).await.is_err() {
@@ -388,11 +388,12 @@ impl FakeHost {
     /// Waits until no invocation runs.
     async fn all_ended(&self) {
         let mut running = self.0.running.subscribe();
-        // Its sender lives as long as this host, so only the count ends this.
+        // Its sender lives as long as this host, so only the count ends the wait.
         drop(running.wait_for(|count| *count == 0).await);
     }
 
-    /// Returns whether the listener of a function has its lock, as that changes, and whether it was started by this.
+    /// Returns a channel with whether the listener of a function holds its lock, and whether this call
+    /// started it.
     fn listener(&self, function: &str) -> (watch::Receiver<bool>, bool) {
         let options = &self.0.process.options;
         let mut listeners = self.listeners();
@@ -441,7 +442,7 @@ impl FakeHost {
             &format!("Function.{function}"),
             format!("Timeout value of {limit:?} exceeded by 'Functions.{function}'"),
         );
-        // The request is not cancelled, and an answer comes too late.
+        // The request is not cancelled, and a response comes too late.
         let (_late, ()) = tokio::join!(timeout(TIMEOUT_GRACE, &mut exchange), sleep(TIMEOUT_GRACE));
         (Verdict::TimedOut, None)
     }
@@ -461,7 +462,7 @@ impl FakeHost {
     }
 }
 
-/// Fires a timer whenever it is due. As with the host, times that passed during a run are one run after it.
+/// Fires a timer whenever it is due. As in the host, times that passed during a run are one run after it.
 async fn keep_time(host: Weak<Inner>, function: String, schedule: Schedule) {
     let ticking = host.upgrade().map(|host| host.ticking.subscribe());
     let Some(mut ticking) = ticking else { return };
@@ -478,7 +479,7 @@ async fn keep_time(host: Weak<Inner>, function: String, schedule: Schedule) {
     }
 }
 
-/// Ends a host whose storage account stays unreachable.
+/// Ends a host whose storage account remains unreachable.
 async fn end_without_storage(
     host: Weak<Inner>,
     mut is_away: watch::Receiver<bool>,
@@ -488,7 +489,7 @@ async fn end_without_storage(
         let back = timeout(wait, is_away.wait_for(|is_away| !is_away)).await;
         match back.map(|back| back.is_ok()) {
             Ok(true) => {}
-            // No host has this account any more.
+            // No host uses this account any more.
             Ok(false) => return,
             Err(_elapsed) => {
                 if let Some(host) = host.upgrade().map(FakeHost) {
@@ -502,7 +503,7 @@ async fn end_without_storage(
     }
 }
 
-/// Counts a run for as long as it lives.
+/// Counts a run while it lives.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

@@ -1,18 +1,18 @@
-//! What the host would log.
+//! The host's log.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Level of a record, as the host names them.
+/// Level of a record, as named by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A line on stdout, an entry of `Logs`, an ordinary run.
+    /// A line on stdout, an entry of `Logs`, or an ordinary run.
     Information,
     /// A line on stderr that contains "warn".
     Warning,
-    /// Any other line on stderr, a failed run, an exit.
+    /// Any other line on stderr, a failed run, or an exit.
     Error,
 }
 
@@ -21,7 +21,7 @@ pub enum Level {
 pub struct Record {
     /// Its level.
     pub level: Level,
-    /// Where it comes from, such as `Host.Function.Console` or `Function.nightly.User`.
+    /// Its origin, such as `Host.Function.Console` or `Function.nightly.User`.
     pub category: String,
     /// Its text.
     pub message: String,
@@ -48,7 +48,7 @@ impl Journal {
         self.0.borrow().clone()
     }
 
-    /// Returns the first record that fits, and waits for it for at most `limit`.
+    /// Returns the first matching record, and waits for it for at most `limit`.
     pub async fn find(&self, limit: Duration, fits: impl Fn(&Record) -> bool) -> Option<Record> {
         let mut changes = self.0.subscribe();
         let there = changes.wait_for(|records| records.iter().any(&fits));

@@ -1,19 +1,19 @@
-//! How the host judges one reply. Pure; the recorded cases hold it to the real one.
+//! How the host judges one reply. Pure; the recorded cases check it against the real host.
 
 use serde_json::Value as Json;
 
 use super::wire::Reply;
 
-/// What the host makes of an invocation.
+/// The host's verdict on an invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It succeeded, with these entries in `Logs`.
     Success(Vec<Option<String>>),
-    /// It failed; the text begins the host's log record.
+    /// It failed; the host's log record starts with this text.
     Failure(String),
-    /// The host would wait for ever, up to its time-out: nothing ever completes the invocation.
+    /// The host would wait until its timeout: nothing ever completes the invocation.
     Hang(&'static str),
-    /// The host's client follows a redirect without a word.
+    /// The host's client silently follows a redirect.
     Follows(String),
     /// There was no reply within the function's time-out; the process was killed.
     TimedOut,
@@ -26,7 +26,7 @@ impl Verdict {
     }
 }
 
-/// Judges a reply; `None` stands for a connection that closed without one.
+/// Judges a reply; `None` means a connection that closed without one.
 pub fn judge(reply: Option<&Reply>) -> Verdict {
     let Some(reply) = reply else { return Verdict::Failure("HttpRequestException".to_owned()) };
     if matches!(reply.status, 300..=303 | 307 | 308)
@@ -58,7 +58,7 @@ pub fn judge(reply: Option<&Reply>) -> Verdict {
     }
 }
 
-/// Returns the verdict of a status that is no success and leads nowhere.
+/// Returns the verdict on a status that is neither a success nor a redirect.
 pub(super) fn unsuccessful(reply: &Reply) -> Verdict {
     let reason = if reply.reason.is_empty() { "" } else { &format!(" ({})", reply.reason) };
     Verdict::Failure(format!(
@@ -67,7 +67,7 @@ pub(super) fn unsuccessful(reply: &Reply) -> Verdict {
     ))
 }
 
-/// Returns a body without a byte order mark and without the comments in front of the first value.
+/// Returns a body without a byte order mark and without comments before the first value.
 fn json_text(body: &[u8]) -> &[u8] {
     let mut rest = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     loop {
@@ -82,7 +82,7 @@ fn invalid() -> Verdict {
     Verdict::Failure("Invalid HttpResponseMessage:".to_owned())
 }
 
-/// Returns `Logs` of a reply of the right shape; names are matched without regard to case.
+/// Returns `Logs` of a reply of the right shape; names are case-insensitive.
 fn logs(json: &Json) -> Option<Vec<Option<String>>> {
     let fields = json.as_object()?;
     let field = |name: &str| {

@@ -10,12 +10,12 @@ use uuid::Uuid;
 use super::timers::{LockName, Timers};
 use super::{LISTENER_LOCK_PERIOD, LISTENER_LOCK_POLLING_INTERVAL};
 
-/// How a host keeps the locks of its timers: `singleton` in `host.json`.
+/// How a host holds the locks of its timers: `singleton` in `host.json`.
 #[derive(Clone, Copy, Debug)]
 pub struct Singleton {
     /// `listenerLockPeriod`: length of the lease, which is renewed after half of it.
     pub period: Duration,
-    /// `listenerLockRecoveryPollingInterval`: how often a host asks for a lock that another host holds.
+    /// `listenerLockRecoveryPollingInterval`: how often a host requests a lock that another host holds.
     pub polling_interval: Duration,
 }
 
@@ -25,7 +25,8 @@ impl Default for Singleton {
     }
 }
 
-/// A timer's listener: it polls for its lock and renews it. When it is dropped, the lock stays until its lease expires.
+/// A timer's listener: it polls for its lock and renews it. When it is dropped, the lock remains until its
+/// lease expires.
 #[derive(Debug)]
 pub(super) struct Listener {
     name: LockName,
@@ -58,12 +59,12 @@ impl Listener {
         Self { name, holder, timers: timers.clone(), held, task }
     }
 
-    /// Returns whether it holds its lock, as that changes. The channel closes with the listener.
+    /// Returns a channel with whether it holds its lock. The channel closes with the listener.
     pub(super) fn held(&self) -> watch::Receiver<bool> {
         self.held.clone()
     }
 
-    /// Stops it and releases the lock, as a host does that stops in time.
+    /// Stops it and releases the lock, like a host that stops in time.
     pub(super) fn release(self) {
         self.task.abort();
         self.timers.unlock(&self.name, self.holder);
@@ -80,7 +81,7 @@ mod tests {
         Listener::start(timers, (host.to_owned(), "orders".to_owned()), singleton)
     }
 
-    /// Returns how long after `since` a listener has its lock.
+    /// Returns how long after `since` a listener acquires its lock.
     async fn locked_after(listener: &Listener, since: Instant) -> Duration {
         listener.held().wait_for(|held| *held).await.unwrap();
         since.elapsed()
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_killed_hosts_lock_is_free_at_the_first_poll_after_its_lease() {
+    async fn a_killed_hosts_lock_is_free_at_the_first_poll_after_its_lease_expires() {
         assert_eq!(silence_after_a_kill(60, 60).await, 61);
         assert_eq!(silence_after_a_kill(60, 15).await, 61);
         assert_eq!(silence_after_a_kill(30, 15).await, 31);

@@ -1,4 +1,4 @@
-//! The handler's process: how it is started, watched and restarted.
+//! The handler's process: how it is started, monitored and restarted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ use super::{
     STDERR_LINES_KEPT, STOP_WAIT, STORAGE_WAIT,
 };
 
-/// How a host is set up.
+/// The setup of a host.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The handler's program.
@@ -38,7 +38,7 @@ pub struct Options {
     pub root: PathBuf,
     /// Settings of the application.
     pub env: BTreeMap<String, String>,
-    /// Whether the process inherits this one's environment too, as it does from the real host.
+    /// Whether the process also inherits this one's environment, as under the real host.
     pub inherit_env: bool,
     /// The host's `functionTimeout`.
     pub function_timeout: Duration,
@@ -48,18 +48,20 @@ pub struct Options {
     pub stop_wait: Duration,
     /// The storage account of the host.
     pub timers: Timers,
-    /// How long it runs without that.
+    /// How long it runs without storage.
     pub storage_wait: Duration,
-    /// The host's id: hosts that share it share the locks of their timers. A copy of a folder has another one.
+    /// The host's id: hosts with the same id share the locks of their timers. A copy of a folder has another
+    /// one.
     pub host_id: String,
-    /// How the host keeps those locks.
+    /// How the host holds those locks.
     pub singleton: Singleton,
     /// Time between two occurrences of its timers.
     pub schedule: Duration,
 }
 
 impl Options {
-    /// Returns a host with a time-out of five minutes, a storage account of its own and timers that fire every minute.
+    /// Returns a host with a timeout of five minutes, its own storage account and timers that fire every
+    /// minute.
     pub fn new(program: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         Self {
@@ -93,29 +95,29 @@ pub enum Signal {
     Kill,
 }
 
-/// What the handler's process is doing.
+/// The state of the handler's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has been started, or is about to be.
+    /// Started, or about to be.
     Starting,
     /// It answers.
     Ready {
         /// Its id.
         pid: u32,
-        /// Which life this is, counted from 1.
+        /// The number of this run, counted from 1.
         life: u32,
-        /// From the start to the first answer.
+        /// From the start to the first response.
         after: Duration,
     },
-    /// It exited with code 0, and is never started again: each invocation is refused its connection.
+    /// It exited with code 0, and is never restarted: the connection of each invocation is refused.
     Dead,
-    /// It cannot be started at all; the real host only finds out at the first invocation.
+    /// It cannot be started; the real host only finds out at the first invocation.
     Unstartable,
     /// Three errors: the host gave up.
     ShutDown,
-    /// The host was asked to stop.
+    /// The host was stopped.
     Stopped,
-    /// The host has ended and left the handler running. Its output is no longer read.
+    /// The host has exited and left the handler running. Its output is no longer read.
     Left,
 }
 
@@ -129,16 +131,16 @@ impl Phase {
     }
 }
 
-/// One end of the process.
+/// One exit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// Its code; 128 and the signal's number after a signal.
     pub code: i32,
-    /// Whether the host took it for an error.
+    /// Whether the host counted it as an error.
     pub counted: bool,
 }
 
-/// What the tasks of a host share.
+/// State shared by the tasks of a host.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) options: Options,
@@ -148,16 +150,16 @@ pub(super) struct Process {
     pub(super) exits: watch::Sender<Vec<Exit>>,
     pub(super) stopping: AtomicBool,
     last_errors: watch::Sender<Vec<String>>,
-    /// The handler of a host that has ended and left it running.
+    /// The handler of a host that has exited and left it running.
     left: Mutex<Option<Child>>,
 }
 
-/// What the host does with the process.
+/// Orders to the process's supervisor.
 #[derive(Debug)]
 pub(super) enum Order {
     /// Kill it, which is not an error.
     Kill,
-    /// End, and leave it running.
+    /// Exit, and leave it running.
     Leave,
 }
 
@@ -179,7 +181,7 @@ impl Process {
         self.journal.write(level, "Host", message);
     }
 
-    /// Keeps the handler running until it may not run any more.
+    /// Keeps the handler running until it must not be restarted.
     pub(super) async fn supervise(&self, mut orders: mpsc::Receiver<Order>) {
         let mut errors: Vec<Instant> = Vec::new();
         for life in 1.. {
@@ -207,7 +209,7 @@ impl Process {
                 End::Ignored => Some(Phase::Dead),
                 End::Stopped => Some(Phase::Stopped),
             };
-            // In this order, so that who sees the exit also sees what came of it.
+            // In this order, so that an observer of the exit also sees its consequence.
             self.phase.send_replace(last.unwrap_or(Phase::Starting));
             self.exits.send_modify(|exits| exits.push(Exit { code, counted }));
             if last.is_some() {
@@ -239,7 +241,8 @@ impl Process {
             .spawn()
     }
 
-    /// Returns the exit code, and whether the host itself had killed the process; `None` if the host ended and left it running.
+    /// Returns the exit code, and whether the host itself killed the process; `None` if the host exited and
+    /// left it running.
     async fn watch(
         &self,
         child: &mut Child,
@@ -257,7 +260,7 @@ impl Process {
             tokio::select! {
                 biased;
                 status = child.wait() => {
-                    // What it said last is still in the pipes.
+                    // Its last output is still in the pipes.
                     if !read && timeout(KILL_WAIT, &mut reading).await.is_err() {
                         self.log(Level::Warning, "The handler's pipes stay open after its end");
                     }
@@ -291,7 +294,7 @@ impl Process {
         }
     }
 
-    /// Pings until anything but a refused connection comes back; `false` if that takes too long.
+    /// Pings until the result is anything but a refused connection; `false` if that takes too long.
     async fn ready(&self) -> bool {
         let polls = INITIALIZATION_TIMEOUT.as_millis() / READY_POLL_INTERVAL.as_millis();
         for _ in 0..polls {
@@ -369,7 +372,7 @@ impl Process {
     }
 }
 
-/// What follows from an exit.
+/// The consequence of an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Restart,
@@ -384,10 +387,10 @@ fn exit_code(status: &io::Result<ExitStatus>) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
-/// Returns a port that nothing listens on; it is released again, as the real host does.
+/// Returns a port that nothing listens on; it is released again, as by the real host.
 ///
-/// It lies below the range from which systems serve outgoing connections and "any port", so that
-/// nobody else takes it before the handler does.
+/// It is below the range that systems use for outgoing connections and "any port", so that no other process
+/// takes it before the handler does.
 ///
 /// # Errors
 ///
@@ -396,7 +399,7 @@ pub fn free_port() -> io::Result<u16> {
     const PORTS: std::ops::Range<u16> = 12_000..32_000;
     static OFFSET: AtomicU16 = AtomicU16::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
-    // Processes that run at the same time have different ids, mostly close together.
+    // Concurrent processes have different ids, mostly close together.
     let own = std::process::id().wrapping_mul(257) % count;
     for _ in 0..1000 {
         let offset = u32::from(OFFSET.fetch_add(1, Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! When a timer fires: written from the host's own `NCrontab` and `CronSchedule.cs`, and apart from the program's code,
-//! so that each checks the other.
+//! When a timer fires. Written from the host's own `NCrontab` and `CronSchedule.cs` and independent of the
+//! program's code, so that each checks the other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use time::{Date, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 use tz::{LocalTimeType, TimeZone};
 
-/// Some date of any kind that exists comes within as many days: 29 February on one day of the week.
+/// Every possible kind of date occurs within this many days: 29 February on one day of the week.
 const DAYS_MAX: u32 = 366 * 41;
 /// First and last value of each field.
 const FIELDS: [(u32, u32); 6] = [(0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
@@ -18,15 +18,16 @@ const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// A timer's schedule in the time zone of its host.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// Values that fit, by field.
+    /// Matching values, by field.
     fields: [Vec<u32>; 6],
     is_interval: bool,
-    /// `None` in UTC.
+    /// `None` means UTC.
     zone: Option<TimeZone>,
 }
 
 impl Schedule {
-    /// Reads an expression; `zone` is a file of the tz database, UTC without one. `None` if it is none.
+    /// Parses an expression; `zone` is a file of the tz database, UTC without one. Returns `None` if it is
+    /// invalid.
     pub fn parse(text: &str, zone: Option<&[u8]>) -> Option<Self> {
         let mut parts: Vec<&str> = text.split_whitespace().collect();
         if parts.len() == FIELDS.len() - 1 {
@@ -40,12 +41,12 @@ impl Schedule {
         for (index, part) in parts.iter().enumerate() {
             *fields.get_mut(index)? = field(index, part)?;
         }
-        // A file that is none counts as UTC.
+        // An invalid file counts as UTC.
         let zone = zone.and_then(|file| TimeZone::from_tz_data(file).ok());
         Some(Self { fields, is_interval, zone })
     }
 
-    /// Reads the schedule as the host does: `TZ` names a file below `TZDIR`; UTC where there is none.
+    /// Reads the schedule as the host does: `TZ` names a file below `TZDIR`; UTC if it does not exist.
     pub(super) fn of_app(text: &str, env: &BTreeMap<String, String>) -> Option<Self> {
         let text = match text.strip_prefix('%').and_then(|rest| rest.strip_suffix('%')) {
             Some(setting) => env.get(setting)?,
@@ -57,7 +58,7 @@ impl Schedule {
         Self::parse(text.trim(), file.as_deref())
     }
 
-    /// Returns when it fires next after `now`; `None` if no date is like that.
+    /// Returns when it fires next after `now`; `None` if no date matches.
     pub fn next(&self, now: OffsetDateTime) -> Option<OffsetDateTime> {
         let now = self.local(now);
         let mut local = self.next_local(clock(now))?;
@@ -81,7 +82,7 @@ impl Schedule {
         })
     }
 
-    /// The next time on the clock that fits, whatever the zone.
+    /// The next matching local time, regardless of the zone.
     fn next_local(&self, after: PrimitiveDateTime) -> Option<PrimitiveDateTime> {
         let [seconds, minutes, hours, days, months, weekdays] = &self.fields;
         let mut date = after.date();
@@ -103,7 +104,7 @@ impl Schedule {
         None
     }
 
-    /// .NET takes the standard offset for a time that comes twice, and for one that clocks skip the one from before.
+    /// .NET uses the standard offset for an ambiguous time, and the earlier offset for a skipped one.
     fn instant(&self, local: PrimitiveDateTime) -> OffsetDateTime {
         self.instants(local).last().copied().unwrap_or_else(|| {
             let before = self.offset(local.assume_utc() - time::Duration::days(1));

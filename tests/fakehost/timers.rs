@@ -1,4 +1,4 @@
-//! What the host keeps about its timers, in a storage account that outlives it.
+//! The host's data about its timers, in a storage account that outlives it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ pub(super) struct TimerStatus {
     pub(super) pending: bool,
 }
 
-/// A storage account with the statuses and locks of all timers; clones are the same one. Hosts that share it are
-/// instances of one app, or lives of one host.
+/// A storage account with the statuses and locks of all timers; clones are the same one. Hosts that share it
+/// are instances of one app, or successive hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Timers(Arc<Account>);
 
@@ -40,7 +40,7 @@ struct Lease {
     until: Instant,
 }
 
-/// What a timer that never ran has for its last time.
+/// The last time of a timer that never ran.
 const NEVER: &str = "0001-01-01T00:00:00+00:00";
 
 impl Timers {
@@ -49,7 +49,7 @@ impl Timers {
         self.0.is_away.send_replace(is_away);
     }
 
-    /// Returns whether the account is unreachable, as that changes.
+    /// Returns a channel with whether the account is unreachable.
     pub(super) fn is_away(&self) -> watch::Receiver<bool> {
         self.0.is_away.subscribe()
     }
@@ -76,7 +76,7 @@ impl Timers {
         }
     }
 
-    /// Notes that an occurrence begins, and returns the status from before.
+    /// Records the start of an occurrence, and returns the previous status.
     pub(super) fn begin(&self, function: &str, now: OffsetDateTime) -> TimerStatus {
         let mut all = lock(&self.0.statuses);
         let fresh = || TimerStatus { last: NEVER.to_owned(), next: timestamp(now), pending: false };
@@ -86,7 +86,7 @@ impl Timers {
         before
     }
 
-    /// Notes that an occurrence has run, well or not: the host writes its status after the run.
+    /// Records that an occurrence has run, successfully or not: the host writes its status after the run.
     pub(super) fn end(&self, function: &str, now: OffsetDateTime) {
         let now = timestamp(now);
         let status = TimerStatus { last: now.clone(), next: now, pending: false };

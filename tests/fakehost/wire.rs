@@ -1,4 +1,4 @@
-//! HTTP/1.1 as the host's client writes it, over plain TCP so that the framing is ours to choose.
+//! HTTP/1.1 as written by the host's client, over plain TCP so that we control the framing.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -21,21 +21,21 @@ pub enum Framing {
     ContentLength,
 }
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// Status code.
     pub status: u16,
     /// Reason phrase.
     pub reason: String,
-    /// Headers as they came.
+    /// Headers as received.
     pub headers: Vec<(String, String)>,
-    /// Body, out of its framing.
+    /// Decoded body.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// Returns a header's value; names are matched without regard to case.
+    /// Returns a header's value; names are case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
@@ -85,7 +85,7 @@ async fn exchange(port: u16, invocation: &Invocation) -> io::Result<(Verdict, Re
     }
 }
 
-/// A connection to the handler that can be used again.
+/// A reusable connection to the handler.
 #[derive(Debug)]
 pub struct Connection(BufReader<TcpStream>);
 
@@ -101,7 +101,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Sends a whole request and reads the whole reply.
+    /// Sends a complete request and reads the complete reply.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Connection {
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.0.get_mut().write_all(request).await?;
         let mut reply = self.head().await?;
-        // Others announce nothing: the reply itself follows.
+        // Other 1xx replies announce nothing: the reply itself follows.
         while reply.status < 200 && reply.status != 101 {
             reply = self.head().await?;
         }
@@ -131,7 +131,7 @@ impl Connection {
         let mut left = HEAD_BYTES_MAX;
         let (status, reason) = status_line(&self.head_line(&mut left).await?)?;
         let mut reply = Reply { status, reason, ..Reply::default() };
-        // Ends with the connection at the latest: a line is never empty but at the end.
+        // Ends with the connection at the latest: a line is never empty except at the end.
         loop {
             let line = self.head_line(&mut left).await?;
             if line.is_empty() {
@@ -223,7 +223,7 @@ fn status_line(line: &str) -> io::Result<(u16, String)> {
     }
 }
 
-/// Returns a request without a body and without the host's headers. The ping is one.
+/// Returns a request without a body and without the host's headers, such as the ping.
 fn get(path: &str, port: u16) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")
 }
@@ -269,7 +269,7 @@ pub(super) fn request(port: u16, invocation: &Invocation) -> Vec<u8> {
     request
 }
 
-/// Returns the length of the first chunk of a body in bytes: characters are what is counted.
+/// Returns the length of the first chunk of a body in bytes; the limit counts characters.
 fn chunk_bytes(body: &[u8]) -> usize {
     let begins_character = |byte: u8| byte & 0b1100_0000 != 0b1000_0000;
     let beginnings = body.iter().enumerate().filter(|(_, byte)| begins_character(**byte));
@@ -280,7 +280,7 @@ fn chunk_bytes(body: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Returns what a recorded request says, and the request.
+    /// Returns the invocation of a recorded request, and the request.
     fn recorded(name: &str) -> (Invocation, String) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../host/data/recorded/wire");
         let json = std::fs::read(format!("{folder}/{name}.json")).unwrap();

@@ -1,4 +1,4 @@
-//! What the programs are built from, by cargo itself.
+//! The dependencies of the programs, according to cargo.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -19,7 +19,7 @@ const FOREIGN: [&str; 12] = [
     "zip",
 ];
 
-/// Returns each crate that a release build of a package is linked with, and its features.
+/// Returns each crate linked into a release build of a package, with its features.
 fn tree(package: &str) -> Vec<(String, BTreeSet<String>)> {
     let options =
         ["-e", "normal", "--prefix", "none", "--format", "{p}\t{f}", "--locked", "--offline"];

@@ -1,6 +1,6 @@
-//! The program that is deployed: under a host, with each of its modes, and what it is built from.
+//! The deployed program: under a host, in each of its modes, and its dependencies.
 //!
-//! `tests/host` holds the host's contract with the program `highwater`, which serves by the same function.
+//! `tests/host` checks the host's contract with the program `highwater`, which serves by the same function.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,10 +21,10 @@ use highwater_fakehost::{EXIT_CODE_RESTART, FakeHost, Invocation, Options, Phase
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_handler");
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A database with one row, and the settings of a poller that hands it to a process.
+/// A database with one row, and the settings of a poller that delivers it to a process.
 struct Bench {
     folder: TempDir,
     options: Options,
@@ -92,13 +92,13 @@ async fn a_host_starts_it_with_serve_or_without_and_rows_arrive() {
         let batch = std::fs::read_to_string(&batch).unwrap();
         assert!(batch.contains("\"id\":1"), "{batch}");
         assert!(bench.folder.path().join("state/local/nightly.json").is_file());
-        let exit = host.stop().await.expect("it ends when asked");
+        let exit = host.stop().await.expect("it exits on request");
         assert_eq!(exit.code, EXIT_CODE_RESTART);
     }
 }
 
-/// Reads a named pipe in a thread of its own: opening one waits until somebody writes to it. Returns its first line as
-/// soon as it is there, and then the rest.
+/// Reads a named pipe in a separate thread, because opening one blocks until it has a writer. Returns its
+/// first line as soon as it arrives, and then the rest.
 fn read_pipe(path: &Path) -> (Receiver<String>, Receiver<String>) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     let ((send_first, first), (send_rest, rest)) = (channel(), channel());
@@ -107,7 +107,7 @@ fn read_pipe(path: &Path) -> (Receiver<String>, Receiver<String>) {
         let mut pipe = BufReader::new(File::open(path).unwrap());
         let (mut line, mut text) = (String::new(), String::new());
         pipe.read_line(&mut line).unwrap();
-        // A test that no longer listens has failed already.
+        // A test that no longer listens has already failed.
         drop(send_first.send(line));
         pipe.read_to_string(&mut text).unwrap();
         drop(send_rest.send(text));
@@ -116,7 +116,7 @@ fn read_pipe(path: &Path) -> (Receiver<String>, Receiver<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_exec_is_killed_after_a_kill_of_the_handler() {
+async fn killing_the_handler_kills_its_exec_process() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let (first, rest) = read_pipe(&pipe);
@@ -140,7 +140,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn commands_are_refused_with_the_program_that_has_them() {
+fn commands_are_rejected_with_the_name_of_the_program_that_has_them() {
     for arguments in [&["status"][..], &["serve", "--verbose"], &["--version"]] {
         let output = run(arguments);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -152,7 +152,7 @@ fn commands_are_refused_with_the_program_that_has_them() {
 }
 
 #[test]
-fn outside_of_a_host_it_says_what_sets_its_port() {
+fn outside_a_host_the_error_names_the_port_setting() {
     let output = run(&[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");

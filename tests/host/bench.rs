@@ -1,4 +1,4 @@
-//! What a test stands on: a database with a table, a target, a state folder, and hosts over them.
+//! The test setup: a database with a table, a target, a state folder, and hosts over them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,8 +22,8 @@ use crate::receiver::Receiver;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_highwater");
 
-/// Returns the program as it is installed: with a handler beside it. The program of the commands stands for that, which
-/// serves by the same function.
+/// Returns the program as installed: with a handler next to it. The command-line program stands in for the
+/// handler, since it serves by the same function.
 pub(crate) fn installed() -> PathBuf {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     let path = INSTALLED.get_or_init(|| {
@@ -31,7 +31,7 @@ pub(crate) fn installed() -> PathBuf {
         drop(std::fs::remove_dir_all(&folder));
         std::fs::create_dir_all(&folder).unwrap();
         for name in ["highwater", "handler"] {
-            // No copy of a hundred megabytes.
+            // Avoids a copy of a hundred megabytes.
             std::fs::hard_link(PROGRAM, folder.join(name)).unwrap();
         }
         folder.join("highwater")
@@ -39,7 +39,7 @@ pub(crate) fn installed() -> PathBuf {
     path.clone()
 }
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Bench {
@@ -103,7 +103,7 @@ impl Bench {
         bench
     }
 
-    /// Sets something of the poller.
+    /// Sets a setting of the poller.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.set_env(&format!("HIGHWATER__POLLERS__NIGHTLY__{name}"), value);
     }
@@ -160,7 +160,7 @@ impl Bench {
     }
 }
 
-/// A host all of whose replies are ones that it can judge: see [`Drop`].
+/// A host that must be able to judge all replies: see [`Drop`].
 #[derive(Clone)]
 pub(crate) struct Host(FakeHost);
 
@@ -188,7 +188,7 @@ impl Host {
         Self(host)
     }
 
-    /// Ends the handler from outside, whatever it runs.
+    /// Stops the handler from outside, whatever it runs.
     pub(crate) async fn force_stop(&self) {
         self.signal(Signal::Terminate).await.unwrap();
         self.event("stopping").await;
@@ -200,7 +200,7 @@ impl Host {
         self.invoke(Invocation::new("nightly", data::body("01_scheduled"))).await
     }
 
-    /// Runs `nightly` again and again until nothing is in its way any more.
+    /// Runs `nightly` repeatedly until `done` holds.
     pub(crate) async fn run_until(&self, done: impl Fn() -> bool) -> Outcome {
         let end = Instant::now() + LIMIT;
         loop {
@@ -219,7 +219,8 @@ impl Host {
         pid
     }
 
-    /// Waits for a line of JSON of the handler, on a stream or in a reply, and returns it with its level at the host.
+    /// Waits for a JSON line of the handler, on a stream or in a reply, and returns it with its level at the
+    /// host.
     pub(crate) async fn line(&self, fits: impl Fn(&Json) -> bool) -> (Level, Json) {
         let parse = |text: &str| serde_json::from_str::<Json>(text).ok();
         let found = self.journal().find(LIMIT, |record| {
@@ -251,13 +252,14 @@ impl Host {
             .collect()
     }
 
-    /// Ends a run in which nothing went wrong: the exit code after SIGTERM, and no line above Information.
+    /// Ends a run without errors: the exit code after SIGTERM, and no line above Information.
     pub(crate) async fn finish(&self) {
-        let exit = self.stop().await.expect("it ends when asked");
+        let exit = self.stop().await.expect("it exits on request");
         assert_eq!(exit.code, EXIT_CODE_RESTART);
         assert_eq!(self.exits().len(), 1);
         let records = self.journal().records();
-        // What the driver says of connections without encryption, as all are here; and of a collector that a test breaks.
+        // The driver's warning about unencrypted connections, as all are here; and about a collector that a
+        // test breaks.
         let expected = ["TLS encryption is not enabled", "telemetry_export_failed"];
         let is_loud = |record: &&Record| {
             record.level > Level::Information
@@ -269,7 +271,7 @@ impl Host {
     }
 }
 
-/// Sends a whole request on a connection of its own, and judges the reply.
+/// Sends a complete request on a separate connection, and judges the reply.
 pub(crate) async fn exchange(port: u16, request: &str) -> io::Result<(Verdict, Reply)> {
     let reply = Connection::open(port).await?.exchange(request.as_bytes()).await?;
     let verdict = judge(Some(&reply));
@@ -288,7 +290,7 @@ pub(crate) fn logs(outcome: &Outcome) -> Vec<String> {
     logs.iter().flatten().cloned().collect()
 }
 
-/// Returns the line that a reply of a tick carries.
+/// Returns the log line in the reply of a tick.
 pub(crate) fn answered(reply: &Reply) -> Json {
     let envelope: Json = serde_json::from_slice(&reply.body).unwrap();
     let line = envelope["Logs"][0].as_str().unwrap();

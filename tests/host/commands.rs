@@ -1,4 +1,4 @@
-//! Commands for operators: the real program beside a host that runs the same poller.
+//! Operator commands: the real program alongside a host that runs the same poller.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -10,15 +10,15 @@ use tokio::process::Command;
 use crate::bench::{Bench, LIMIT, PROGRAM, failure, logs, within};
 use crate::receiver::Answer;
 
-/// What a command said and how it ended.
+/// A command's output and exit code.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: i32,
     pub(crate) data: String,
     pub(crate) rest: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Self {
@@ -28,13 +28,13 @@ impl Said {
         }
     }
 
-    /// Returns its data, where it ended well and said nothing else.
+    /// Returns its data, if it succeeded and printed nothing else.
     pub(crate) fn done(&self) -> &str {
         assert_eq!((self.code, self.rest.as_str()), (0, ""), "{self:?}");
         &self.data
     }
 
-    /// Checks that it ended well and that its data has `text`, whatever it told beside.
+    /// Checks that it succeeded and that its data contains `text`, whatever else it printed.
     pub(crate) fn done_with(&self, text: &str) {
         assert!(self.code == 0 && self.data.contains(text), "{self:?}");
     }
@@ -43,7 +43,7 @@ impl Said {
         serde_json::from_str(self.done()).unwrap()
     }
 
-    /// Checks that it ended with `code`, wrote no data, and said `text`.
+    /// Checks that it exited with `code`, wrote no data, and printed `text`.
     pub(crate) fn failed(&self, code: i32, text: &str) {
         assert_eq!((self.code, self.data.as_str()), (code, ""), "{self:?}");
         assert!(self.rest.contains(text), "{self:?}");
@@ -52,27 +52,27 @@ impl Said {
 
 impl Bench {
     /// Runs the program with the settings of the hosts, and without a terminal.
-    pub(crate) async fn command(&self, arguments: &[&str]) -> Said {
+    pub(crate) async fn command(&self, arguments: &[&str]) -> CommandOutput {
         self.command_of(Path::new(PROGRAM), arguments).await
     }
 
     /// The same with this program.
-    pub(crate) async fn command_of(&self, program: &Path, arguments: &[&str]) -> Said {
+    pub(crate) async fn command_of(&self, program: &Path, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.env).env("USER", "ann");
         command.stdin(Stdio::null()).kill_on_drop(true);
-        Said::of(&within(LIMIT, command.output()).await.unwrap())
+        CommandOutput::of(&within(LIMIT, command.output()).await.unwrap())
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_outlives_every_process_until_somebody_resumes() {
+async fn a_pause_outlives_every_process_until_it_is_resumed() {
     let bench = Bench::with_rows(1..=2).await;
     bench.host().await.run().await;
-    let said = bench.command(&["pause", "nightly", "--reason", "the target moves"]).await;
-    assert!(said.done().starts_with("nightly: paused at 20"), "{said:?}");
-    let said = bench.command(&["pause", "nightly", "--reason", "again", "--by", "bob"]).await;
-    let words = said.done();
+    let result = bench.command(&["pause", "nightly", "--reason", "the target moves"]).await;
+    assert!(result.done().starts_with("nightly: paused at 20"), "{result:?}");
+    let result = bench.command(&["pause", "nightly", "--reason", "again", "--by", "bob"]).await;
+    let words = result.done();
     assert!(words.contains("has been paused since 20") && words.contains(" by ann@"), "{words}");
     assert!(words.ends_with(": the target moves\n"), "{words}");
 
@@ -82,30 +82,30 @@ async fn a_pause_outlives_every_process_until_somebody_resumes() {
         assert!(logs(&host.run().await)[0].contains("the target moves"));
         host.stop().await;
     }
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     let arguments = ["resume", "nightly", "--reason", "it is there", "--output", "json"];
-    let said = bench.command(&arguments).await.json();
-    assert_eq!((&said["changed"], &said["reason"]), (&true.into(), &"the target moves".into()));
+    let result = bench.command(&arguments).await.json();
+    assert_eq!((&result["changed"], &result["reason"]), (&true.into(), &"the target moves".into()));
     assert_eq!(bench.command(&["resume", "nightly"]).await.done(), "nightly: is not paused\n");
     bench.host().await.run().await;
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_tick_ends_after_the_batch_in_hand_when_it_is_paused() {
+async fn a_paused_running_tick_ends_after_its_in_flight_batch() {
     let mut bench = Bench::with_rows(1..=6).await;
     bench.set("BATCH_ROWS_MAX", "2");
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
-    let (outcome, said) = tokio::join!(host.run(), async {
+    let (outcome, result) = tokio::join!(host.run(), async {
         bench.receiver.arrived(1).await;
-        let said = bench.command(&["pause", "nightly", "--reason", "stop"]).await;
+        let result = bench.command(&["pause", "nightly", "--reason", "stop"]).await;
         bench.receiver.release();
-        said
+        result
     });
-    assert!(said.done().contains("ends after the batch in hand"), "{said:?}");
+    assert!(result.done().contains("ends after the batch in hand"), "{result:?}");
     logs(&outcome);
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     assert_eq!(bench.state()["checkpoint"]["cursor"]["tiebreaker"]["id"], 2);
     let (level, _) = {
         host.run().await;
@@ -114,7 +114,7 @@ async fn a_running_tick_ends_after_the_batch_in_hand_when_it_is_paused() {
     assert_eq!(level, Level::Information);
     bench.command(&["resume", "nightly"]).await.done();
     host.run().await;
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5, 6]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,20 +124,20 @@ async fn resuming_reports_the_reason_of_the_pause() {
     {
         let mut bench = Bench::with_rows(1..=1).await;
         bench.set("ON_FAILURE", on_failure);
-        bench.receiver.script(&[Answer::Refuse(status, "we have closed")]);
+        bench.receiver.script(&[Answer::Reject(status, "we have closed")]);
         let host = bench.host().await;
         failure(&host.run().await);
         assert!(logs(&host.run().await)[0].contains("we have closed"));
-        let said = bench.command(&["resume", "nightly"]).await;
-        let words = said.done();
+        let result = bench.command(&["resume", "nightly"]).await;
+        let words = result.done();
         assert!(words.contains(expected) && words.contains("we have closed"), "{words}");
         host.run().await;
-        assert_eq!(bench.receiver.taken(), [1]);
+        assert_eq!(bench.receiver.accepted(), [1]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_usage_is_told_before_anything_is_touched() {
+async fn usage_errors_are_reported_before_any_side_effect() {
     let bench = Bench::new().await;
     for (arguments, text) in [
         (&["pause", "nightly"][..], "--reason"),
@@ -157,16 +157,16 @@ async fn wrong_usage_is_told_before_anything_is_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_setting_is_shown_by_its_name() {
+async fn an_invalid_setting_is_shown_by_name() {
     let mut bench = Bench::new().await;
     bench.set("SOURCE__MODE", "rowversions");
-    let said = bench.command(&["validate"]).await;
+    let result = bench.command(&["validate"]).await;
     let line = "\n  error   setting: `HIGHWATER__POLLERS__NIGHTLY__SOURCE__MODE` is `rowversions`, expected `auto`";
-    assert!(said.data.contains(line), "{said:?}");
+    assert!(result.data.contains(line), "{result:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_reached_or_read_has_an_exit_code_of_its_own() {
+async fn unreachable_and_unreadable_stores_have_their_own_exit_codes() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     std::fs::write(bench.state_path(), "{").unwrap();
@@ -190,13 +190,13 @@ async fn what_cannot_be_reached_or_read_has_an_exit_code_of_its_own() {
     bench.command(&["resume", "nightly"]).await.failed(3, "pigeon");
 }
 
-/// A poller that has set aside every row of its table but those that `taken` holds, and a host of it.
-async fn set_aside(rows: std::ops::RangeInclusive<i64>) -> Bench {
+/// A poller that has quarantined every row of its table except those in `accepted`, and a host for it.
+async fn with_quarantined(rows: std::ops::RangeInclusive<i64>) -> Bench {
     let mut bench = Bench::with_rows(rows.clone()).await;
     bench.set("ON_FAILURE", "quarantine");
     bench.set("RETRY_DELAY_MIN", "1ms");
     bench.set("RETRY_DELAY_MAX", "1ms");
-    bench.receiver.script(&vec![Answer::Refuse(422, "no\u{1b}[31m thanks"); 8]);
+    bench.receiver.script(&vec![Answer::Reject(422, "no\u{1b}[31m thanks"); 8]);
     let host = bench.host().await;
     let wanted = rows.clone().count();
     let entries = || {
@@ -214,8 +214,8 @@ async fn set_aside(rows: std::ops::RangeInclusive<i64>) -> Bench {
 impl Bench {
     /// Returns the ids of the entries by key.
     async fn entries(&self) -> Vec<(i64, String)> {
-        let said = self.command(&["quarantine", "list", "nightly", "--output", "jsonl"]).await;
-        let rows = said.done().lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+        let result = self.command(&["quarantine", "list", "nightly", "--output", "jsonl"]).await;
+        let rows = result.done().lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
         let id = |row: &Json| row["event_id"].as_str().unwrap().to_owned();
         let mut entries: Vec<_> =
             rows.map(|row| (row["key"]["id"].as_i64().unwrap_or(-1), id(&row))).collect();
@@ -225,8 +225,8 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
-    let bench = set_aside(1..=2).await;
+async fn quarantined_rows_are_listed_shown_and_redriven() {
+    let bench = with_quarantined(1..=2).await;
     let table = bench.command(&["quarantine", "list", "nightly"]).await;
     let lines: Vec<&str> = table.done().lines().collect();
     assert_eq!(lines.len(), 3, "{table:?}");
@@ -240,22 +240,22 @@ async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
 
     let before = bench.state();
     bench.database.execute("UPDATE dbo.orders SET item = N'mended' WHERE id = 1").unwrap();
-    bench.receiver.script(&[Answer::Refuse(422, "still not")]);
-    let said = bench.command(&["quarantine", "redrive", "nightly", &entries[1].1]).await;
-    assert_eq!(said.code, 7, "{said:?}");
-    assert!(said.data.contains("refused") && said.data.contains("still not"), "{said:?}");
+    bench.receiver.script(&[Answer::Reject(422, "still not")]);
+    let result = bench.command(&["quarantine", "redrive", "nightly", &entries[1].1]).await;
+    assert_eq!(result.code, 7, "{result:?}");
+    assert!(result.data.contains("refused") && result.data.contains("still not"), "{result:?}");
     assert_eq!(bench.entries().await, entries);
-    let said =
+    let result =
         bench.command(&["quarantine", "redrive", "nightly", "--all", "--output", "json"]).await;
-    for line in said.json().as_array().unwrap() {
+    for line in result.json().as_array().unwrap() {
         let same = line["delivered_as"] == line["event_id"];
         let changed = line["event_id"] == entries[0].1.as_str();
         assert!(line["outcome"] == "delivered" && same != changed, "{line}");
     }
     assert_eq!(bench.entries().await, []);
-    let mut taken = bench.receiver.taken();
-    taken.sort_unstable();
-    assert_eq!(taken, [1, 2]);
+    let mut accepted = bench.receiver.accepted();
+    accepted.sort_unstable();
+    assert_eq!(accepted, [1, 2]);
     let after = bench.state();
     assert_eq!(after["checkpoint"], before["checkpoint"]);
     assert!(after["lease"]["fencing_token"].as_u64() > before["lease"]["fencing_token"].as_u64());
@@ -266,8 +266,8 @@ async fn rows_that_were_set_aside_are_listed_shown_and_delivered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redrive_waits_its_turn_while_a_tick_runs_or_says_who_does() {
-    let bench = set_aside(1..=1).await;
+async fn a_redrive_waits_for_a_running_tick_or_names_the_holder() {
+    let bench = with_quarantined(1..=1).await;
     bench.insert(5..=5);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
@@ -287,29 +287,29 @@ async fn a_redrive_waits_its_turn_while_a_tick_runs_or_says_who_does() {
     assert!(refused.rest.contains("holds the lease until 20"), "{refused:?}");
     assert_eq!(waited.code, 0, "{waited:?}");
     assert!(waited.rest.contains("waiting for `local/local-"), "{waited:?}");
-    assert_eq!(bench.receiver.taken(), [5, 1]);
+    assert_eq!(bench.receiver.accepted(), [5, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_is_gone_is_told_and_can_be_delivered_as_it_was() {
-    let bench = set_aside(1..=2).await;
+async fn a_deleted_row_is_reported_and_its_stored_event_can_be_delivered() {
+    let bench = with_quarantined(1..=2).await;
     bench.database.execute("DELETE FROM dbo.orders").unwrap();
     let entries = bench.entries().await;
-    let said = bench.command(&["quarantine", "redrive", "nightly", "--all"]).await;
-    assert_eq!(said.code, 1, "{said:?}");
-    assert!(said.data.contains("--drop-gone"), "{said:?}");
+    let result = bench.command(&["quarantine", "redrive", "nightly", "--all"]).await;
+    assert_eq!(result.code, 1, "{result:?}");
+    assert!(result.data.contains("--drop-gone"), "{result:?}");
     assert_eq!(bench.entries().await, entries);
     let one = ["quarantine", "redrive", "nightly", &entries[0].1, "--as-stored"];
     bench.command(&one).await.done();
-    assert_eq!(bench.receiver.taken(), [1]);
-    let said = bench.command(&["quarantine", "redrive", "nightly", "--all", "--drop-gone"]).await;
-    assert!(said.done().contains("row gone, removed"), "{said:?}");
-    assert_eq!((bench.receiver.taken(), bench.entries().await), (vec![1], vec![]));
+    assert_eq!(bench.receiver.accepted(), [1]);
+    let result = bench.command(&["quarantine", "redrive", "nightly", "--all", "--drop-gone"]).await;
+    assert!(result.done().contains("row gone, removed"), "{result:?}");
+    assert_eq!((bench.receiver.accepted(), bench.entries().await), (vec![1], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
-    let bench = set_aside(1..=3).await;
+async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
+    let bench = with_quarantined(1..=3).await;
     let entries = bench.entries().await;
     let folder = bench.state_path().parent().unwrap().to_owned();
     let bad = folder.join(format!("nightly.quarantine.{}.json", entries[2].1));
@@ -332,19 +332,19 @@ async fn entries_are_dropped_only_with_a_yes_and_what_is_none_only_by_name() {
         replayed.code == 1 && replayed.data.contains("is not a valid quarantine entry"),
         "{replayed:?}"
     );
-    let said = drop(&[&entries[0].1, "--yes"]).await;
-    assert!(said.code == 0 && said.rest.contains("id=1"), "{said:?}");
-    let said = drop(&["--all", "--yes"]).await;
-    assert!(said.code == 1 && said.data.contains("name it to drop it"), "{said:?}");
+    let result = drop(&[&entries[0].1, "--yes"]).await;
+    assert!(result.code == 0 && result.rest.contains("id=1"), "{result:?}");
+    let result = drop(&["--all", "--yes"]).await;
+    assert!(result.code == 1 && result.data.contains("name it to drop it"), "{result:?}");
     assert_eq!(bench.entries().await, [(-1, entries[2].1.clone())]);
     assert!(bad.exists());
     assert_eq!(drop(&[&entries[2].1, "--yes"]).await.code, 0);
     assert_eq!(bench.entries().await, []);
-    assert_eq!(bench.receiver.taken(), [0; 0]);
+    assert_eq!(bench.receiver.accepted(), [0; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tick_prints_its_warnings_and_which_rows_wait() {
+async fn a_tick_prints_warnings_and_pending_rows() {
     let mut bench = Bench::new().await;
     let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NULL); \
                  INSERT INTO dbo.timed VALUES (1, SYSUTCDATETIME()), (2, SYSUTCDATETIME()), (3, NULL)";
@@ -353,26 +353,26 @@ async fn a_tick_prints_its_warnings_and_which_rows_wait() {
     bench.set("SOURCE__MODE", "timestamp+pk");
     bench.set("SOURCE__CURSOR", "at");
     bench.set("SOURCE__SETTLE", "1h");
-    let said = bench.command(&["tick", "nightly"]).await;
+    let result = bench.command(&["tick", "nightly"]).await;
     let nulls = "1 rows of poller `nightly` have NULL in cursor column `at`";
-    said.done_with("poller `nightly`: 2 rows wait to settle");
-    assert!(said.rest.starts_with(&format!("warning: {nulls}")), "{said:?}");
-    let said = bench.command(&["tick", "nightly", "--dry-run"]).await;
-    assert!(said.rest.starts_with(&format!("warning: {nulls}")), "{said:?}");
-    let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
-    let report: Json = serde_json::from_str(&said.data).unwrap();
+    result.done_with("poller `nightly`: 2 rows wait to settle");
+    assert!(result.rest.starts_with(&format!("warning: {nulls}")), "{result:?}");
+    let result = bench.command(&["tick", "nightly", "--dry-run"]).await;
+    assert!(result.rest.starts_with(&format!("warning: {nulls}")), "{result:?}");
+    let result = bench.command(&["tick", "nightly", "--output", "json"]).await;
+    let report: Json = serde_json::from_str(&result.data).unwrap();
     assert_eq!((&report["outcome"], &report["held_back"]), (&json!("idle"), &json!(2)));
     let warnings = report["warnings"].as_array().unwrap();
     assert!(matches!(warnings.as_slice(), [one] if one.as_str().unwrap().starts_with(nulls)));
-    assert_eq!(bench.receiver.taken(), [0_i64; 0]);
+    assert_eq!(bench.receiver.accepted(), [0_i64; 0]);
 
-    // Once all is delivered, there is nothing that waits.
+    // Once everything is delivered, nothing is pending.
     bench.set("SOURCE__SETTLE", "0s");
     bench.database.execute("DELETE FROM dbo.timed WHERE id = 3").unwrap();
     bench.command(&["tick", "nightly"]).await.done_with("committed 2 rows");
     bench.command(&["tick", "nightly"]).await.done_with("nothing new");
     bench.database.execute("ALTER TABLE dbo.timed ADD more int NULL").unwrap();
-    let said = bench.command(&["tick", "nightly"]).await;
-    said.done_with("nothing new");
-    assert!(said.rest.contains("warning: Columns of `dbo.timed`"), "{said:?}");
+    let result = bench.command(&["tick", "nightly"]).await;
+    result.done_with("nothing new");
+    assert!(result.rest.contains("warning: Columns of `dbo.timed`"), "{result:?}");
 }

@@ -1,5 +1,5 @@
-//! Each way to a token, against a stand-in for its endpoint: what it is asked, what happens when it is busy,
-//! refuses or answers nonsense, when a token nears its end, and that no secret is ever told.
+//! Each way to get a token, against a fake of its endpoint: its requests, its behaviour if the endpoint is
+//! busy, refuses or answers nonsense, and if a token is about to expire. And that no secret is ever printed.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::bench::{Bench, Host, failure};
 use crate::token_doubles::{Answer, SECRETS, TokenDouble, Way, read, server_config};
 
-/// Tries that one token takes where it is had by HTTP.
+/// Attempts for one token if it is obtained over HTTP.
 const BUSY: [Answer; 2] = [Answer::Busy(503, "0"), Answer::Busy(429, "0")];
 
 fn login(way: Way) -> &'static str {
@@ -30,7 +30,7 @@ fn login(way: Way) -> &'static str {
     }
 }
 
-/// What the endpoint must be sent.
+/// The parts that a request to the endpoint must contain.
 fn wanted(way: Way, resource: &str) -> Vec<String> {
     let escaped = resource.replace(':', "%3A").replace('/', "%2F");
     let scope = format!("scope={escaped}%2F.default");
@@ -56,7 +56,7 @@ fn is_asked(double: &TokenDouble, way: Way, resource: &str) {
     }
 }
 
-fn tells_no_secret(text: &str) {
+fn contains_no_secret(text: &str) {
     for secret in SECRETS {
         assert!(!text.contains(secret), "`{secret}` in `{text}`");
     }
@@ -72,48 +72,48 @@ async fn database(way: Way) -> (TokenDouble, Bench) {
     (double, bench)
 }
 
-/// Runs the poller, which fails for want of a token, and returns what is told of it.
+/// Runs the poller, which fails for lack of a token, and returns what it reports.
 async fn fails(host: &Host, bench: &Bench) -> String {
     let outcome = host.run().await;
-    assert_eq!(bench.server.faults().logins_tried(), 0, "without a token there is no login");
+    assert_eq!(bench.server.faults().logins_tried(), 0, "no login without a token");
     failure(&outcome).to_owned()
 }
 
 async fn a_token_for_the_database(way: Way) {
     let (double, mut bench) = database(way).await;
-    // Not even who looks at everything sees one.
+    // Not even the most detailed log shows one.
     bench.set_env("HIGHWATER__LOG", "trace");
     let host = bench.host().await;
-    double.script(&[Answer::Refuse]);
-    let told = fails(&host, &bench).await;
+    double.script(&[Answer::Reject]);
+    let reported = fails(&host, &bench).await;
     assert!(
-        told.contains("AADSTS500011") && told.contains("get a token for the database"),
-        "{told}"
+        reported.contains("AADSTS500011") && reported.contains("get a token for the database"),
+        "{reported}"
     );
     double.script(&[Answer::Garbage]);
-    let told = fails(&host, &bench).await;
-    assert!(way == Way::Cli || told.contains("invalid token response"), "{told}");
-    assert!(bench.receiver.taken().is_empty());
+    let reported = fails(&host, &bench).await;
+    assert!(way == Way::Cli || reported.contains("invalid token response"), "{reported}");
+    assert!(bench.receiver.accepted().is_empty());
 
-    // Busy for a moment, then a token that has a minute to live.
+    // Busy for a moment, then a token that is valid for a minute.
     double.script(&[&BUSY[..], &[Answer::Grant(60)]].concat());
-    let before = double.asked();
-    host.run_until(|| bench.receiver.taken() == [1]).await;
-    assert_eq!(double.asked() - before, 3);
+    let before = double.requests();
+    host.run_until(|| bench.receiver.accepted() == [1]).await;
+    assert_eq!(double.requests() - before, 3);
     is_asked(&double, way, "https://database.windows.net");
 
-    // The connection is lost: a token that nears its end is replaced, one with time to live is kept.
+    // The connection is lost: a token that is about to expire is replaced, one with time left is reused.
     bench.server.faults().only_token("t0ken-2");
-    for (id, asked) in [(2, 1), (3, 0)] {
-        let before = double.asked();
+    for (id, requests) in [(2, 1), (3, 0)] {
+        let before = double.requests();
         bench.server.faults().arm_matching("SELECT TOP", 1, Fault::DropBeforeRun);
         bench.insert(id..=id);
-        host.run_until(|| bench.receiver.taken().contains(&id)).await;
-        assert_eq!(double.asked() - before, asked, "row {id}");
+        host.run_until(|| bench.receiver.accepted().contains(&id)).await;
+        assert_eq!(double.requests() - before, requests, "row {id}");
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     for record in host.journal().records() {
-        tells_no_secret(&record.message);
+        contains_no_secret(&record.message);
     }
 }
 
@@ -122,14 +122,14 @@ async fn a_long_pause_for_the_database(way: Way) {
     let host = bench.host().await;
     double.script(&[Answer::Busy(429, "3600")]);
     let began = Instant::now();
-    let told = fails(&host, &bench).await;
-    assert!(told.contains("HTTP 429"), "{told}");
-    let told = fails(&host, &bench).await;
-    assert!(told.contains("asked for a pause; 35"), "{told}");
-    assert!(double.asked() == 1 && began.elapsed() < Duration::from_secs(10));
+    let reported = fails(&host, &bench).await;
+    assert!(reported.contains("HTTP 429"), "{reported}");
+    let reported = fails(&host, &bench).await;
+    assert!(reported.contains("asked for a pause; 35"), "{reported}");
+    assert!(double.requests() == 1 && began.elapsed() < Duration::from_secs(10));
 }
 
-/// Answers that a blob is not there to whoever shows a token, and refuses others.
+/// Answers "blob not found" to requests with a token, and refuses others.
 struct Blobs {
     port: u16,
     certificate: String,
@@ -176,7 +176,7 @@ async fn a_token_for_storage(way: Way) {
     for (answers, token, (code, words)) in [
         (&[Answer::Grant(3600)][..], "t0ken-1", FOUND),
         (&[Answer::Busy(503, "0"), Answer::Busy(429, "0"), Answer::Grant(3600)], "t0ken-1", busy),
-        (&[Answer::Refuse], "t0ken-1", (6, "AADSTS500011")),
+        (&[Answer::Reject], "t0ken-1", (6, "AADSTS500011")),
         (&[Answer::Garbage], "t0ken-1", (6, "")),
         (&[Answer::Busy(429, "3600")], "t0ken-1", (6, if by_http { "HTTP 429" } else { "" })),
         (
@@ -204,17 +204,21 @@ async fn a_token_for_storage(way: Way) {
         }
         bench.env.remove("HIGHWATER__STATE__FOLDER");
         let began = Instant::now();
-        let said = bench.command(&["state", "show", "nightly"]).await;
+        let result = bench.command(&["state", "show", "nightly"]).await;
         let words = if words == "busy" { "" } else { words };
-        assert_eq!((said.code, said.rest.contains(words)), (code, true), "{answers:?} {said:?}");
+        assert_eq!(
+            (result.code, result.rest.contains(words)),
+            (code, true),
+            "{answers:?} {result:?}"
+        );
         assert!(began.elapsed() < Duration::from_secs(10), "{answers:?}");
         is_asked(&double, way, "https://storage.azure.com");
-        tells_no_secret(&said.rest);
-        tells_no_secret(&said.data);
+        contains_no_secret(&result.rest);
+        contains_no_secret(&result.data);
     }
 }
 
-/// Makes a test of each way.
+/// Defines a test for each way.
 macro_rules! ways {
     ($($run:ident: $($name:ident = $way:ident,)*;)*) => {
         $($(
@@ -234,10 +238,10 @@ ways! {
         a_service_principal_for_the_database = Principal,
         a_users_password_for_the_database = Password,;
     a_long_pause_for_the_database:
-        a_managed_identity_is_left_alone_as_long_as_it_asks = Managed,
-        a_workload_identity_is_left_alone_as_long_as_it_asks = Workload,
-        a_service_principal_is_left_alone_as_long_as_it_asks = Principal,
-        a_users_login_is_left_alone_as_long_as_it_asks = Password,;
+        a_managed_identity_rate_limit_is_respected = Managed,
+        a_workload_identity_rate_limit_is_respected = Workload,
+        a_service_principal_rate_limit_is_respected = Principal,
+        a_user_login_rate_limit_is_respected = Password,;
     a_token_for_storage:
         a_managed_identity_for_storage = Managed,
         a_workload_identity_for_storage = Workload,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
-/// Returns where the record lies.
+/// Returns the path of the record.
 pub(crate) fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/host/data")).join(name)
 }
@@ -28,7 +28,7 @@ pub(crate) fn recorded_requests() -> Vec<(String, Json)> {
     names.into_iter().map(|name| (name.clone(), json(&format!("recorded/wire/{name}")))).collect()
 }
 
-/// Returns a whole request as the host is known to send it.
+/// Returns a complete request as the host sends it.
 pub(crate) fn wire(name: &str, port: u16) -> String {
     raw(&json(&format!("wire/{name}.json")), port)
 }

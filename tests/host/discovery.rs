@@ -1,4 +1,4 @@
-//! What `validate` says of an app, beside what the real host did with it.
+//! Compares the findings of `validate` about an app with what the real host did with it.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::bench::{Bench, PROGRAM};
 use crate::data;
 
-/// What is warned of.
+/// Findings that are warnings.
 const WARNED: [(&str, &str); 8] = [
     ("disabled_true", "`disabled` has no effect"),
     ("disabled_text", "`disabled` has no effect"),
@@ -20,7 +20,7 @@ const WARNED: [(&str, &str); 8] = [
     ("extension_bundle", "`extensionBundle` is not needed"),
 ];
 
-/// How each recorded mistake is fixed, one text for each error in the order of findings. `ROOT` is the folder.
+/// The fix for each recorded error, one text per error in the order of findings. `ROOT` is the folder.
 const FIXES: [(&str, &[&str]); 29] = [
     (
         "allow_list",
@@ -80,7 +80,7 @@ const FIXES: [(&str, &[&str]); 29] = [
     ),
 ];
 
-/// Refused by the recording for what somebody may want, or for want of a network.
+/// Rejected by the recording for reasons that a user may want, or for lack of a network.
 const FINE: [&str; 2] = ["route_prefix_empty", "extension_bundle"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,14 +107,16 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
         assert_eq!(fixes_of(&found, root.path()), fixes, "{name}");
         match (warned, &of("warning")[..]) {
             (None, []) => {}
-            (Some(text), [told]) => assert!(told.contains(text), "{name}: {told}"),
-            (warned, told) => panic!("{name}: {warned:?}, and said is {told:?}"),
+            (Some(text), [finding_list]) => {
+                assert!(finding_list.contains(text), "{name}: {finding_list}")
+            }
+            (warned, finding_list) => panic!("{name}: {warned:?}, and said is {finding_list:?}"),
         }
     }
 }
 
-/// What §11 of the host's record names beside the recorded apps: a value of `host.json` or of the function, or a
-/// setting; what is found, and how it is fixed.
+/// Cases that §11 of the host's record names besides the recorded apps: a value of `host.json` or of the
+/// function, or a setting; the finding, and its fix.
 const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("host", "/version", r#""1.0""#, "error", "`version` must be", "write `\"version\": \"2.0\"`"),
     (
@@ -369,7 +371,7 @@ const NAMED: &[(&str, &str, &str, &str, &str, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
+async fn discovery_errors_are_reported_with_a_matching_fix() {
     let base = &data::json("discovery.json")["base"];
     let mut bench = with_orders().await;
     let plain = bench.env.clone();
@@ -392,8 +394,9 @@ async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
         }
         lay_out(root.path(), base, &change);
         let found = validate(&bench, root.path()).await;
-        let told: Vec<&Json> = found.iter().filter(|finding| finding["level"] != "ok").collect();
-        match told[..] {
+        let finding_list: Vec<&Json> =
+            found.iter().filter(|finding| finding["level"] != "ok").collect();
+        match finding_list[..] {
             [] => assert_eq!(*level, "", "{path}"),
             [one] => {
                 let (found, advised) = (one["found"].as_str(), one["fix"].as_str());
@@ -401,7 +404,7 @@ async fn what_the_host_s_record_names_is_told_with_a_fix_that_fits() {
                 assert!(found.unwrap().contains(text), "{path}: {one}");
                 assert!(advised.unwrap().contains(fix), "{path}: {one}");
             }
-            _ => panic!("{path}: {told:#?}"),
+            _ => panic!("{path}: {finding_list:#?}"),
         }
     }
 }
@@ -439,8 +442,8 @@ async fn with_orders() -> Bench {
 
 async fn validate(bench: &Bench, root: &Path) -> Vec<Json> {
     let from = root.to_str().unwrap();
-    let said = bench.command(&["validate", "--from", from, "--output", "json"]).await;
-    serde_json::from_str(&said.data).unwrap()
+    let result = bench.command(&["validate", "--from", from, "--output", "json"]).await;
+    serde_json::from_str(&result.data).unwrap()
 }
 
 /// Returns the fixes of errors, with `ROOT` for the folder and `PROGRAM` for the program under test.

@@ -1,4 +1,4 @@
-//! Beyond the recorded cases: what else a host may meet, and the stand-in's own figures.
+//! Beyond the recorded cases: other situations of a host, and the fake host's own constants.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::bench::{Bench, LIMIT, logs, within};
 use crate::{data, start, stop};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_settings_fail_invocations_only_with_every_mistake_logged() {
+async fn wrong_settings_fail_only_invocations_and_every_error_is_logged() {
     start::wrong_settings().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_caller_is_gone_is_finished_before_the_process_ends() {
+async fn a_run_whose_caller_is_gone_finishes_before_the_process_exits() {
     stop::caller_gone().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_stop_leaves_no_process_behind() {
-    stop::a_process_in_hand().await;
+async fn a_forced_stop_leaves_no_process_running() {
+    stop::an_in_flight_process().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,11 +35,11 @@ async fn a_stop_of_the_host_lets_a_short_run_finish() {
     assert!(outcome.verdict.is_success(), "{outcome:?}");
     assert_eq!(exit.map(|exit| exit.code), Some(200));
     assert_eq!(host.phase(), Phase::Stopped);
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn output_that_nobody_reads_any_more_breaks_nothing() {
+async fn unread_output_breaks_nothing() {
     let bench = Bench::with_rows(1..=1).await;
     let port = bench.free_port().await;
     let mut command = tokio::process::Command::new(crate::bench::PROGRAM);
@@ -58,12 +58,12 @@ async fn output_that_nobody_reads_any_more_breaks_nothing() {
         }
     });
     assert!(answer.await.0.is_success());
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     child.kill().await.unwrap();
 }
 
 #[tokio::test]
-async fn exit_codes_mean_what_they_mean_to_the_host() {
+async fn exit_codes_match_their_meaning_to_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         r"[ -e again ] && exit 0; touch again; printf 'Warning: x\rz\377\n' >&2; echo y; exit 200";
@@ -86,7 +86,7 @@ async fn exit_codes_mean_what_they_mean_to_the_host() {
 }
 
 #[test]
-fn the_stand_ins_figures_are_the_recorded_ones() {
+fn the_fake_hosts_constants_match_the_recorded_ones() {
     let recorded = data::json("lifecycle.json");
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
     for (name, value) in [
@@ -131,7 +131,7 @@ fn the_stand_ins_figures_are_the_recorded_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_callers_trace_goes_on_to_the_handler_where_nothing_is_exported() {
+async fn the_callers_trace_reaches_the_handler_even_without_an_exporter() {
     let bench = Bench::with_rows(1..=1).await;
     let host = bench.host().await;
     let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";

@@ -1,5 +1,5 @@
-//! What README and `docs/tutorials/first-steps.md` have a new user do, run line by line in a shell, with the output that
-//! they show.
+//! The steps of README and `docs/tutorials/first-steps.md`, run line by line in a shell and compared with the
+//! shown output.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::bench::{LIMIT, PROGRAM, within};
 
 const PAGE: &str = include_str!("../../docs/tutorials/first-steps.md");
 const README: &str = include_str!("../../README.md");
-/// What README starts in the place of the reader's code, and the port at which it listens there.
+/// The script that README starts instead of the reader's code, and its port there.
 const RECEIVER: &str = "docs/receivers/print.py";
 const RECEIVER_PORT: &str = "7072";
-/// Ends what a block of commands prints.
+/// Marks the end of a command block's output.
 const END: &str = "=== end of block";
-/// Begins the command of the other terminal.
+/// The prefix of the command for the other terminal.
 const SERVER: &str = "highwater devdb ";
-/// Stands on the page for what the server prints.
+/// Shown on the page in place of the server's output.
 const CONNECTION: &str = "Server=…";
 
 /// Returns the fenced blocks of a page: the language, and the text.
@@ -36,7 +36,7 @@ fn blocks(page: &str) -> Vec<(&str, &str)> {
     blocks
 }
 
-/// Whether a line is as the page shows it, in which `…` stands for anything.
+/// Whether a line matches the page, where `…` matches anything.
 fn is_like(line: &str, shown: &str) -> bool {
     let Some((first, others)) = shown.split_once('…') else { return line == shown };
     let Some(mut rest) = line.strip_prefix(first) else { return false };
@@ -49,11 +49,11 @@ fn is_like(line: &str, shown: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Fails unless the lines that the page shows are among those that were printed, in this order.
+/// Fails unless the lines shown on the page are among the printed ones, in this order.
 #[track_caller]
 fn shown_in(shown: &str, printed: &[String]) {
     let mut rest = printed.iter();
-    // Columns of a table are as wide as what stands in them.
+    // Table columns are as wide as their content.
     let narrow = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     for wanted in shown.lines().filter(|line| *line != "…") {
         let found = rest.any(|line| is_like(&narrow(line), &narrow(wanted)));
@@ -65,7 +65,7 @@ fn shown_in(shown: &str, printed: &[String]) {
 struct Server {
     child: Child,
     typed: ChildStdin,
-    said: Lines<BufReader<ChildStderr>>,
+    result: Lines<BufReader<ChildStderr>>,
     connection: String,
 }
 
@@ -81,16 +81,16 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let connection = lines.next_line().await.unwrap().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(said.next_line().await.unwrap().unwrap().contains("stand-in"));
-        Self { typed: child.stdin.take().unwrap(), said, connection, child }
+        let mut result = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(result.next_line().await.unwrap().unwrap().contains("stand-in"));
+        Self { typed: child.stdin.take().unwrap(), result, connection, child }
     }
 
     async fn run(&mut self, statements: &str) {
         for statement in statements.lines() {
             self.typed.write_all(format!("{statement}\n").as_bytes()).await.unwrap();
-            let said = self.said.next_line().await.unwrap().unwrap();
-            assert!(said.ends_with("row") || said.ends_with("rows"), "{statement}: {said}");
+            let result = self.result.next_line().await.unwrap().unwrap();
+            assert!(result.ends_with("row") || result.ends_with("rows"), "{statement}: {result}");
         }
     }
 }
@@ -118,7 +118,7 @@ impl Shell {
         let (typed, printed) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let printed = BufReader::new(printed).lines();
         let mut shell = Self { _child: child, typed, printed };
-        // As a shell at a terminal does.
+        // Like an interactive shell.
         shell.run("exec 2>&1; shopt -s expand_aliases").await;
         shell
     }
@@ -133,11 +133,11 @@ impl Shell {
             }
             printed.push(line);
         }
-        panic!("the shell has ended: {printed:#?}");
+        panic!("the shell has exited: {printed:#?}");
     }
 }
 
-/// Runs the blocks of a page in their order, and returns how many outputs were compared, and what was printed.
+/// Runs the blocks of a page in order; returns the number of compared outputs, and the output.
 async fn follow(
     page: &str,
     folder: &Path,
@@ -170,7 +170,7 @@ async fn follow(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_quick_start_of_the_readme_ends_with_rows_at_a_url() {
+async fn the_readme_quick_start_delivers_rows_to_a_url() {
     let (_, quick_start) = README.split_once("\n## Quick start\n").unwrap();
     let (quick_start, rest) = quick_start.split_once("\n## An event\n").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ async fn the_quick_start_of_the_readme_ends_with_rows_at_a_url() {
     let receiver = highwater_test_support::root().join(RECEIVER);
     let receiver = receiver.to_str().unwrap();
     let change = |commands: &str| {
-        // The commands do not wait for the receiver, which a reader's hands do.
+        // The commands do not wait for the receiver, unlike a reader who types.
         let wait =
             format!("&\nuntil (: > /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done");
         let commands = commands.replace(" &\n", &format!(" {wait}\n"));
@@ -196,7 +196,7 @@ async fn the_quick_start_of_the_readme_ends_with_rows_at_a_url() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_user_sees_what_the_page_says() {
+async fn the_tutorials_output_matches_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let (compared, _) = follow(PAGE, folder.path(), str::to_owned).await;
     assert_eq!(compared, 9, "every output that the page shows was compared");
@@ -204,11 +204,11 @@ async fn a_new_user_sees_what_the_page_says() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    assert_eq!(left.len(), 3, "what the page says is left: {left:?}");
+    assert_eq!(left.len(), 3, "output shown by the page is missing: {left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_waits_for_a_line_ends_at_once_when_it_is_asked_to() {
+async fn an_idle_server_stops_at_once_on_request() {
     let mut server = within(LIMIT, Server::start("highwater devdb --sql -")).await;
     within(LIMIT, server.run("CREATE TABLE dbo.a (id int NOT NULL PRIMARY KEY)")).await;
     let id = server.child.id().unwrap().to_string();
@@ -217,7 +217,7 @@ async fn a_server_that_waits_for_a_line_ends_at_once_when_it_is_asked_to() {
 }
 
 #[test]
-fn a_line_is_compared_but_for_what_differs_each_time() {
+fn lines_are_compared_except_for_variable_parts() {
     assert!(is_like("took 3 ms", "took … ms") && is_like("a b c", "a …") && is_like("a", "a"));
     assert!(!is_like("took 3 s", "took … ms") && !is_like("a b", "a") && !is_like("b", "…a"));
 }

@@ -1,4 +1,4 @@
-//! `highwater init --table` and `tick --dry-run`: what a new user does first, with the real program.
+//! `highwater init --table` and `tick --dry-run`: a new user's first steps, with the real program.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -21,24 +21,27 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     let missing = [&init[..], &["--connection", "Other"]].concat();
     bench.command(&missing).await.failed(2, "`Other` is not set");
     bench.set_env("HIGHWATER__POLLERS__SHOP__HANDLER__KIND", "exec");
-    let said = bench.command(&init).await;
-    assert!(matches!(said.code, 0 | 1), "{said:?}");
+    let result = bench.command(&init).await;
+    assert!(matches!(result.code, 0 | 1), "{result:?}");
     let note = format!(
         "note: the environment sets `HIGHWATER__POLLERS__SHOP__HANDLER__KIND`, `HIGHWATER__STATE__FOLDER`, \
          which takes precedence over `{out}/local.settings.json`"
     );
-    assert!(said.rest.contains(&note), "{said:?}");
-    assert!(!said.data.contains("does not exist"), "the folder of the state is there: {said:?}");
-    assert!(said.data.contains("in mode `rowversion` by `version`: `version` is a rowversion"));
-    assert!(said.data.contains("key `id`: the primary key"), "{said:?}");
-    assert!(said.data.contains("CREATE INDEX"), "an index is advised: {said:?}");
+    assert!(result.rest.contains(&note), "{result:?}");
+    assert!(
+        !result.data.contains("does not exist"),
+        "the folder of the state is there: {result:?}"
+    );
+    assert!(result.data.contains("in mode `rowversion` by `version`: `version` is a rowversion"));
+    assert!(result.data.contains("key `id`: the primary key"), "{result:?}");
+    assert!(result.data.contains("CREATE INDEX"), "an index is advised: {result:?}");
     for folder in ["state", "state/state"] {
         let mode = std::fs::metadata(format!("{out}/{folder}")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "{folder}: rows in quarantine are for the user alone");
     }
     let secret = bench.env["SqlConnection"].split("Password=").nth(1).unwrap();
     let secret = secret.split(';').next().unwrap().trim_matches(['"', '\'']);
-    assert!(!said.data.contains(secret) && !said.rest.contains(secret), "{said:?}");
+    assert!(!result.data.contains(secret) && !result.rest.contains(secret), "{result:?}");
     let read = |name: &str| std::fs::read_to_string(format!("{out}/{name}")).unwrap();
     assert!(read(".gitignore").contains("local.settings.json"));
     let settings: Json = serde_json::from_str(&read("local.settings.json")).unwrap();
@@ -75,12 +78,13 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
                 return;
             }
         }
-        panic!("it ended without a delivery");
+        panic!("it exited without a delivery");
     };
     within(LIMIT, delivered).await;
 }
 
-/// Starts a host over a folder as `func start --script-root` does: its settings are the environment.
+/// Starts a host over a folder like `func start --script-root`, which takes the settings from the
+/// environment.
 async fn func(bench: &mut Bench, root: &Path) -> Host {
     let settings = std::fs::read_to_string(root.join("local.settings.json")).unwrap();
     let settings: Json = serde_json::from_str(&settings).unwrap();
@@ -93,7 +97,7 @@ async fn func(bench: &mut Bench, root: &Path) -> Host {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_runs_under_the_host_as_it_is_and_where_it_is_moved_to() {
+async fn a_folder_runs_under_the_host_in_place_and_after_a_move() {
     let mut bench = Bench::with_rows(1..=3).await;
     let out = bench.folder.path().join("new");
     let init = [
@@ -106,19 +110,19 @@ async fn a_folder_runs_under_the_host_as_it_is_and_where_it_is_moved_to() {
         "--output",
         "json",
     ];
-    let said = bench.command_of(&installed(), &init).await;
-    let report: Json = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command_of(&installed(), &init).await;
+    let report: Json = serde_json::from_str(&result.data).unwrap();
     let next: Vec<&str> =
         report["next"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
-    // Elsewhere than in the folder, and without the settings of this test.
+    // From another folder, and without the settings of this test.
     let mut package = Command::new("sh");
     package.args(["-c", next[2]]).env_clear().stdin(Stdio::null());
     let packed = within(LIMIT, package.output()).await.unwrap();
-    let said = String::from_utf8(packed.stderr).unwrap();
-    assert!(packed.status.success(), "{said}");
+    let result = String::from_utf8(packed.stderr).unwrap();
+    assert!(packed.status.success(), "{result}");
     assert!(
-        said.contains("the state is in the folder") && said.contains("`blob` or `sql`"),
-        "{said}"
+        result.contains("the state is in the folder") && result.contains("`blob` or `sql`"),
+        "{result}"
     );
     assert_eq!(next[3], format!("func start --script-root {}", out.display()));
     for file in ["host.json", "handler", "shop/function.json", "highwater_status/function.json"] {
@@ -139,20 +143,20 @@ async fn a_folder_runs_under_the_host_as_it_is_and_where_it_is_moved_to() {
     let page = response(&host, None, &json!({})).await;
     assert!(page["body"].as_str().unwrap().contains("\"poller\":\"shop\""), "{page}");
     host.finish().await;
-    // The same state as beside the host, from any working folder.
+    // The same state as next to the host, from any working folder.
     let settings = moved.join("local.settings.json");
     bench.env.clear();
-    let said = bench.command(&["--settings", settings.to_str().unwrap(), "tick", "shop"]).await;
-    assert!(said.code == 0 && said.data.contains("nothing new"), "{said:?}");
+    let result = bench.command(&["--settings", settings.to_str().unwrap(), "tick", "shop"]).await;
+    assert!(result.code == 0 && result.data.contains("nothing new"), "{result:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_folder_was_made_of_is_told_in_every_form() {
+async fn the_output_of_init_describes_the_folder_in_every_format() {
     let bench = Bench::with_rows(1..=3).await;
     let out = bench.folder.path().join("new").to_str().unwrap().to_owned();
     let init = ["init", "shop", "--table", "dbo.orders", "--out", &out, "--output", "json"];
-    let said = bench.command(&init).await;
-    let report: Json = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command(&init).await;
+    let report: Json = serde_json::from_str(&result.data).unwrap();
     for (field, expected) in [
         ("poller", json!("shop")),
         ("table", json!("dbo.orders")),
@@ -183,34 +187,34 @@ async fn what_a_folder_was_made_of_is_told_in_every_form() {
             format!("func start --script-root {out}"),
         ]
     );
-    assert!(!said.data.contains(&bench.env["SqlConnection"]), "{report:#}");
+    assert!(!result.data.contains(&bench.env["SqlConnection"]), "{report:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_explicit_first_start_is_told_in_every_form_and_for_every_part() {
+async fn an_explicit_first_start_is_reported_in_every_format_and_for_every_partition() {
     let mut bench = Bench::with_rows(1..=1).await;
-    let said = bench.command(&["init", "nightly", "--output", "json"]).await;
-    let started: Json = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&["init", "nightly", "--output", "json"]).await;
+    let started: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!(started, json!({ "poller": "nightly", "after": null }));
     bench.command(&["init", "nightly"]).await.failed(1, "has a state; it stays as it is");
 
     std::fs::remove_dir_all(bench.folder.path().join("state")).unwrap();
     bench.set("PARTITIONS", "2");
     bench.set("SOURCE__START", "now");
-    let said = bench.command(&["init", "nightly", "--output", "json"]).await;
-    let started: Json = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&["init", "nightly", "--output", "json"]).await;
+    let started: Json = serde_json::from_str(result.done()).unwrap();
     for (part, name) in ["nightly__p0", "nightly__p1"].into_iter().enumerate() {
         assert_eq!(started[part]["poller"], name, "{started:#}");
         assert_eq!(started[part]["after"]["kind"], "rowversion", "{started:#}");
     }
-    // What both commands print of a divided poller is one document, too.
+    // Both commands also print one document for a partitioned poller.
     let pause = ["pause", "nightly", "--reason", "later", "--output", "json"];
-    let said = bench.command(&pause).await;
-    let paused: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&pause).await;
+    let paused: Vec<Json> = serde_json::from_str(result.done()).unwrap();
     assert!(paused.len() == 2 && paused.iter().all(|part| part["paused"] == true), "{paused:#?}");
-    let said = bench.command(&["resume", "nightly", "--output", "jsonl"]).await;
+    let result = bench.command(&["resume", "nightly", "--output", "jsonl"]).await;
     let lines: Vec<Json> =
-        said.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        result.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(
         lines.iter().map(|line| &line["poller"]).collect::<Vec<_>>(),
         ["nightly__p0", "nightly__p1"]
@@ -218,11 +222,11 @@ async fn an_explicit_first_start_is_told_in_every_form_and_for_every_part() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_tick_would_deliver_is_read_and_nothing_is_written() {
+async fn peek_reads_what_a_tick_would_deliver_and_writes_nothing() {
     let bench = Bench::with_rows(1..=3).await;
     let dry = ["tick", "nightly", "--dry-run"];
-    let said = bench.command(&[&dry[..], &["--show", "2", "--output", "json"]].concat()).await;
-    let report: Json = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&[&dry[..], &["--show", "2", "--output", "json"]].concat()).await;
+    let report: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!((&report["rows"], &report["more"]), (&json!(3), &json!(false)));
     assert_eq!(report["events"].as_array().unwrap().len(), 2);
     assert_eq!(report["events"][0]["after"]["item"], "item 1");
@@ -232,11 +236,11 @@ async fn what_a_tick_would_deliver_is_read_and_nothing_is_written() {
     logs(&bench.host().await.run().await);
     bench.insert(4..=4);
     let before = bench.state();
-    let said = bench.command(&dry).await;
-    assert!(said.done().starts_with("nightly: 1 row waits behind rowversion"), "{said:?}");
+    let result = bench.command(&dry).await;
+    assert!(result.done().starts_with("nightly: 1 row waits behind rowversion"), "{result:?}");
     assert_eq!(bench.state(), before);
     bench.command(&["pause", "nightly", "--reason", "later"]).await.done();
-    let said = bench.command(&dry).await;
-    assert!(said.done().contains("it is paused"), "{said:?}");
+    let result = bench.command(&dry).await;
+    assert!(result.done().contains("it is paused"), "{result:?}");
     bench.command(&["tick", "nightly", "--show", "1"]).await.failed(2, "--dry-run");
 }

@@ -1,5 +1,5 @@
-//! `.ci/host-check.mjs`, which is for the real host, tried on the stand-in: the stand-in is given the admin API
-//! and the log lines that the script goes by.
+//! `.ci/host-check.mjs`, which is meant for the real host, tried on the fake one, which provides the admin
+//! API and the log lines that the script needs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -20,7 +20,7 @@ use crate::{data, package};
 
 const FUNCTION: &str = "poll";
 
-/// What a host has beside its timers, for the script alone.
+/// A host's admin API, for the script only.
 struct Admin {
     url: String,
     log: PathBuf,
@@ -70,7 +70,7 @@ async fn run(
     StatusCode::ACCEPTED
 }
 
-/// Runs the script, and returns whether it found nothing, and its lines.
+/// Runs the script; returns whether it found no error, and its lines.
 async fn check(bench: &mut Bench, kill: bool) -> (bool, Vec<String>) {
     let dist = bench.folder.path().join("dist");
     package::stage(&dist).await;
@@ -93,7 +93,7 @@ async fn check(bench: &mut Bench, kill: bool) -> (bool, Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_script_for_the_real_host_passes_on_the_stand_in() {
+async fn the_script_for_the_real_host_passes_on_the_fake_host() {
     let mut bench = Bench::with_rows(1..=3).await;
     let (good, lines) = check(&mut bench, cfg!(target_os = "linux")).await;
     assert!(good, "{lines:#?}");
@@ -104,15 +104,15 @@ async fn the_script_for_the_real_host_passes_on_the_stand_in() {
     }
     assert!(is_told("STOP-02", "by hand") && is_told("TRACE-01", "by hand"), "{lines:#?}");
     assert_eq!(is_told("CRASH-01", "passed"), cfg!(target_os = "linux"));
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
-    // What it leaves to somebody's hands, the page has.
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
+    // Steps that it leaves to the user are on the page.
     let page =
         fs::read_to_string(highwater_test_support::root().join("docs/contributing/host-check.md"));
     let page = page.unwrap();
     let by_hand = lines.iter().filter(|line| line.get(10..17) == Some("by hand"));
     let by_hand: BTreeSet<&str> = by_hand.map(|line| line.split(' ').next().unwrap()).collect();
-    let told: BTreeSet<&str> = page.lines().filter_map(|line| line.split('`').nth(1)).collect();
-    let missing: Vec<_> = by_hand.difference(&told).collect();
+    let listed: BTreeSet<&str> = page.lines().filter_map(|line| line.split('`').nth(1)).collect();
+    let missing: Vec<_> = by_hand.difference(&listed).collect();
     assert!(
         missing.is_empty() && by_hand.len() > 10,
         "not in docs/contributing/host-check.md: {missing:?}"

@@ -1,5 +1,5 @@
-//! Identities: tokens for the database, from stand-ins for what App Service offers and for Microsoft
-//! Entra, through the identity library, and taken by the database.
+//! Identities: tokens for the database, from fakes of App Service's endpoint and Microsoft Entra, obtained by
+//! the identity library and accepted by the database.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ async fn give(
         return (StatusCode::BAD_REQUEST, r#"{"message":"no such identity"}"#.to_owned());
     }
     let number = given.fetch_add(1, Ordering::Relaxed);
-    // So near its end that the next login wants another one.
+    // So close to expiry that the next login requests a new one.
     let expires_on = SystemClock.now().unix_timestamp() + 60;
     let body = serde_json::json!({
         "access_token": format!("token-{number}"),
@@ -94,30 +94,30 @@ async fn a_managed_identity_logs_in_with_a_token_that_is_never_stale() {
     bench.server.faults().only_token("token-0");
     let host = bench.host().await;
     assert!(host.run().await.verdict.is_success());
-    assert_eq!(bench.receiver.taken(), [1, 2]);
-    // The database's node goes, and with it the connection; the old token is taken no more.
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
+    // The database's node goes away, and the connection with it; the old token is no longer accepted.
     bench.server.faults().only_token("token-1");
     bench.server.faults().arm_matching("SELECT TOP", 1, Fault::DropBeforeRun);
     bench.insert(3..=3);
     assert!(host.run().await.verdict.is_success());
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     assert_eq!(endpoint.given.load(Ordering::Relaxed), 2);
     host.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_identity_that_the_host_has_not_is_named_to_the_operator() {
+async fn an_identity_that_the_host_lacks_is_named_in_the_error() {
     let endpoint = Endpoint::start().await;
     let bench = bench(&endpoint, "another").await;
     let host = bench.host().await;
     let outcome = host.run().await;
     let text = failure(&outcome);
     assert!(text.contains("check that the app has the identity"), "{text}");
-    assert!(bench.receiver.taken().is_empty());
+    assert!(bench.receiver.accepted().is_empty());
     assert_eq!(bench.server.faults().logins_tried(), 0);
 }
 
-/// A stand-in for Microsoft Entra, which gives `token-of-entra` to whoever sends what is wanted.
+/// A fake Microsoft Entra, which gives `token-of-entra` for the expected request.
 struct Entra {
     port: u16,
     certificate: String,
@@ -147,7 +147,7 @@ impl Entra {
         let task = tokio::spawn(async move {
             loop {
                 let (tcp, _) = listener.accept().await.unwrap();
-                // A client that does not trust the certificate goes away.
+                // A client that does not trust the certificate disconnects.
                 if let Ok(tls) = acceptor.accept(tcp).await {
                     answer(tls, wanted).await;
                 }
@@ -205,7 +205,7 @@ async fn logs_in(login: &str, wanted: &'static [&'static str]) {
     let host = bench.host().await;
     let outcome = host.run().await;
     assert!(outcome.verdict.is_success(), "{outcome:?}");
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     host.finish().await;
 }
 
@@ -223,7 +223,7 @@ async fn a_service_principal_logs_in_with_its_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_principal_of_another_tenant_asks_there() {
+async fn a_service_principal_of_another_tenant_authenticates_there() {
     let login = "Authentication=Active Directory Service Principal;User ID=app-1@other;Password=s";
     logs_in(login, &["POST /other/oauth2/v2.0/token ", "client_id=app-1&", "client_secret=s"])
         .await;

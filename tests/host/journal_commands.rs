@@ -1,4 +1,4 @@
-//! `highwater journal` and `highwater state`: the real program beside a host that runs the same poller.
+//! `highwater journal` and `highwater state`: the real program alongside a host that runs the same poller.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use crate::bench::{Bench, LIMIT, PROGRAM, logs, within};
-use crate::commands::Said;
+use crate::commands::CommandOutput;
 use crate::receiver::Answer;
 
 /// A poller with a full journal that has delivered `1..=4` in two ticks of two processes.
@@ -26,19 +26,19 @@ async fn delivered() -> Bench {
             bench.insert(ids);
         }
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4]);
     bench
 }
 
 impl Bench {
     /// Returns the JSON lines that a command prints.
-    async fn told(&self, arguments: &[&str]) -> Vec<Json> {
+    async fn json_lines(&self, arguments: &[&str]) -> Vec<Json> {
         let arguments = [arguments, &["--output", "jsonl"]].concat();
-        let said = self.command(&arguments).await;
-        said.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let result = self.command(&arguments).await;
+        result.done().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Changes the document by hand, as no program of ours would.
+    /// Changes the document directly, as none of our programs would.
     fn tamper(&self, change: impl FnOnce(&mut Json)) {
         let text = fs::read_to_string(self.state_path()).unwrap();
         let (header, _) = text.split_once('\n').unwrap();
@@ -57,13 +57,13 @@ impl Bench {
     }
 
     async fn verify(&self) -> Json {
-        let said = self.command(&["state", "verify", "nightly", "--output", "json"]).await;
-        let report: Json = serde_json::from_str(&said.data).unwrap();
-        assert_eq!(said.code == 0, report["explained"] == true, "{said:?}");
+        let result = self.command(&["state", "verify", "nightly", "--output", "json"]).await;
+        let report: Json = serde_json::from_str(&result.data).unwrap();
+        assert_eq!(result.code == 0, report["explained"] == true, "{result:?}");
         report
     }
 
-    async fn rebuild(&self, rest: &[&str]) -> Said {
+    async fn rebuild(&self, rest: &[&str]) -> CommandOutput {
         self.command(&[&["state", "rebuild", "nightly"], rest].concat()).await
     }
 }
@@ -73,17 +73,18 @@ fn events(entries: &[Json]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happened_is_shown_by_filter_followed_and_exported_as_it_is_stored() {
+async fn journal_entries_are_filtered_followed_and_exported_as_stored() {
     let bench = delivered().await;
-    let all = bench.told(&["journal", "show", "nightly"]).await;
+    let all = bench.json_lines(&["journal", "show", "nightly"]).await;
     let tick = ["lease_acquired", "execution_started", "batch_complete"];
     assert_eq!(events(&all), [tick, tick].concat());
     let shown = bench.command(&["journal", "show", "nightly"]).await;
     assert_eq!(shown.done().lines().count(), 7, "{shown:?}");
     assert!(shown.data.starts_with("AT") && shown.data.contains("tick_complete"), "{shown:?}");
 
-    let show =
-        async |rest: &[&str]| bench.told(&[&["journal", "show", "nightly"], rest].concat()).await;
+    let show = async |rest: &[&str]| {
+        bench.json_lines(&[&["journal", "show", "nightly"], rest].concat()).await
+    };
     assert_eq!(show(&["--event", "batch_complete,lease_lost"]).await.len(), 2);
     assert_eq!(show(&["--token", "2"]).await, all[3..]);
     let batch = all[1]["batch_id"].as_str().unwrap();
@@ -92,7 +93,7 @@ async fn what_happened_is_shown_by_filter_followed_and_exported_as_it_is_stored(
     assert_eq!(show(&["--since", second]).await, all[3..]);
     assert_eq!(show(&["--until", second]).await, all[..3]);
     assert_eq!(show(&["--since", "1h", "--event", "lease_acquired"]).await.len(), 2);
-    assert_eq!(bench.told(&["journal", "tail", "nightly", "-n", "2"]).await, all[4..]);
+    assert_eq!(bench.json_lines(&["journal", "tail", "nightly", "-n", "2"]).await, all[4..]);
 
     let exported = bench.command(&["journal", "export", "nightly"]).await;
     let part = bench.folder.path().join("journal/local/nightly").join(&bench.journal_parts()[0]);
@@ -110,7 +111,7 @@ async fn what_happened_is_shown_by_filter_followed_and_exported_as_it_is_stored(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_follows_a_journal_is_told_what_is_appended_and_once() {
+async fn following_a_journal_shows_each_new_entry_once() {
     let mut bench = Bench::with_rows(1..=2).await;
     bench.set("JOURNAL", "full");
     let host = bench.host().await;
@@ -137,7 +138,7 @@ async fn who_follows_a_journal_is_told_what_is_appended_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whole_days_are_kept_for_as_long_as_the_setting_says() {
+async fn journal_days_are_kept_as_long_as_configured() {
     for (retention, kept) in [("2d", false), ("0", true)] {
         let mut bench = Bench::with_rows(1..=2).await;
         bench.set("JOURNAL", "commits");
@@ -173,10 +174,10 @@ async fn a_difference_is_named_and_a_harmless_gap_explained() {
         (&report["difference"]["document"], &report["difference"]["journal"]),
         (&2.into(), &4.into())
     );
-    let said = bench.command(&["state", "verify", "nightly"]).await;
+    let result = bench.command(&["state", "verify", "nightly"]).await;
     assert!(
-        said.data.contains("same history, other state: `/checkpoint/cursor/tiebreaker/id`"),
-        "{said:?}"
+        result.data.contains("same history, other state: `/checkpoint/cursor/tiebreaker/id`"),
+        "{result:?}"
     );
     let compact = bench.command(&["journal", "compact", "nightly", "--yes"]).await;
     compact.failed(1, "nothing was dropped");
@@ -190,7 +191,7 @@ async fn a_difference_is_named_and_a_harmless_gap_explained() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_document_is_made_again_and_delivery_goes_on_where_it_was() {
+async fn a_damaged_document_is_rebuilt_and_delivery_continues_where_it_was() {
     for damage in [Some("{\"version\": 1, \"poll"), Some("{\"version\": 9}"), None] {
         let bench = delivered().await;
         let before = bench.state();
@@ -199,10 +200,10 @@ async fn a_damaged_document_is_made_again_and_delivery_goes_on_where_it_was() {
             None => fs::remove_file(bench.state_path()).unwrap(),
         }
         bench.rebuild(&[]).await.failed(2, "add `--yes`");
-        let said = bench.rebuild(&["--yes", "--output", "json", "--reason", "it broke"]).await;
-        assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.rest.contains("ticks go on behind {\"kind\":\"rowversion\""), "{said:?}");
-        let report: Json = serde_json::from_str(&said.data).unwrap();
+        let result = bench.rebuild(&["--yes", "--output", "json", "--reason", "it broke"]).await;
+        assert_eq!(result.code, 0, "{result:?}");
+        assert!(result.rest.contains("ticks go on behind {\"kind\":\"rowversion\""), "{result:?}");
+        let report: Json = serde_json::from_str(&result.data).unwrap();
         let after = bench.state();
         assert_eq!(after["checkpoint"], before["checkpoint"]);
         assert_eq!(report["generation"], after["generation"]);
@@ -219,13 +220,13 @@ async fn a_damaged_document_is_made_again_and_delivery_goes_on_where_it_was() {
             }
             None => assert_eq!(report["saved"], Json::Null),
         }
-        let last = bench.told(&["journal", "tail", "nightly", "-n", "1"]).await.remove(0);
+        let last = bench.json_lines(&["journal", "tail", "nightly", "-n", "1"]).await.remove(0);
         assert_eq!((&last["event"], &last["reason"]), (&"rebuilt".into(), &"it broke".into()));
         bench.rebuild(&["--yes"]).await.done();
-        assert_eq!(bench.state(), after, "once is enough");
+        assert_eq!(bench.state(), after, "one repair is enough");
         bench.insert(5..=5);
         logs(&bench.host().await.run().await);
-        assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+        assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
         assert_eq!(bench.verify().await["verdict"], "agrees");
         assert_eq!(bench.state()["marked"], true);
     }
@@ -243,10 +244,10 @@ async fn a_document_is_rebuilt_from_the_journal_of_a_killed_tick() {
             bench.receiver.release();
         }
         bench.receiver.arrived(8).await;
-        // Appended while the tick goes on.
+        // Appended while the tick continues.
         let show = ["journal", "show", "nightly", "--event", "batch_complete"];
         let end = Instant::now() + LIMIT;
-        while bench.told(&show).await.len() < 7 {
+        while bench.json_lines(&show).await.len() < 7 {
             assert!(Instant::now() < end, "seven commits are appended");
             sleep(Duration::from_millis(50)).await;
         }
@@ -261,13 +262,13 @@ async fn a_document_is_rebuilt_from_the_journal_of_a_killed_tick() {
     assert_eq!(bench.state()["checkpoint"], before["checkpoint"]);
     let host = bench.host().await;
     logs(&host.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(bench.verify().await["verdict"], "agrees");
     host.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_put_in_the_place_of_a_document_whose_lease_is_held_or_that_is_newer() {
+async fn a_newer_document_or_one_with_a_held_lease_is_not_replaced() {
     let bench = delivered().await;
     let copy = bench.folder.path().join("copy.json");
     let exported = bench.command(&["state", "export", "nightly"]).await;
@@ -289,41 +290,45 @@ async fn nothing_is_put_in_the_place_of_a_document_whose_lease_is_held_or_that_i
     bench.tamper(|document| document["journal_seq"] = 6.into());
 
     bench.command(&import).await.failed(2, "add `--yes`");
-    let said = bench.command(&[&import[..], &["--yes"]].concat()).await;
-    assert!(said.code == 0 && said.data.contains("imported as generation"), "{said:?}");
+    let result = bench.command(&[&import[..], &["--yes"]].concat()).await;
+    assert!(result.code == 0 && result.data.contains("imported as generation"), "{result:?}");
     // The old process has the old position in memory, where it finds nothing new.
     logs(&host.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 5], "what came behind the copy comes again");
+    assert_eq!(
+        bench.receiver.accepted(),
+        [1, 2, 3, 4, 5, 5],
+        "rows after the copy are redelivered"
+    );
     assert_eq!(bench.verify().await["verdict"], "agrees");
     fs::write(&copy, exported.data.replace("\"nightly\"", "\"weekly\"")).unwrap();
     bench.command(&import).await.failed(2, "names poller `weekly`");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_history_begins_anew_while_a_tick_runs_and_nothing_of_it_is_lost() {
+async fn a_journal_is_restarted_during_a_tick_without_losing_entries() {
     let mut bench = delivered().await;
-    // A renewal would begin a part by itself.
+    // A renewal would itself start a new part.
     bench.set("LEASE__TTL", "60s");
     bench.insert(5..=5);
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
     let compact = ["journal", "compact", "nightly", "--yes", "--output", "json"];
-    let (outcome, said) = tokio::join!(host.run(), async {
+    let (outcome, result) = tokio::join!(host.run(), async {
         bench.receiver.arrived(3).await;
-        let said = bench.command(&compact).await;
+        let result = bench.command(&compact).await;
         bench.receiver.release();
-        said
+        result
     });
     logs(&outcome);
-    assert_eq!(said.code, 0, "{said:?}");
-    let report: Json = serde_json::from_str(&said.data).unwrap();
+    assert_eq!(result.code, 0, "{result:?}");
+    let report: Json = serde_json::from_str(&result.data).unwrap();
     assert_eq!(
         (&report["dropped"].as_array().unwrap().len(), &report["kept"]),
         (&1, &Json::Array(vec![]))
     );
-    assert_eq!(bench.journal_parts().len(), 1, "one part was dropped, one begun");
+    assert_eq!(bench.journal_parts().len(), 1, "one part was dropped, one started");
     assert_eq!(bench.verify().await["verdict"], "agrees");
     bench.insert(6..=6);
     logs(&host.run().await);
@@ -335,14 +340,14 @@ async fn a_history_begins_anew_while_a_tick_runs_and_nothing_of_it_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_no_history_is_kept_there_is_nothing_to_compare_and_nothing_to_rebuild() {
+async fn without_a_journal_there_is_nothing_to_verify_or_rebuild() {
     let bench = Bench::with_rows(1..=1).await;
     logs(&bench.host().await.run().await);
     bench.command(&["state", "verify", "nightly"]).await.failed(2, "`JOURNAL` is `off`");
     for command in ["show", "tail"] {
-        let said = bench.command(&["journal", command, "nightly"]).await;
+        let result = bench.command(&["journal", command, "nightly"]).await;
         let setting = "set `HIGHWATER__POLLERS__NIGHTLY__JOURNAL` to `commits` or `full`";
-        assert!(said.code == 0 && said.rest.contains(setting), "{said:?}");
+        assert!(result.code == 0 && result.rest.contains(setting), "{result:?}");
     }
     bench
         .command(&["journal", "compact", "nightly", "--yes"])

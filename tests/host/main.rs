@@ -1,14 +1,14 @@
-//! Conformance with the Functions host: the real program under a stand-in for the host.
+//! Conformance with the Functions host: the real program under a fake host.
 //!
-//! Each recorded case that must hold is a test here, by the table below; the last test checks the
-//! table against the record. Nothing is installed: the SQL server is embedded, state is in files, and
-//! the target is a small HTTP server whose answers each test scripts.
+//! Each required recorded case is a test here, by the table below; the last test checks the table against the
+//! record. Nothing needs to be installed: the SQL server is embedded, state is in files, and the target is a
+//! small HTTP server with scripted responses.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "a test ends where its expectation does"
+    reason = "a test may panic"
 )]
 #![expect(clippy::print_stdout, reason = "a test that is given less than it could be says so")]
 
@@ -24,15 +24,14 @@ mod follow;
 mod host_check;
 mod identity;
 mod journal_commands;
-mod lines;
-mod lives;
+mod lifecycle;
+mod log_lines;
 mod orphan;
 mod package;
 mod partitions;
 mod ranges;
 mod receiver;
 mod recovery;
-mod remedies;
 mod replies;
 mod requests;
 mod reset;
@@ -47,16 +46,17 @@ mod start;
 mod status;
 mod stdout_handler;
 mod stop;
+mod suggested_commands;
 mod timeouts;
 mod token_doubles;
 mod upgrades;
 
 use std::collections::BTreeSet;
 
-/// Makes a test of each case, and keeps its id.
+/// Defines a test for each case, and collects its id.
 macro_rules! cases {
     ($($id:literal => $name:ident = $module:ident :: $run:ident ( $($argument:expr),* );)*) => {
-        /// Cases that are tests.
+        /// Cases with a test.
         const COVERED: &[&str] = &[$($id),*];
 
         $(
@@ -91,14 +91,14 @@ cases! {
     "REQ-14" => req_14_admin_empty_input = requests::by_hand("14_admin_empty_input");
     "REQ-15" => req_15_admin_without_status = requests::by_hand("15_admin_empty_input_no_status");
     "REQ-16" => req_16_admin_json_input = requests::by_hand("16_admin_json_input");
-    "REQ-18" => req_18_first_try_under_a_policy = requests::recorded("18_retry_attempt_0");
+    "REQ-18" => req_18_first_attempt_under_a_policy = requests::recorded("18_retry_attempt_0");
     "REQ-19" => req_19_retry_count_reaches_the_log = requests::retried("19_retry_attempt_1");
     "REQ-21" => req_21_minimal = requests::recorded("21_minimal");
     "REQ-30" => req_30_any_framing_gives_the_same = requests::any_framing();
-    "REQ-31" => req_31_a_connection_is_used_again = requests::keep_alive();
+    "REQ-31" => req_31_a_connection_is_reused = requests::keep_alive();
     "REQ-33" => req_33_a_bad_body_is_400 = requests::bad_body();
     "REQ-34" => req_34_unknown_functions_are_404 = requests::unknown_function();
-    "REQ-35" => req_35_a_body_of_3_mib_is_taken = requests::large_body();
+    "REQ-35" => req_35_a_body_of_3_mib_is_accepted = requests::large_body();
 
     "RESP-01" => resp_01_success_has_all_three_fields = responses::success();
     "RESP-02" => resp_02_a_failure_is_500_with_its_cause_logged = responses::failure_with_cause();
@@ -107,38 +107,38 @@ cases! {
     "RESP-05" => resp_05_the_judge_agrees_with_the_record = responses::judge_agrees();
     "RESP-06" => resp_06_odd_texts_are_valid_json_in_logs = responses::odd_texts();
 
-    "RETRY-01" => retry_01_three_tries_one_id_one_effect = runs::retry_policy();
+    "RETRY-01" => retry_01_three_attempts_one_id_one_effect = runs::retry_policy();
 
     "CONC-01" => conc_01_a_second_run_of_a_function_is_skipped = runs::second_run();
-    "CONC-03" => conc_03_of_two_hosts_one_fires_or_one_delivers = lives::two_hosts();
+    "CONC-03" => conc_03_one_of_two_hosts_fires_or_delivers = lifecycle::two_hosts();
 
     "TIME-01" => time_01_after_a_timeout_and_kill_the_next_run_repairs = timeouts::host_limit();
     "TIME-02" => time_02_our_deadline_comes_before_the_hosts = timeouts::own_deadline();
 
-    "CRASH-01" => crash_01_rows_come_again_after_a_kill = runs::killed_mid_run();
+    "CRASH-01" => crash_01_rows_are_redelivered_after_a_kill = runs::killed_mid_run();
     "CRASH-02" => crash_02_no_failed_invocation_ends_the_process = runs::three_exits();
-    "CRASH-04" => crash_04_an_interrupted_run_is_past_due_where_it_can_be = lives::host_killed();
+    "CRASH-04" => crash_04_an_interrupted_run_is_past_due_if_possible = lifecycle::host_killed();
 
     "STOP-01" => stop_01_idle_exits_within_a_second = stop::idle();
-    "STOP-02" => stop_02_sigterm_finishes_the_batch_in_hand = stop::sigterm();
+    "STOP-02" => stop_02_sigterm_finishes_the_in_flight_batch = stop::sigterm();
     "STOP-03" => stop_03_sigint_does_the_same = stop::sigint();
 
-    "LOG-01" => log_01_one_line_per_event_with_the_invocation_id = lines::good_run();
-    "LOG-02" => log_02_what_a_person_did_is_information_and_what_a_rule_did_a_warning = lines::warning();
+    "LOG-01" => log_01_one_line_per_event_with_the_invocation_id = log_lines::good_run();
+    "LOG-02" => log_02_operator_actions_are_information_and_automatic_ones_warnings = log_lines::warning();
 
-    "PKG-01" => pkg_01_the_staged_folder_is_one_the_host_takes = package::layout();
-    "PKG-02" => pkg_02_the_zip_keeps_the_right_to_be_run = package::zip();
+    "PKG-01" => pkg_01_the_host_accepts_the_staged_folder = package::layout();
+    "PKG-02" => pkg_02_the_zip_keeps_the_executable_bit = package::zip();
     "PKG-03" => pkg_03_each_function_has_a_route = package::routes();
 }
 
-/// Cases that must hold and have no test here.
+/// Required cases without a test here.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("TRACE-01", "in `tests/telemetry`, which decodes what is exported"),
     ("TRACE-02", "in `tests/telemetry`, which decodes what is exported"),
 ];
 
 #[test]
-fn every_case_that_must_hold_has_a_test() {
+fn every_required_case_has_a_test() {
     let cases = data::json("conformance_cases.json");
     let must: BTreeSet<&str> = cases
         .as_array()

@@ -1,4 +1,4 @@
-//! ORPHAN: what a handler does whose host is gone.
+//! ORPHAN: the behaviour of a handler whose host is gone.
 
 use std::io::pipe;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::data;
 use crate::receiver::Answer;
 use crate::stop::exec_that_holds_a_pipe;
 
-/// Returns a command with what a host tells its handler on `port`.
+/// Returns a command with the variables that a host sets for its handler on `port`.
 fn hosted(bench: &Bench, program: &str, port: u16) -> Command {
     let mut command = Command::new(program);
     command
@@ -28,8 +28,8 @@ fn hosted(bench: &Bench, program: &str, port: u16) -> Command {
     command
 }
 
-/// Starts a shell that stands for the host: it starts the handler, and says its id. Its output goes to a file, so that
-/// only the shell's end tells that it is gone.
+/// Starts a shell in place of the host: it starts the handler, and prints its id. Its output goes to a file,
+/// so that only the shell's exit shows that it is gone.
 async fn shell_over_a_handler(bench: &Bench, port: u16) -> (Child, u32) {
     let mut shell = hosted(bench, "/bin/sh", port);
     let log = bench.folder.path().join("log");
@@ -40,7 +40,7 @@ async fn shell_over_a_handler(bench: &Bench, port: u16) -> (Child, u32) {
     (shell, id.parse().unwrap())
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let looks = async {
         while !holds().await {
@@ -55,14 +55,14 @@ async fn answers(port: u16) -> bool {
     connection.ping().await.is_ok()
 }
 
-/// Whether a process runs; one that nobody has waited for yet does not.
+/// Whether a process runs; a zombie does not count.
 pub(crate) fn runs(id: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_orphan_frees_its_port_finishes_its_batch_and_ends() {
+async fn an_orphan_frees_its_port_finishes_its_batch_and_exits() {
     let mut bench = Bench::with_rows(1..=2).await;
     bench.set("BATCH_ROWS_MAX", "1");
     bench.set_env("HIGHWATER__STOP_GRACE", "2s");
@@ -71,7 +71,7 @@ async fn an_orphan_frees_its_port_finishes_its_batch_and_ends() {
     let (mut shell, orphan) = shell_over_a_handler(&bench, port).await;
     until("it answers", async || answers(port).await).await;
     let request = data::wire("invoke_chunked", port);
-    // The caller goes with its host.
+    // The caller goes away with its host.
     let call = tokio::spawn(async move { exchange(port, &request).await.map(drop) });
     bench.receiver.arrived(1).await;
     shell.kill().await.unwrap();
@@ -84,17 +84,17 @@ async fn an_orphan_frees_its_port_finishes_its_batch_and_ends() {
     let (_, reply) = exchange(port, &request).await.unwrap();
     let body = String::from_utf8(reply.body).unwrap();
     assert!(body.contains("skipped: lease held by"), "{body}");
-    // Longer than the grace, which is for processes that are asked to stop.
+    // Longer than the grace period, which only applies to requested stops.
     sleep(Duration::from_secs(3)).await;
     assert!(runs(orphan), "it has the time of its tick");
     bench.receiver.release();
     until("it ends", async || !runs(orphan)).await;
-    assert_eq!(bench.receiver.taken(), [1], "it takes no other batch");
+    assert_eq!(bench.receiver.accepted(), [1], "it starts no other batch");
     let state = bench.state();
     assert!(state["lease"]["released_at"].is_string(), "{state}");
     let (_, reply) = exchange(port, &request).await.unwrap();
     assert!(String::from_utf8(reply.body).unwrap().contains("committed 1 row"));
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     let log = std::fs::read_to_string(bench.folder.path().join("log")).unwrap();
     assert_eq!(log.matches("\"host_gone\"").count(), 1, "{log}");
     call.abort();
@@ -102,7 +102,7 @@ async fn an_orphan_frees_its_port_finishes_its_batch_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_gone_before_the_first_look_is_missed() {
+async fn a_host_gone_before_the_first_check_is_detected() {
     let bench = Bench::with_rows(1..=1).await;
     for to_stderr in [false, true] {
         let port = free_port().unwrap();
@@ -121,7 +121,7 @@ async fn a_host_that_is_gone_before_the_first_look_is_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_is_missed_behind_a_wrapper_script() {
+async fn a_missing_host_is_detected_behind_a_wrapper_script() {
     let bench = Bench::with_rows(1..=1).await;
     let port = free_port().unwrap();
     let (reader, writer) = pipe().unwrap();
@@ -137,7 +137,7 @@ async fn a_host_is_missed_behind_a_wrapper_script() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_of_exec_end_with_a_killed_handler() {
+async fn exec_processes_end_with_a_killed_handler() {
     let mut bench = Bench::with_rows(1..=1).await;
     let pipe = bench.folder.path().join("up");
     let (first, rest) = exec_that_holds_a_pipe(&mut bench, &pipe);

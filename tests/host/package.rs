@@ -21,7 +21,7 @@ pub(crate) async fn stage(folder: &Path) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// The shortest file that says that it is a static program for `machine`.
+/// The shortest file that identifies itself as a static program for `machine`.
 /// <https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html>
 fn planted(machine: u16) -> [u8; 64] {
     let mut bytes = [0; 64];
@@ -35,7 +35,7 @@ fn planted(machine: u16) -> [u8; 64] {
 const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 
-/// Makes a package of the repository's functions from what lies in `folder`.
+/// Packages the repository's functions from `folder`.
 async fn package(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     command.current_dir(folder).args(["package", "--binary", "program"]).args(arguments);
@@ -56,7 +56,7 @@ fn project() -> tempfile::TempDir {
     root
 }
 
-/// What a reader of zips that is not ours says is in one: name, mode, whether it is a link, time.
+/// The content of a zip according to an independent reader: name, mode, whether it is a link, time.
 const LIST: &str = "import json, sys, zipfile
 archive = zipfile.ZipFile(sys.argv[1])
 assert archive.testzip() is None
@@ -87,7 +87,7 @@ pub(crate) async fn zip() {
 }
 
 #[tokio::test]
-async fn each_mistake_in_a_package_is_refused_with_what_to_do_and_leaves_no_zip() {
+async fn each_packaging_error_has_a_fix_and_leaves_no_zip() {
     let write = |root: &Path, name: &str, bytes: &[u8]| {
         let path = root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -112,8 +112,8 @@ async fn each_mistake_in_a_package_is_refused_with_what_to_do_and_leaves_no_zip(
         let root = project();
         write(root.path(), name, bytes);
         let output = package(root.path(), &["--out", "app.zip"]).await;
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.contains(expected)), (Some(1), true), "{said}");
+        let result = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), result.contains(expected)), (Some(1), true), "{result}");
         assert!(!root.path().join("app.zip").exists() && output.stdout.is_empty());
     }
     let root = project();
@@ -123,7 +123,7 @@ async fn each_mistake_in_a_package_is_refused_with_what_to_do_and_leaves_no_zip(
 const TIMER: &[u8] = br#"{"bindings":[{"name":"timer","type":"timerTrigger","direction":"in","schedule":"0 * * * * *"}]}"#;
 
 #[tokio::test]
-async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip() {
+async fn local_settings_map_functions_to_pollers_and_are_never_packaged() {
     let root = project();
     let example = highwater_test_support::root().join("local.settings.json.example");
     let text = fs::read_to_string(example).unwrap();
@@ -134,12 +134,12 @@ async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip()
     fs::write(root.path().join("local.settings.json"), text).unwrap();
     let arguments = ["--settings", "local.settings.json", "--out", "app.zip", "--stage", "dist"];
     let refused = package(root.path(), &arguments).await;
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("set `HIGHWATER__FUNCTIONS__ORDERS__POLLER`, or"), "{said}");
+    let result = String::from_utf8(refused.stderr).unwrap();
+    assert!(result.contains("set `HIGHWATER__FUNCTIONS__ORDERS__POLLER`, or"), "{result}");
     fs::remove_dir_all(root.path().join("function-definitions")).unwrap();
     let output = package(root.path(), &arguments).await;
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("setting `INVOICES_SCHEDULE`"), "{said}");
+    let result = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && result.contains("setting `INVOICES_SCHEDULE`"), "{result}");
     let definition = fs::read(root.path().join("dist/invoices/function.json")).unwrap();
     let definition: Json = serde_json::from_slice(&definition).unwrap();
     assert_eq!(definition["bindings"][0]["schedule"], "%INVOICES_SCHEDULE%");
@@ -152,9 +152,9 @@ async fn settings_at_hand_give_functions_to_pollers_and_never_get_into_the_zip()
     assert!(!zip.windows(14).any(|part| part == b"local.settings"));
 }
 
-/// `validate` and `package` go by the same table of what the host does.
+/// `validate` and `package` use the same table of the host's behaviour.
 #[tokio::test]
-async fn what_the_host_would_do_with_the_settings_is_told_of_a_package() {
+async fn packaging_reports_how_the_host_would_use_the_settings() {
     let root = project();
     let host = root.path().join("host.json");
     let mut json: Json = serde_json::from_slice(&fs::read(&host).unwrap()).unwrap();
@@ -178,22 +178,22 @@ async fn what_the_host_would_do_with_the_settings_is_told_of_a_package() {
         let output = command.output().await.unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, said) = run(&[], false).await;
-    assert_eq!(code, Some(0), "{said}");
+    let (code, result) = run(&[], false).await;
+    assert_eq!(code, Some(0), "{result}");
     for warning in ["`httpWorker` has no effect", "`extensionBundle` is not needed"] {
-        assert!(said.contains(warning), "{said}");
+        assert!(result.contains(warning), "{result}");
     }
-    // Settings of this machine need not be those of the app.
-    let (code, said) = run(&[(names[0], "x"), (names[1], "true")], false).await;
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("do not name `orders`") && said.contains("turns this function off"));
-    // Those of a file that was named are.
-    let (code, said) = run(&[(names[0], "x")], true).await;
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("do not name `orders`") && said.contains(names[0]), "{said}");
-    // That a function is turned off was somebody's wish.
-    let (code, said) = run(&[(names[1], "true")], true).await;
-    assert!(code == Some(0) && said.contains("turns this function off"), "{said}");
+    // Settings of this machine may differ from those of the app.
+    let (code, result) = run(&[(names[0], "x"), (names[1], "true")], false).await;
+    assert_eq!(code, Some(0), "{result}");
+    assert!(result.contains("do not name `orders`") && result.contains("turns this function off"));
+    // Those of an explicitly named file apply.
+    let (code, result) = run(&[(names[0], "x")], true).await;
+    assert_eq!(code, Some(1), "{result}");
+    assert!(result.contains("do not name `orders`") && result.contains(names[0]), "{result}");
+    // A disabled function was disabled on purpose.
+    let (code, result) = run(&[(names[1], "true")], true).await;
+    assert!(code == Some(0) && result.contains("turns this function off"), "{result}");
 }
 
 fn functions(folder: &Path) -> Vec<String> {
@@ -232,7 +232,7 @@ pub(crate) async fn routes() {
     bench.options.root.clone_from(&dist);
     bench.options.program = dist.join("handler");
     let functions = functions(&dist);
-    // The sample functions run the poller of these tests, whatever they are called.
+    // The sample functions run the poller of these tests, whatever their names.
     let ours = [highwater::recovery::FUNCTION, highwater::page::FUNCTION];
     for function in functions.iter().filter(|name| !ours.contains(&name.as_str())) {
         let segment = function.to_ascii_uppercase().replace('-', "_");
@@ -265,9 +265,9 @@ pub(crate) async fn routes() {
     }
 }
 
-/// What README tells to begin with: all of the repository's functions, with the settings of the example.
+/// The first step in README: all functions of the repository, with the settings of the example.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_repositorys_functions_are_packaged_with_the_settings_of_the_example() {
+async fn the_repositorys_functions_can_be_packaged_with_the_example_settings() {
     let folder = tempfile::tempdir().unwrap();
     let repository = highwater_test_support::root();
     let mut command = Command::new(PROGRAM);

@@ -1,4 +1,4 @@
-//! Parts of the past that are delivered again: the real program beside the state of a poller.
+//! Redelivering past ranges: the real program alongside the state of a poller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -9,15 +9,15 @@ use tokio::process::{Child, Command};
 use crate::bench::{Bench, LIMIT, PROGRAM, within};
 use crate::receiver::{Answer, Batch};
 
-/// What a poller has delivered: of each row its cursor and the id of its event.
+/// The deliveries of a poller: cursor and event id of each row.
 struct Past(BTreeMap<i64, (String, String)>);
 
 impl Past {
     fn of(batches: &[Batch]) -> Self {
         let events = batches.iter().flat_map(|batch| &batch.events);
         let text = |json: &Json| json.as_str().unwrap().to_owned();
-        let told = |event: &Json| (event["cursor"].to_string(), text(&event["id"]));
-        Self(events.map(|event| (event["pk"]["id"].as_i64().unwrap(), told(event))).collect())
+        let described = |event: &Json| (event["cursor"].to_string(), text(&event["id"]));
+        Self(events.map(|event| (event["pk"]["id"].as_i64().unwrap(), described(event))).collect())
     }
 
     fn cursor(&self, row: i64) -> &str {
@@ -73,7 +73,7 @@ impl Bench {
 
     fn event_ids(&self) -> Vec<String> {
         let batches = self.receiver.batches();
-        let events = batches.iter().filter(|batch| batch.taken).flat_map(|batch| &batch.events);
+        let events = batches.iter().filter(|batch| batch.accepted).flat_map(|batch| &batch.events);
         events.map(|event| event["id"].as_str().unwrap().to_owned()).collect()
     }
 }
@@ -88,15 +88,15 @@ async fn a_replay_delivers_a_range_once_with_its_ids_and_leaves_the_poller_alone
     assert_eq!((&plan["rows"], &plan["batches"]), (&11.into(), &3.into()), "{plan}");
     assert_eq!(plan["to"].to_string(), past.cursor(18));
     let refused = bench.command(&range).await;
-    assert_eq!(refused.code, 2, "without a terminal nobody has agreed: {refused:?}");
+    assert_eq!(refused.code, 2, "without a terminal there is no confirmation: {refused:?}");
     assert_eq!(bench.files(), before, "a plan writes nothing");
     assert_eq!(bench.receiver.batches().len(), 0);
 
-    let said = bench.command(&[&range[..], &["--yes", "--output", "json"]].concat()).await;
-    assert_eq!(said.code, 0, "{said:?}");
-    let told: Json = serde_json::from_str(&said.data).unwrap();
-    assert_eq!((&told["rows"], &told["done"]), (&11.into(), &true.into()), "{told}");
-    assert_eq!(bench.receiver.taken(), (8..=18).collect::<Vec<_>>());
+    let result = bench.command(&[&range[..], &["--yes", "--output", "json"]].concat()).await;
+    assert_eq!(result.code, 0, "{result:?}");
+    let described: Json = serde_json::from_str(&result.data).unwrap();
+    assert_eq!((&described["rows"], &described["done"]), (&11.into(), &true.into()), "{described}");
+    assert_eq!(bench.receiver.accepted(), (8..=18).collect::<Vec<_>>());
     assert_eq!(bench.event_ids(), past.ids(8..=18));
     let id = bench.range_id("replay");
     for batch in bench.receiver.batches() {
@@ -108,20 +108,20 @@ async fn a_replay_delivers_a_range_once_with_its_ids_and_leaves_the_poller_alone
     for (name, bytes) in &before {
         assert_eq!(after.get(name), Some(bytes), "{name} is the poller's own");
     }
-    // It is over.
+    // It is finished.
     let again = bench.command(&["replay", "nightly", "--resume", &id, "--yes"]).await;
     assert_eq!(again.code, 0, "{again:?}");
-    assert_eq!(bench.receiver.taken().len(), 11);
+    assert_eq!(bench.receiver.accepted().len(), 11);
     let status = bench.command(&["replay", "nightly", "--status", &id]).await;
     assert!(status.done().contains("done"), "{status:?}");
-    // The poller itself goes on as if nothing had been.
+    // The poller itself continues as if nothing had happened.
     bench.insert(31..=31);
     bench.host().await.run().await;
-    assert_eq!(bench.receiver.taken().split_off(11), [31]);
+    assert_eq!(bench.receiver.accepted().split_off(11), [31]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_was_killed_goes_on_under_the_same_id() {
+async fn a_killed_replay_continues_under_the_same_id() {
     let (bench, past) = delivered(30).await;
     bench.receiver.script(&[Answer::Hold, Answer::Hold]);
     let range = ["replay", "nightly", "--from-beginning", "--to-checkpoint", "--yes"];
@@ -131,11 +131,11 @@ async fn a_replay_that_was_killed_goes_on_under_the_same_id() {
     bench.receiver.arrived(2).await;
     running.kill().await.unwrap();
     let id = bench.range_id("replay");
-    let said = bench.command(&["replay", "nightly", "--resume", &id]).await;
-    assert_eq!(said.code, 0, "{said:?}");
-    // The batch in hand came again, since nobody knew what had become of it.
-    let taken: BTreeSet<i64> = bench.receiver.taken().into_iter().collect();
-    assert_eq!(taken, (1..=30).collect::<BTreeSet<_>>());
+    let result = bench.command(&["replay", "nightly", "--resume", &id]).await;
+    assert_eq!(result.code, 0, "{result:?}");
+    // The in-flight batch was redelivered, because its outcome was unknown.
+    let accepted: BTreeSet<i64> = bench.receiver.accepted().into_iter().collect();
+    assert_eq!(accepted, (1..=30).collect::<BTreeSet<_>>());
     let batches = bench.receiver.batches();
     assert_eq!(batches[2].rows, batches[1].rows);
     assert_eq!(batches[2].id, batches[1].id, "the same bytes under the same replay");
@@ -146,7 +146,7 @@ async fn a_replay_that_was_killed_goes_on_under_the_same_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_range_that_is_interrupted_says_by_which_signal_and_goes_on_under_its_id() {
+async fn an_interrupted_range_names_the_signal_and_continues_under_its_id() {
     for (purpose, signal, code) in [("replay", "-TERM", 143), ("backfill", "-INT", 130)] {
         let (bench, _) = delivered(20).await;
         bench.receiver.script(&[Answer::Hold]);
@@ -162,15 +162,15 @@ async fn a_range_that_is_interrupted_says_by_which_signal_and_goes_on_under_its_
         assert!(output.stdout.is_empty(), "it is not done: {output:?}");
         let id = bench.range_id(purpose);
         bench.command(&[purpose, "nightly", "--resume", &id]).await.done_with("20 rows delivered");
-        let taken: BTreeSet<i64> = bench.receiver.taken().into_iter().collect();
-        assert_eq!(taken, (1..=20).collect::<BTreeSet<_>>());
+        let accepted: BTreeSet<i64> = bench.receiver.accepted().into_iter().collect();
+        assert_eq!(accepted, (1..=20).collect::<BTreeSet<_>>());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_share_the_windows_of_a_backfill() {
     let (mut bench, past) = delivered(80).await;
-    // A range tells of itself in its documents; only the poller has a journal.
+    // A range records its progress in its documents; only the poller has a journal.
     bench.set("JOURNAL", "full");
     let before = bench.files();
     let range = ["backfill", "nightly", "--from", past.cursor(3), "--to-checkpoint"];
@@ -178,7 +178,7 @@ async fn two_processes_share_the_windows_of_a_backfill() {
     assert!(dry.done().contains("77 rows") && dry.data.contains("7 windows"), "{dry:?}");
     assert_eq!(bench.files(), before);
 
-    // The first process is held in two windows until the second has come.
+    // The first process is held in two windows until the second has started.
     bench.receiver.script(&[Answer::Hold, Answer::Hold]);
     let options = ["--windows", "7", "--parallel", "2", "--yes", "--output", "json"];
     let first = bench.start(&[&range[..], &options].concat());
@@ -192,13 +192,13 @@ async fn two_processes_share_the_windows_of_a_backfill() {
     for child in [first, second] {
         let output = within(LIMIT, child.wait_with_output()).await.unwrap();
         assert!(output.status.success(), "{output:?}");
-        let told: Json = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(told["rows"], 77, "{told}");
-        assert!(told["rows_here"].as_u64().unwrap() > 0, "each took part: {told}");
+        let described: Json = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(described["rows"], 77, "{described}");
+        assert!(described["rows_here"].as_u64().unwrap() > 0, "each took part: {described}");
     }
-    let mut taken = bench.receiver.taken();
-    taken.sort_unstable();
-    assert_eq!(taken, (4..=80).collect::<Vec<_>>(), "each row of the range, and no other");
+    let mut accepted = bench.receiver.accepted();
+    accepted.sort_unstable();
+    assert_eq!(accepted, (4..=80).collect::<Vec<_>>(), "exactly the rows of the range");
     let ids: BTreeSet<String> = bench.event_ids().into_iter().collect();
     assert_eq!(ids, past.ids(4..=80).into_iter().collect::<BTreeSet<_>>());
     let replay_ids: BTreeSet<Option<String>> =
@@ -215,7 +215,7 @@ async fn two_processes_share_the_windows_of_a_backfill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backfill_that_is_given_up_stops_and_does_not_go_on() {
+async fn a_cancelled_backfill_stops_and_does_not_resume() {
     let (bench, _) = delivered(40).await;
     bench.receiver.script(&[Answer::Hold]);
     let range = ["backfill", "nightly", "--from-beginning", "--to-checkpoint", "--yes"];
@@ -223,25 +223,25 @@ async fn a_backfill_that_is_given_up_stops_and_does_not_go_on() {
     bench.receiver.arrived(1).await;
     let id = bench.range_id("backfill");
     let cancel = ["backfill", "nightly", "--cancel", &id, "--output", "json"];
-    let told: Json = serde_json::from_str(bench.command(&cancel).await.done()).unwrap();
+    let described: Json = serde_json::from_str(bench.command(&cancel).await.done()).unwrap();
     assert_eq!(
-        (&told["id"], &told["cancelled"]),
+        (&described["id"], &described["cancelled"]),
         (&Json::from(id.as_str()), &true.into()),
-        "{told}"
+        "{described}"
     );
     bench.receiver.release();
     let output = within(LIMIT, running.wait_with_output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_eq!(bench.receiver.taken().len(), 5, "the batch in hand");
+    assert_eq!(bench.receiver.accepted().len(), 5, "the batch in hand");
     bench.command(&["backfill", "nightly", "--resume", &id]).await.failed(1, "given up");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_part_of_the_past_is_refused() {
+async fn a_range_not_in_the_past_is_rejected() {
     let bench = Bench::with_rows(1..=2).await;
     let all = ["--from-beginning", "--to-checkpoint"];
-    let said = bench.command(&[&["replay", "nightly"][..], &all].concat()).await;
-    said.failed(2, "stands at the beginning");
+    let result = bench.command(&[&["replay", "nightly"][..], &all].concat()).await;
+    result.failed(2, "stands at the beginning");
     bench.host().await.run().await;
     let before = bench.files();
     let beyond = "0x00000000FFFFFFFF";
@@ -255,8 +255,8 @@ async fn what_is_no_part_of_the_past_is_refused() {
         (&["--resume", "../x"], "expected an id"),
         (&["--resume", "abc", "--from", "1"], "cannot be used with"),
     ] {
-        let said = bench.command(&[&["replay", "nightly"][..], arguments].concat()).await;
-        said.failed(2, text);
+        let result = bench.command(&[&["replay", "nightly"][..], arguments].concat()).await;
+        result.failed(2, text);
     }
     assert_eq!(bench.files(), before);
 }

@@ -1,4 +1,4 @@
-//! The target of the deliveries: a small HTTP server that answers as a test scripts it.
+//! The target of the deliveries: a small HTTP server with scripted responses.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// What the next delivery gets; without a script it is taken.
+/// The response to the next delivery; without a script it is accepted.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// This status and text.
-    Refuse(u16, &'static str),
-    /// Taken, but only once [`Receiver::release`] lets one go.
+    Reject(u16, &'static str),
+    /// Accepted, but only once [`Receiver::release`] releases it.
     Hold,
 }
 
@@ -30,16 +30,16 @@ pub(crate) struct Batch {
     pub(crate) id: String,
     pub(crate) attempt: u64,
     pub(crate) token: u64,
-    /// Under whose name it came.
+    /// The poller that sent it.
     pub(crate) poller: String,
-    /// What tells a target that its rows come again.
+    /// Tells a target that rows are redelivered.
     pub(crate) replay_id: Option<String>,
     /// Keys of its rows.
     pub(crate) rows: Vec<i64>,
-    /// Its events, whole.
+    /// Its complete events.
     pub(crate) events: Vec<Json>,
-    pub(crate) taken: bool,
-    /// The span that it lies in.
+    pub(crate) accepted: bool,
+    /// Its parent span.
     pub(crate) traceparent: Option<String>,
     pub(crate) tracestate: Option<String>,
 }
@@ -50,10 +50,10 @@ struct Shared {
     batches: watch::Sender<Vec<Batch>>,
     permits: Semaphore,
     /// How long each delivery takes.
-    takes: Mutex<Duration>,
+    delivery_time: Mutex<Duration>,
 }
 
-/// The running server; gone when dropped.
+/// The running server; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) url: String,
@@ -67,7 +67,7 @@ impl Drop for Receiver {
     }
 }
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
 impl Receiver {
@@ -76,7 +76,7 @@ impl Receiver {
             script: Mutex::default(),
             batches: watch::Sender::default(),
             permits: Semaphore::new(0),
-            takes: Mutex::default(),
+            delivery_time: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/changes", listener.local_addr().unwrap());
@@ -88,28 +88,28 @@ impl Receiver {
         Self { url, shared, task: task.abort_handle() }
     }
 
-    /// Says what the next deliveries get.
+    /// Scripts the next responses.
     pub(crate) fn script(&self, answers: &[Answer]) {
         self.shared.script.lock().unwrap().extend(answers.iter().cloned());
     }
 
-    /// Says how long each delivery takes from now on.
-    pub(crate) fn takes(&self, time: Duration) {
-        *self.shared.takes.lock().unwrap() = time;
+    /// Sets how long each delivery takes from now on.
+    pub(crate) fn delivery_time(&self, time: Duration) {
+        *self.shared.delivery_time.lock().unwrap() = time;
     }
 
-    /// Forgets what was scripted, and what came so far.
+    /// Clears the script and the deliveries so far.
     pub(crate) fn forget(&self) {
         self.shared.script.lock().unwrap().clear();
         self.shared.batches.send_modify(Vec::clear);
     }
 
-    /// Lets one held delivery be taken.
+    /// Releases one held delivery.
     pub(crate) fn release(&self) {
         self.shared.permits.add_permits(1);
     }
 
-    /// Waits until so many deliveries have come in all, and returns them.
+    /// Waits for this many deliveries in total, and returns them.
     pub(crate) async fn arrived(&self, count: usize) -> Vec<Batch> {
         let mut batches = self.shared.batches.subscribe();
         let there = timeout(LIMIT, batches.wait_for(|batches| batches.len() >= count)).await;
@@ -121,10 +121,10 @@ impl Receiver {
         self.shared.batches.borrow().clone()
     }
 
-    /// Returns the keys of all rows taken, in the order in which they came.
-    pub(crate) fn taken(&self) -> Vec<i64> {
+    /// Returns the keys of all accepted rows, in order of arrival.
+    pub(crate) fn accepted(&self) -> Vec<i64> {
         let batches = self.batches();
-        batches.iter().filter(|batch| batch.taken).flat_map(|batch| batch.rows.clone()).collect()
+        batches.iter().filter(|batch| batch.accepted).flat_map(|batch| batch.rows.clone()).collect()
     }
 }
 
@@ -144,7 +144,7 @@ async fn receive(
         replay_id: body["replay_id"].as_str().map(str::to_owned),
         rows: events.iter().map(|event| event["pk"]["id"].as_i64().unwrap()).collect(),
         events: events.clone(),
-        taken: false,
+        accepted: false,
         traceparent: headers.get("traceparent").map(|it| it.to_str().unwrap().to_owned()),
         tracestate: headers.get("tracestate").map(|it| it.to_str().unwrap().to_owned()),
     };
@@ -153,13 +153,13 @@ async fn receive(
         index = batches.len();
         batches.push(batch);
     });
-    let takes = *shared.takes.lock().unwrap();
-    sleep(takes).await;
+    let delivery_time = *shared.delivery_time.lock().unwrap();
+    sleep(delivery_time).await;
     match answer {
-        Some(Answer::Refuse(status, text)) => return (StatusCode::from_u16(status).unwrap(), text),
+        Some(Answer::Reject(status, text)) => return (StatusCode::from_u16(status).unwrap(), text),
         Some(Answer::Hold) => shared.permits.acquire().await.unwrap().forget(),
         None => {}
     }
-    shared.batches.send_modify(|batches| batches[index].taken = true);
+    shared.batches.send_modify(|batches| batches[index].accepted = true);
     (StatusCode::OK, "")
 }

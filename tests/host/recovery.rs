@@ -1,4 +1,4 @@
-//! The recovery controller as a function and as a command, and `status` beside it.
+//! The recovery controller as a function and as a command, and `status` next to it.
 
 use serde_json::{Value as Json, json};
 
@@ -19,7 +19,7 @@ impl Bench {
         std::fs::write(self.state_path(), format!("{header}\n{document}")).unwrap();
     }
 
-    /// Leaves the lease with a process that is gone.
+    /// Leaves the lease with a dead process.
     pub(crate) fn die(&self) {
         self.an_hour_ago(|document| {
             document["lease"]["owner_id"] = "dead".into();
@@ -29,37 +29,40 @@ impl Bench {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_holder_is_found_released_only_when_asked_and_then_nothing_is_left_to_do() {
+async fn a_dead_holder_is_released_only_on_request() {
     let bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     bench.die();
-    let said = bench.command(&["status", "--output", "json"]).await;
-    let status: Json = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&["status", "--output", "json"]).await;
+    let status: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!((&status[0]["state"], &status[0]["owner"]), (&json!("failing"), &json!("dead")));
     for _ in 0..2 {
-        let said = bench.command(&["recover", "--output", "json"]).await;
-        assert!(said.code == 0 && said.rest.contains("1 to repair"), "{said:?}");
-        let found: Json = serde_json::from_str(&said.data).unwrap();
+        let result = bench.command(&["recover", "--output", "json"]).await;
+        assert!(result.code == 0 && result.rest.contains("1 to repair"), "{result:?}");
+        let found: Json = serde_json::from_str(&result.data).unwrap();
         assert_eq!(found[0]["condition"], "lease_expired");
         assert_eq!(found[0]["outcome"], "planned");
         assert_eq!(bench.state()["lease"]["owner_id"], "dead");
     }
-    let said = bench.command(&["recover", "--yes"]).await;
-    assert!(said.code == 0 && said.rest.contains("1 repaired"), "{said:?}");
-    assert!(said.data.contains("lease_expired"), "{said:?}");
+    let result = bench.command(&["recover", "--yes"]).await;
+    assert!(result.code == 0 && result.rest.contains("1 repaired"), "{result:?}");
+    assert!(result.data.contains("lease_expired"), "{result:?}");
     assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
-    let said = bench.command(&["recover", "--yes"]).await;
-    assert!(said.code == 0 && said.rest.contains("nothing to repair, 0 findings"), "{said:?}");
+    let result = bench.command(&["recover", "--yes"]).await;
+    assert!(
+        result.code == 0 && result.rest.contains("nothing to repair, 0 findings"),
+        "{result:?}"
+    );
     bench.insert(2..=2);
     bench.host().await.run().await;
-    assert_eq!(bench.receiver.taken(), [1, 2]);
-    let said = bench.command(&["status", "nightly"]).await;
-    assert!(said.done().contains("nightly") && said.data.contains("idle"), "{said:?}");
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
+    let result = bench.command(&["status", "nightly"]).await;
+    assert!(result.done().contains("nightly") && result.data.contains("idle"), "{result:?}");
     bench.command(&["status", "weekly"]).await.failed(2, "no poller `weekly`");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_function_repairs_or_tells_or_leaves_it_as_the_setting_says() {
+async fn the_recovery_function_repairs_reports_or_ignores_as_configured() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     let call = || Invocation::new(highwater::recovery::FUNCTION, data::body("01_scheduled"));
@@ -82,24 +85,24 @@ async fn the_function_repairs_or_tells_or_leaves_it_as_the_setting_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_alarm_is_an_exit_code_and_an_invocation_that_went_well() {
+async fn an_alarm_sets_the_exit_code_but_does_not_fail_the_invocation() {
     let bench = Bench::with_rows(1..=1).await;
     let host = bench.host().await;
     host.run().await;
     bench.an_hour_ago(|document| document["source_fingerprint"] = "sha256:other".into());
-    let said = bench.command(&["recover"]).await;
-    assert!(said.code == 1 && said.data.contains("fingerprint_differs"), "{said:?}");
+    let result = bench.command(&["recover"]).await;
+    assert!(result.code == 1 && result.data.contains("fingerprint_differs"), "{result:?}");
     let call = Invocation::new(highwater::recovery::FUNCTION, data::body("01_scheduled"));
     assert!(host.invoke(call).await.verdict.is_success());
     std::fs::write(bench.state_path(), "{").unwrap();
-    let said = bench.command(&["recover"]).await;
-    assert!(said.code == 1 && said.data.contains("state_unreadable"), "{said:?}");
-    let said = bench.command(&["status"]).await;
-    assert!(said.done().contains("is not JSON"), "{said:?}");
+    let result = bench.command(&["recover"]).await;
+    assert!(result.code == 1 && result.data.contains("state_unreadable"), "{result:?}");
+    let result = bench.command(&["status"]).await;
+    assert!(result.done().contains("is not JSON"), "{result:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doctor() {
+async fn status_and_doctor_report_a_lease_too_short_for_recent_ticks() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.set("LEASE__TTL", "60s");
     let host = bench.host().await;
@@ -108,8 +111,8 @@ async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doc
         bench.insert(id..=id);
     }
     host.stop().await;
-    let said = bench.command(&["status", "--output", "json"]).await;
-    let status: Json = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command(&["status", "--output", "json"]).await;
+    let status: Json = serde_json::from_str(&result.data).unwrap();
     let sizing = &status[0]["sizing"];
     assert_eq!(
         (&sizing["ticks"], &sizing["heartbeat_p99_ms"]),
@@ -118,11 +121,11 @@ async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doc
     );
     let suggested = sizing["suggested_ttl_seconds"].as_u64().unwrap();
     assert!(suggested >= 30, "{sizing}");
-    // These took less than a second, one after the other: nothing is wrong with them, nor with their schedule.
+    // These took less than a second, one after the other: they and their schedule are fine.
     assert_eq!(status[0]["warnings"], json!([]), "{status}");
-    assert_eq!(said.rest.matches("nightly").count(), 0, "{said:?}");
-    let said = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
-    let found: Json = serde_json::from_str(&said.data).unwrap();
+    assert_eq!(result.rest.matches("nightly").count(), 0, "{result:?}");
+    let result = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&result.data).unwrap();
     let found = found.as_array().unwrap();
     let sized = found.iter().find(|one| one["check"] == "lease sizing").unwrap();
     assert_eq!(sized["level"], "ok", "{sized}");
@@ -130,17 +133,17 @@ async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doc
         found.iter().all(|one| one["fix"].is_null() || one["check"] != "schedule"),
         "{found:?}"
     );
-    // Slower ones than these, and a ttl that does not last for them.
+    // Slower than these, with a TTL that is too short for them.
     bench.an_hour_ago(|document| {
         for tick in document["recent"].as_array_mut().unwrap() {
             tick["longest_ms"]["handler"] = 100_000.into();
         }
     });
-    let said = bench.command(&["status"]).await;
-    assert!(said.code == 0 && said.data.contains("135s"), "{said:?}");
-    assert!(said.rest.contains("nightly: `LEASE__TTL` is 60 s"), "{said:?}");
-    let said = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
-    let found: Json = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command(&["status"]).await;
+    assert!(result.code == 0 && result.data.contains("135s"), "{result:?}");
+    assert!(result.rest.contains("nightly: `LEASE__TTL` is 60 s"), "{result:?}");
+    let result = bench.command(&["doctor", "--poller", "nightly", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&result.data).unwrap();
     let found =
         found.as_array().unwrap().iter().find(|one| one["check"] == "lease sizing").unwrap();
     assert_eq!(found["level"], "warning", "{found}");
@@ -148,7 +151,7 @@ async fn a_lease_that_is_too_short_for_what_ticks_took_is_told_by_status_and_doc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replay_that_nobody_goes_on_with_is_told_and_one_that_has_ended_is_not() {
+async fn an_abandoned_replay_is_reported_and_a_finished_one_is_not() {
     let bench = Bench::with_rows(1..=2).await;
     bench.host().await.run().await;
     let range = ["replay", "nightly", "--from-beginning", "--to-checkpoint", "--yes"];
@@ -161,9 +164,9 @@ async fn a_replay_that_nobody_goes_on_with_is_told_and_one_that_has_ended_is_not
     };
     let path = names.into_iter().find(is_range).unwrap();
     bench.command(&["pause", "nightly", "--reason", "the target moves"]).await.done();
-    let said = bench.command(&["recover"]).await;
-    assert!(said.code == 0 && said.rest.contains("0 findings in 2 documents"), "{said:?}");
-    // As if its process had died an hour ago.
+    let result = bench.command(&["recover"]).await;
+    assert!(result.code == 0 && result.rest.contains("0 findings in 2 documents"), "{result:?}");
+    // As if its process had crashed an hour ago.
     let text = std::fs::read_to_string(&path).unwrap();
     let (header, document) = text.split_once('\n').unwrap();
     let mut header: Json = serde_json::from_str(header).unwrap();
@@ -172,8 +175,8 @@ async fn a_replay_that_nobody_goes_on_with_is_told_and_one_that_has_ended_is_not
     document["range"]["done_at"] = Json::Null;
     std::fs::write(&path, format!("{header}\n{document}")).unwrap();
     bench.command(&["resume", "nightly"]).await.done();
-    let said = bench.command(&["recover", "--output", "json"]).await;
-    let found: Json = serde_json::from_str(&said.data).unwrap();
-    assert_eq!((said.code, &found[0]["condition"]), (0, &json!("range_left")), "{said:?}");
+    let result = bench.command(&["recover", "--output", "json"]).await;
+    let found: Json = serde_json::from_str(&result.data).unwrap();
+    assert_eq!((result.code, &found[0]["condition"]), (0, &json!("range_left")), "{result:?}");
     assert!(found[0]["found"].as_str().unwrap().contains("--resume"), "{found}");
 }

@@ -13,7 +13,7 @@ use crate::data;
 /// Recorded pauses are divided by this.
 const SPEED: u32 = 100;
 
-/// Returns a recorded text with what stands for long repetitions written out.
+/// Returns a recorded text with placeholders for long repetitions expanded.
 fn whole(record: &Json, field: &str) -> String {
     let text = record[field].as_str().unwrap_or_default();
     if let Some((head, _)) = text.split_once("<and so on, ") {
@@ -41,7 +41,7 @@ fn whole(record: &Json, field: &str) -> String {
     whole + rest
 }
 
-/// Answers one connection as the record of the function says.
+/// Answers one connection as the function's record prescribes.
 async fn answer(stream: TcpStream, replies: &[Json]) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -49,7 +49,7 @@ async fn answer(stream: TcpStream, replies: &[Json]) -> std::io::Result<()> {
     let mut words = line.split(['/', ' ']);
     let (is_post, name) = (words.next() == Some("POST"), words.nth(1).unwrap_or_default());
     let record = replies.iter().find(|record| record["name"] == name).unwrap();
-    // With the rest of the request unread, the end of the connection is a reset.
+    // With the rest of the request unread, closing the connection resets it.
     if name == "xresetbefore" {
         return Ok(());
     }
@@ -85,7 +85,7 @@ async fn serve(replies: Vec<Json>) -> u16 {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let replies = replies.clone();
-            // A client that has what it wants goes, whatever is still written.
+            // A client that has its reply disconnects, even while more is being written.
             tokio::spawn(async move { answer(stream, &replies).await });
         }
     });

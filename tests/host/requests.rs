@@ -1,4 +1,4 @@
-//! REQ: what the host sends.
+//! REQ: the host's requests.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::bench::{Bench, Host, answered, exchange, failure, logs};
 use crate::data;
 
-/// A recorded body runs like any other; the bench, the host and the outcome are for more checks.
+/// Runs a recorded body like any other; returns bench, host and outcome for more checks.
 async fn run_recorded(name: &str) -> (Bench, Host, Outcome) {
     let bench = Bench::with_rows(1..=3).await;
     let host = bench.host().await;
@@ -17,7 +17,7 @@ async fn run_recorded(name: &str) -> (Bench, Host, Outcome) {
     let reply = outcome.reply.as_ref().unwrap();
     assert_eq!(reply.status, 200);
     assert_eq!(reply.header("content-type"), Some("application/json"));
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     (bench, host, outcome)
 }
 
@@ -66,7 +66,7 @@ async fn every_recorded_request_runs_byte_for_byte() {
         assert!(verdict.is_success(), "{name}: {verdict:?}");
         if name.starts_with("http_status") {
             let envelope: Json = serde_json::from_slice(&reply.body).unwrap();
-            // The recorded path asks for a view that there is not.
+            // The recorded path requests a view that does not exist.
             assert_eq!(envelope["Outputs"]["res"]["statusCode"], "404", "{envelope}");
             continue;
         }
@@ -78,7 +78,7 @@ async fn every_recorded_request_runs_byte_for_byte() {
         let id = header("X-Azure-Functions-InvocationId");
         let function = request.split(['/', ' ']).nth(2).unwrap().to_owned();
         assert_eq!((&line["invocation_id"], &line["poller.name"]), (&json!(id), &json!(function)));
-        // Each poller delivers what has been added since its last run.
+        // Each poller delivers the rows added since its last run.
         let rows = row - delivered.insert(function, row).unwrap_or(0);
         assert_eq!(line["rows"], rows, "{name}: {line}");
         for (text, field, value) in [
@@ -100,7 +100,7 @@ async fn every_recorded_request_runs_byte_for_byte() {
         bench.insert(row..=row);
     }
     let batches = bench.receiver.batches();
-    assert!(batches.iter().all(|batch| batch.taken && batch.attempt == 1), "{batches:?}");
+    assert!(batches.iter().all(|batch| batch.accepted && batch.attempt == 1), "{batches:?}");
     host.finish().await;
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn any_framing() {
         let outcome = host.invoke(Invocation { framing, ..Invocation::new("nightly", body) }).await;
         assert_eq!(logs(&outcome).len(), 1);
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
     host.finish().await;
 }
 
@@ -142,9 +142,9 @@ pub(crate) async fn keep_alive() {
     }
     bench.insert(6..=6);
     assert!(exchange(host.port(), &request).await.unwrap().0.is_success());
-    // The first one stands, though others came and went.
+    // The first one is still open, though others came and went.
     assert_eq!(connection.ping().await.unwrap().status, 200);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5, 6]);
     host.finish().await;
 }
 
@@ -161,7 +161,7 @@ pub(crate) async fn bad_body() {
     }
     assert!(bench.receiver.batches().is_empty());
     assert!(host.run().await.verdict.is_success());
-    assert_eq!((host.exits(), bench.receiver.taken()), (vec![], vec![1]));
+    assert_eq!((host.exits(), bench.receiver.accepted()), (vec![], vec![1]));
 }
 
 pub(crate) async fn unknown_function() {
@@ -185,6 +185,6 @@ pub(crate) async fn large_body() {
     assert!(body.len() > 3 << 20);
     let outcome = host.invoke(Invocation::new("nightly", body)).await;
     assert_eq!(logs(&outcome).len(), 1);
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     host.finish().await;
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value as Json, json};
 
 use crate::bench::{Bench, logs};
-use crate::commands::Said;
+use crate::commands::CommandOutput;
 use crate::receiver::Answer;
 
 /// A poller with a journal that has delivered `1..=4`.
@@ -13,7 +13,7 @@ async fn delivered() -> Bench {
     let mut bench = Bench::with_rows(1..=4).await;
     bench.set("JOURNAL", "commits");
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4]);
     bench
 }
 
@@ -21,11 +21,11 @@ const WHY: [&str; 2] = ["--reason", "the target was lost"];
 const SURE: [&str; 3] = ["--why", "the target was lost", "--yes"];
 
 impl Bench {
-    async fn reset(&self, to: &[&str], rest: &[&str]) -> Said {
+    async fn reset(&self, to: &[&str], rest: &[&str]) -> CommandOutput {
         self.command(&[&["reset", "nightly"], to, rest].concat()).await
     }
 
-    /// Returns what is kept beside the document.
+    /// Returns the saved copies next to the document.
     fn saved(&self) -> Vec<String> {
         let files = fs::read_dir(self.state_path().parent().unwrap()).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -44,22 +44,25 @@ impl Bench {
     }
 }
 
-fn json(said: &Said) -> Json {
-    assert_eq!(said.code, 0, "{said:?}");
-    serde_json::from_str(&said.data).unwrap()
+fn json(result: &CommandOutput) -> Json {
+    assert_eq!(result.code, 0, "{result:?}");
+    serde_json::from_str(&result.data).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_comes_again_after_a_plan_that_was_agreed_to() {
+async fn everything_is_redelivered_after_a_confirmed_plan() {
     let bench = delivered().await;
     let before = bench.state();
     let dry = bench.reset(&["to-beginning"], &["--dry-run", "--output", "json"]).await;
     let plan = json(&dry);
     assert_eq!((&plan["rows_again"], &plan["rows_skipped"]), (&json!(4), &json!(0)), "{plan}");
     assert_eq!((&plan["from"], &plan["to"]), (&before["checkpoint"]["cursor"], &Json::Null));
-    let unasked = bench.reset(&["to-beginning"], &[]).await;
-    unasked.failed(2, "`--reason TEXT`");
-    assert!(unasked.rest.contains("redelivered, with their previous ids: 4 rows"), "{unasked:?}");
+    let unconfirmed = bench.reset(&["to-beginning"], &[]).await;
+    unconfirmed.failed(2, "`--reason TEXT`");
+    assert!(
+        unconfirmed.rest.contains("redelivered, with their previous ids: 4 rows"),
+        "{unconfirmed:?}"
+    );
     bench.reset(&["to-beginning"], &["--yes"]).await.failed(2, "`--reason TEXT`");
     let unsure = bench.reset(&["to-beginning"], &WHY).await;
     unsure.failed(2, "add `--yes`");
@@ -84,7 +87,7 @@ async fn all_comes_again_after_a_plan_that_was_agreed_to() {
 
     let calls = bench.receiver.batches().len();
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 1, 2, 3, 4]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 1, 2, 3, 4]);
     let batches = bench.receiver.batches();
     let ids = |batch: &crate::receiver::Batch| {
         batch.events.iter().map(|event| event["id"].clone()).collect::<Vec<_>>()
@@ -96,7 +99,7 @@ async fn all_comes_again_after_a_plan_that_was_agreed_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_skipped_only_by_a_word_of_its_own() {
+async fn rows_are_skipped_only_with_an_explicit_flag() {
     let bench = delivered().await;
     bench.insert(5..=7);
     let before = bench.state();
@@ -108,7 +111,7 @@ async fn rows_are_skipped_only_by_a_word_of_its_own() {
     assert_eq!(done.code, 0, "{done:?}");
     bench.insert(8..=8);
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 8]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 8]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,24 +126,24 @@ async fn a_position_that_is_kept_counts_no_rows() {
     assert!(plan["source_changes"][0].as_str().unwrap().contains("`id > 0`"), "{plan}");
     bench.reset(&keep, &SURE).await.done_with("Accepted the source. Ticks continue after");
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4]);
     bench.reset(&keep, &SURE).await.done_with("the source has not changed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
+async fn a_reset_goes_to_a_cursor_or_a_copy_only() {
     let bench = delivered().await;
     let first = bench.receiver.batches()[0].events[1]["cursor"].to_string();
     bench.reset(&["to-cursor", &first], &SURE).await.done_with("Ticks continue after");
     assert_eq!(bench.cursor(), first);
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 3, 4]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 3, 4]);
 
     let saved = bench.saved();
     assert_eq!(saved.len(), 1);
     let copy = bench.state_path().with_file_name(&saved[0]);
     let at = ["to-checkpoint", copy.to_str().unwrap()];
-    // It is where the poller has come to again.
+    // This is the position that the poller has reached again.
     assert_eq!(bench.reset(&at, &SURE).await.done(), "nightly: already there\n");
     bench.reset(&["to-beginning"], &SURE).await.done_with("from the beginning");
     let forward = bench.reset(&at, &SURE).await;
@@ -150,7 +153,7 @@ async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
         .await
         .done_with("Ticks continue after");
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken().len(), 6, "nothing came again");
+    assert_eq!(bench.receiver.accepted().len(), 6, "nothing was redelivered");
 
     for (to, code, text) in [
         (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond the end of the source"),
@@ -166,7 +169,7 @@ async fn to_a_cursor_or_to_a_copy_and_not_to_what_is_neither() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_moves_under_a_live_lease_which_is_broken_only_by_a_word_of_its_own() {
+async fn a_live_lease_blocks_a_reset_unless_it_is_broken_explicitly() {
     let bench = delivered().await;
     bench.insert(5..=5);
     let free = bench.command(&[&["lease", "break", "nightly"], &SURE[..]].concat()).await;
@@ -194,7 +197,7 @@ async fn nothing_moves_under_a_live_lease_which_is_broken_only_by_a_word_of_its_
     });
     drop(outcome);
     let host = bench.host().await;
-    host.run_until(|| bench.receiver.taken().contains(&5)).await;
+    host.run_until(|| bench.receiver.accepted().contains(&5)).await;
     assert!(bench.cursor().contains("\"id\":5"), "{}", bench.cursor());
 }
 
@@ -214,7 +217,7 @@ async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and
         bench.command(&[&wrong[..], &SURE].concat()).await.failed(2, "generation and token");
     }
     assert_eq!(bench.state(), before, "nothing was done");
-    // The target has refused the newest grant: a lower number would only be refused again.
+    // The target has rejected the newest grant: a lower number would only be rejected again.
     let mut refused = before.clone();
     refused["lease"]["target_fence"] = json!({ "generation": generation, "token": token + 30 });
     refused["requires"] = json!(["target_fence"]);
@@ -239,18 +242,18 @@ async fn grants_are_raised_above_a_fence_only_by_a_command_that_is_confirmed_and
     let again = bench.command(&[&raise[..], &SURE].concat()).await;
     again.done_with("nothing was changed");
     assert_eq!(bench.state(), after);
-    // The document was lost and made again at the target's side of things: its generation is higher, too.
+    // As if the document had been lost and created again in the target's view: its generation is higher, too.
     let fence = format!("{}.2", generation + 1_000_000_000_000);
     let raise = ["lease", "break", "nightly", "--above", fence.as_str()];
     bench.command(&[&raise[..], &SURE].concat()).await.done_with("newest grant is now");
     assert!(bench.state()["generation"].as_u64().unwrap() > generation + 1_000_000_000_000);
     bench.insert(5..=5);
     bench.host().await.run().await;
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
+async fn a_clone_continues_under_another_name_and_overwrites_nothing() {
     let mut fresh = Bench::with_rows(1..=4).await;
     let clone = ["clone", "nightly", "mirror"];
     let never = "`nightly` has never started, so there is no state to copy";
@@ -262,10 +265,13 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
         if words[1] == "mirror" {
             fresh.add_poller("mirror");
         }
-        let said = fresh.command(&[words, &SURE[..]].concat()).await;
-        said.failed(1, start);
-        let is_known = said.rest.contains(&never.replace("nightly", words[1]));
-        assert!(is_known || said.rest.contains("`nightly` in app `shop` has never"), "{said:?}");
+        let result = fresh.command(&[words, &SURE[..]].concat()).await;
+        result.failed(1, start);
+        let is_known = result.rest.contains(&never.replace("nightly", words[1]));
+        assert!(
+            is_known || result.rest.contains("`nightly` in app `shop` has never"),
+            "{result:?}"
+        );
     }
     let mut bench = delivered().await;
     bench.command(&clone).await.failed(2, "`--reason TEXT`");
@@ -276,8 +282,8 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     assert_eq!((&plan["changed"], &plan["generation"]), (&json!(false), &Json::Null), "{plan}");
     assert_eq!(plan["cursor"]["kind"], "rowversion", "{plan}");
     bench.command(&[&clone[..], &WHY].concat()).await.failed(2, "add `--yes`");
-    let said = bench.command(&[&clone[..], &SURE].concat()).await;
-    said.done_with("settings for it are still to be made");
+    let result = bench.command(&[&clone[..], &SURE].concat()).await;
+    result.done_with("settings for it are still to be made");
     bench.command(&[&clone[..], &SURE].concat()).await.failed(1, "never overwritten");
     let onto_itself = ["clone", "nightly", "nightly"];
     bench.command(&[&onto_itself[..], &SURE].concat()).await.failed(1, "never overwritten");
@@ -288,11 +294,11 @@ async fn a_clone_goes_on_under_another_name_and_is_never_made_over_one() {
     assert_eq!((&entry["event"], &entry["reason"]), (&json!("cloned"), &json!(WHY[1])));
     bench.insert(5..=5);
     assert_eq!(bench.command(&["tick", "mirror"]).await.code, 0);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_import_says_what_it_costs_and_skips_only_when_told() {
+async fn an_import_shows_its_consequences_and_skips_only_on_request() {
     let bench = delivered().await;
     let copy = bench.folder.path().join("copy.json");
     let path = copy.to_str().unwrap().to_owned();
@@ -314,5 +320,5 @@ async fn an_import_says_what_it_costs_and_skips_only_when_told() {
     let skip = [&import[..], &SURE, &["--skip-rows"]].concat();
     assert_eq!(bench.command(&skip).await.code, 0);
     logs(&bench.host().await.run().await);
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5, 6]);
 }

@@ -1,4 +1,4 @@
-//! RESP: what the handler answers.
+//! RESP: the handler's replies.
 
 use highwater_fakehost::{Connection, Invocation, Level, Reply, Verdict, judge};
 use serde_json::{Value as Json, json};
@@ -25,11 +25,11 @@ pub(crate) async fn success() {
 
 pub(crate) async fn failure_with_cause() {
     let bench = Bench::with_rows(1..=2).await;
-    bench.receiver.script(&[Answer::Refuse(500, "no \"room\" {left}\r\n\u{1}ä")]);
+    bench.receiver.script(&[Answer::Reject(500, "no \"room\" {left}\r\n\u{1}ä")]);
     let host = bench.host().await;
     let outcome = host.run().await;
     assert_eq!(outcome.reply.as_ref().unwrap().status, 500);
-    // The reason phrase is all that the host shows of our reply, so the cause is in it too.
+    // The reason phrase is all that the host shows of our reply, so it contains the cause, too.
     let reason = failure(&outcome);
     assert!(reason.contains("500 (HandlerError: "), "{outcome:?}");
     assert!(reason.contains("no \"room\" {left}"), "{outcome:?}");
@@ -37,7 +37,7 @@ pub(crate) async fn failure_with_cause() {
     assert_eq!(level, Level::Error);
     assert_eq!(line["invocation_id"], *outcome.id, "{line}");
     assert!(line["message"].as_str().unwrap().contains("no \"room\" {left}"), "{line}");
-    assert_eq!(bench.receiver.taken(), Vec::<i64>::new());
+    assert_eq!(bench.receiver.accepted(), Vec::<i64>::new());
     assert_eq!(host.exits(), []);
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn panic() {
         host.run().await;
     }
     assert_eq!((host.pid(), host.exits()), (pid, vec![]));
-    // Where it happened is one line of ours, with the invocation, and not a text of several lines.
+    // Its location is one line of ours, with the invocation, and not a multi-line text.
     let (level, line) = host.event("panic").await;
     assert_eq!(level, Level::Error);
     assert_eq!(line["span"]["invocation_id"], "6a184cc4-2b0e-4c5e-9d0f-3f6f1f0e7a11", "{line}");
@@ -92,7 +92,7 @@ pub(crate) async fn none_hangs() {
         assert!(envelope["Logs"][0].is_string(), "{head}: {envelope}");
         assert_eq!(verdict.is_success(), reply.status == 200, "{head}");
     }
-    // A body that is too long for anything is refused, not left without an answer.
+    // A body that exceeds every limit is rejected, not left unanswered.
     let outcome = host.invoke(Invocation::new("nightly", vec![b' '; 17 << 20])).await;
     let refused = failure(&outcome);
     assert!(refused.contains(" 413 (") || refused.contains("HttpRequest"), "{refused}");
@@ -185,7 +185,7 @@ async fn an_invocation_without_an_id_gets_one() {
     host.finish().await;
 }
 
-/// Writes into the state document that somebody has paused the poller.
+/// Records in the state document that an operator has paused the poller.
 pub(crate) fn pause(bench: &Bench, by: &str, reason: &str) {
     let mut state = bench.state();
     state["paused"] = json!({"by": by, "reason": reason, "at": "2026-11-20T10:00:00Z"});

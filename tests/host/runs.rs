@@ -1,4 +1,4 @@
-//! RETRY, CONC and CRASH: runs that meet another one, or an end.
+//! RETRY, CONC and CRASH: runs that overlap another one, or are killed.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::receiver::Answer;
 
 pub(crate) async fn retry_policy() {
     let bench = Bench::with_rows(1..=3).await;
-    bench.receiver.script(&[Answer::Refuse(500, "not yet"), Answer::Refuse(500, "not yet")]);
+    bench.receiver.script(&[Answer::Reject(500, "not yet"), Answer::Reject(500, "not yet")]);
     let host = bench.host().await;
-    // Shorter than the poller's own back-off, which is waited for.
+    // Shorter than the poller's own backoff, which the tick waits for.
     let policy = Retry { count_max: 3, delay: Duration::from_millis(50) };
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
@@ -29,30 +29,30 @@ pub(crate) async fn retry_policy() {
     let attempts: Vec<u64> = batches.iter().map(|batch| batch.attempt).collect();
     assert_eq!(attempts, [1, 2, 3]);
     assert!(batches.iter().all(|batch| batch.id == batches[0].id));
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     assert!(logs(&host.run().await)[0].contains("nothing new"));
 }
 
-/// Where the back-off outlasts the tick, the host is told to go on; what is no failure ends its retries.
+/// If the backoff outlasts the tick, the host must continue; a success would end its retries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_back_off_longer_than_the_tick_keeps_the_hosts_retries_going() {
+async fn a_backoff_longer_than_the_tick_keeps_the_host_retrying() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.set("RETRY_DELAY_MIN", "3s");
     bench.set("TICK_TIME_MAX", "1s");
-    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    bench.receiver.script(&[Answer::Reject(500, "not yet")]);
     let host = bench.host().await;
     let policy = Retry { count_max: 9, delay: Duration::from_millis(50) };
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
-    // One is refused, two or three wait for a second each, the next one delivers.
+    // One is rejected, two or three wait for a second each, the next one delivers.
     assert!((3..=5).contains(&outcomes.len()), "{outcomes:?}");
     assert!(failure(&outcomes[1]).contains("503 (poller `nightly`: backing off"), "{outcomes:?}");
     assert!(outcomes.last().unwrap().verdict.is_success(), "{outcomes:?}");
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert!(logs(&outcomes[0])[0].contains("nothing new") && outcomes.len() == 1, "{outcomes:?}");
 
     bench.insert(2..=2);
-    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    bench.receiver.script(&[Answer::Reject(500, "not yet")]);
     host.run().await;
     let outcome = host.run().await;
     assert!(logs(&outcome)[0].contains("backing off until"), "without a policy: {outcome:?}");
@@ -62,31 +62,31 @@ async fn a_back_off_longer_than_the_tick_keeps_the_hosts_retries_going() {
     assert!(logs(&outcomes[0])[0].contains("paused by") && outcomes.len() == 1, "{outcomes:?}");
 }
 
-/// Without an end, the host tries again until the target has recovered.
+/// With unlimited retries, the host retries until the target has recovered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retries_without_an_end_go_on_until_the_rows_are_delivered_and_do_not_flood_the_log() {
+async fn unlimited_retries_deliver_the_rows_without_flooding_the_log() {
     const REFUSED: usize = 12;
     let mut bench = Bench::with_rows(1..=1).await;
     bench.set("RETRY_DELAY_MIN", "10ms");
     bench.set("RETRY_DELAY_MAX", "10ms");
-    bench.receiver.script(&[const { Answer::Refuse(500, "not yet") }; REFUSED]);
+    bench.receiver.script(&[const { Answer::Reject(500, "not yet") }; REFUSED]);
     let host = bench.host().await;
     let policy = Retry { count_max: -1, delay: Duration::from_millis(1) };
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert_eq!(outcomes.len(), REFUSED + 1, "{outcomes:?}");
     assert!(outcomes[REFUSED].verdict.is_success(), "{outcomes:?}");
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
 
-    // A try during a back-off lasts as long as a tick may, and warns of nothing.
+    // An attempt during a backoff lasts as long as a tick may, and logs no warning.
     bench.set("RETRY_DELAY_MIN", "3s");
     bench.set("RETRY_DELAY_MAX", "3s");
     bench.set("TICK_TIME_MAX", "1s");
     bench.insert(2..=2);
-    bench.receiver.script(&[Answer::Refuse(500, "not yet")]);
+    bench.receiver.script(&[Answer::Reject(500, "not yet")]);
     let host = bench.host().await;
     let outcomes = host.fire_with_retry("nightly", Some(policy)).await;
     assert!((3..=5).contains(&outcomes.len()), "{outcomes:?}");
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     let lines = host.lines();
     let is_ours = |line: &Json| line["event"].is_string();
     let loud = |(level, line): &&(Level, Json)| *level > Level::Information && is_ours(line);
@@ -122,13 +122,13 @@ pub(crate) async fn killed_mid_run() {
     let exit = host.exit(1, LIMIT).await.unwrap();
     assert!(exit.code == 137 && exit.counted, "{exit:?}");
     host.ready(2).await;
-    comes_again(&bench, &host).await;
+    check_redelivery(&bench, &host).await;
 }
 
-/// After SIGKILL in mid-run the rows come again once the lease has lapsed, and not a schedule later.
+/// After SIGKILL during a run the rows are redelivered once the lease has expired, and not a schedule later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_rows_return_in_time() {
-    // Documents in files have a clock without grains.
+async fn rows_in_flight_at_a_kill_are_redelivered_in_time() {
+    // Documents in files have a clock with full resolution.
     const LAPSES_AFTER: Duration = Duration::from_secs(2 + 2);
     const SCHEDULE: Duration = Duration::from_millis(500);
     let bench = Bench::with_rows(1..=3).await;
@@ -144,15 +144,15 @@ async fn killed_rows_return_in_time() {
     loop {
         let began_at = Instant::now();
         let outcome = host.fire("nightly").await;
-        if !bench.receiver.taken().is_empty() {
+        if !bench.receiver.accepted().is_empty() {
             break;
         }
-        // A busy machine may be late with a tick, but the first one after that time must deliver.
+        // A busy machine may delay a tick, but the first one after that time must deliver.
         assert!(began_at < killed_at + LAPSES_AFTER, "{outcome:?}");
         skipped.extend(logs(&outcome));
         sleep(SCHEDULE).await;
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     let lease_until = |text: &String| {
         let (_, rest) = text.split_once("skipped: lease held by `")?;
         let (_, rest) = rest.split_once("` until ")?;
@@ -166,11 +166,11 @@ async fn killed_rows_return_in_time() {
     assert!(text.contains("rows of the batch in flight may be delivered twice"), "{line}");
 }
 
-/// The rows of the killed run come again, as the same batch under a newer token.
-pub(crate) async fn comes_again(bench: &Bench, host: &crate::bench::Host) {
-    let outcome = host.run_until(|| !bench.receiver.taken().is_empty()).await;
+/// The rows of the killed run are redelivered, as the same batch under a newer token.
+pub(crate) async fn check_redelivery(bench: &Bench, host: &crate::bench::Host) {
+    let outcome = host.run_until(|| !bench.receiver.accepted().is_empty()).await;
     assert!(outcome.verdict.is_success(), "{outcome:?}");
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     let batches = bench.receiver.batches();
     assert_eq!(batches.len(), 2, "{batches:?}");
     assert_eq!(batches[0].id, batches[1].id);
@@ -182,7 +182,7 @@ pub(crate) async fn comes_again(bench: &Bench, host: &crate::bench::Host) {
 }
 
 pub(crate) async fn three_exits() {
-    // The stand-in first: the third error ends the host.
+    // The fake host first: the third error ends the host.
     let bench = Bench::with_rows(1..=1).await;
     let options = Options {
         arguments: vec!["-c".into(), "echo one >&2; echo two; exit 7".into()],
@@ -198,7 +198,7 @@ pub(crate) async fn three_exits() {
     assert!(matches!(outcome.verdict, Verdict::Failure(_)));
 
     // So no invocation may end our process, however it fails.
-    let refusals = [400, 401, 404, 410, 413, 429, 500, 503].map(|code| Answer::Refuse(code, "no"));
+    let refusals = [400, 401, 404, 410, 413, 429, 500, 503].map(|code| Answer::Reject(code, "no"));
     let mut bench = bench;
     bench.set("RETRY_DELAY_MIN", "1ms");
     bench.set("RETRY_DELAY_MAX", "1ms");

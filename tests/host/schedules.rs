@@ -1,4 +1,4 @@
-//! Schedules: the stand-in fires by rules of its own, and the program says the same.
+//! Schedules: the fake host fires by its own rules, and the program predicts the same.
 
 use highwater::schedule::{Schedule, Zone};
 use highwater::testing::zone_file;
@@ -8,14 +8,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::bench::{Bench, LIMIT, PROGRAM};
 
-/// Zones with changes of an hour and of half an hour, in both halves of the year, and one without.
+/// Zones with clock changes of an hour and of half an hour, in both halves of the year, and one without.
 const RULES: [&str; 4] = [
     "PST8PDT,M3.2.0,M11.1.0",
     "CET-1CEST,M3.5.0,M10.5.0/3",
     "<+1030>-10:30<+11>-11,M10.1.0,M4.1.0",
     "<+1245>-12:45",
 ];
-/// Hours in which clocks of these zones change, and one in which none does.
+/// Hours in which clocks of these zones change, and one without a change.
 const MOMENTS: [OffsetDateTime; 7] = [
     datetime!(2026-03-08 10:00 UTC),
     datetime!(2026-11-01 9:00 UTC),
@@ -65,7 +65,7 @@ impl Rng {
 }
 
 #[test]
-fn the_program_and_the_host_agree_on_every_next_tick_also_where_clocks_change() {
+fn the_program_and_the_host_agree_on_every_next_tick_across_clock_changes() {
     let mut rng = Rng(22);
     for _ in 0..2000 {
         let text = rng.expression();
@@ -111,21 +111,21 @@ async fn validate_and_status_name_the_next_tick_at_which_the_host_fires() {
                 "[year]-[month]-[day] [hour]:[minute]:[second] [offset_hour sign:mandatory]:[offset_minute]"
             );
             let next = next.format(&form).unwrap();
-            let said = bench.command(&["validate", "--from", &root]).await;
+            let result = bench.command(&["validate", "--from", &root]).await;
             let expected = format!("`{schedule}` in {number}, next tick {next}");
-            assert!(said.done().contains(&expected), "{expected}: {said:?}");
+            assert!(result.done().contains(&expected), "{expected}: {result:?}");
             let settings = format!("{root}/local.settings.json");
-            let said = bench.command(&["--settings", &settings, "status"]).await;
-            assert!(said.done().contains(&format!("{next} ({number})")), "{next}: {said:?}");
+            let result = bench.command(&["--settings", &settings, "status"]).await;
+            assert!(result.done().contains(&format!("{next} ({number})")), "{next}: {result:?}");
             host.stop().await;
         }
     }
-    // Neither knows of a tick that will not come.
+    // Neither predicts a tick that will not come.
     bench.set_env("AzureWebJobs.nightly.Disabled", "true");
     let host = bench.host().await;
     assert_eq!(host.next_tick("nightly"), None);
-    let said = bench.command(&["validate", "--from", &root]).await;
-    assert!(!said.data.contains("next tick 20"), "{said:?}");
+    let result = bench.command(&["validate", "--from", &root]).await;
+    assert!(!result.data.contains("next tick 20"), "{result:?}");
     host.stop().await;
 }
 
@@ -138,7 +138,7 @@ async fn the_host_fires_by_the_schedule_of_the_file_until_it_stops() {
     host.start_timers();
     for id in 2..=3 {
         let end = Instant::now() + LIMIT;
-        while bench.receiver.taken() != (1..id).collect::<Vec<_>>() {
+        while bench.receiver.accepted() != (1..id).collect::<Vec<_>>() {
             assert!(Instant::now() < end, "{:#?}", host.journal().records());
             sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -151,5 +151,5 @@ async fn the_host_fires_by_the_schedule_of_the_file_until_it_stops() {
     let after = host.journal().records().into_iter().filter(executing).count();
     let executed = |record: &highwater_fakehost::Record| record.message.starts_with("Executed");
     let ended = host.journal().records().into_iter().filter(executed).count();
-    assert_eq!(after, ended, "a stop waits for what runs, and nothing starts after it");
+    assert_eq!(after, ended, "a stop waits for running ticks, and none starts after it");
 }

@@ -1,5 +1,5 @@
-//! No secret leaves the process: a target that echoes what it was sent, settings that are right and wrong, every
-//! output of the real program, and every way in which a text may be encoded.
+//! No secret leaves the process: a target that echoes its requests, valid and invalid settings, every output
+//! of the real program, and every encoding of a text.
 //!
 //! Secrets are random. A failed run names its seed:
 //!
@@ -36,14 +36,14 @@ use tokio::process::Command;
 use tokio::task::AbortHandle;
 
 use crate::bench::{Bench, LIMIT, PROGRAM};
-use crate::commands::Said;
+use crate::commands::CommandOutput;
 
-/// What the target answers in each round with random secrets.
+/// The target's response in each round with random secrets.
 const STATUSES: [u16; 3] = [500, 401, 422];
-/// Settings that a secret is put into in one run.
+/// Settings that receive a secret in one run.
 const PLACES: usize = 60;
 
-/// Returns a text in every way in which it is searched for.
+/// Returns a text in every form that is searched for.
 fn forms(secret: &str) -> Vec<String> {
     let bytes = || secret.bytes();
     let json = serde_json::to_string(secret).unwrap();
@@ -108,7 +108,7 @@ fn stored(folder: &Path, text: &mut String) {
     }
 }
 
-/// A target that refuses whatever it is sent, and repeats its address, its headers, and more.
+/// A target that rejects every request, and repeats its URL, its headers, and more.
 struct Echo {
     port: u16,
     task: AbortHandle,
@@ -129,7 +129,7 @@ impl Echo {
             for (name, value) in &headers {
                 writeln!(text, "{name}: {}", String::from_utf8_lossy(value.as_bytes())).unwrap();
             }
-            // Where an account says what is wrong.
+            // The place in which an account reports its error.
             let code = more.split(" | ").next().unwrap_or_default().to_owned();
             (StatusCode::from_u16(status).unwrap(), [("x-ms-error-code", code)], text)
         };
@@ -139,8 +139,8 @@ impl Echo {
     }
 }
 
-/// What a process exports: spans, metrics and log records, as the bytes of OTLP. Its key is a secret of the process. What
-/// `refuses` names it refuses with all that it was sent, and more.
+/// The exports of a process: spans, metrics and log records, as OTLP bytes. Its key is a secret of the
+/// process. The signals in `refuses` are rejected with a reply that repeats the request, and more.
 struct Collector {
     task: AbortHandle,
     bodies: Arc<Mutex<BTreeMap<String, String>>>,
@@ -153,7 +153,7 @@ impl Drop for Collector {
 }
 
 impl Collector {
-    /// Makes all processes of a bench export to it, log all they can, and serve metrics.
+    /// Makes all processes of a bench export to it, log everything they can, and serve metrics.
     async fn watch(bench: &mut Bench, refuses: &'static str, key: &str, more: &str) -> Self {
         let metrics = format!("127.0.0.1:{}", free_port().unwrap());
         bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
@@ -178,7 +178,7 @@ impl Collector {
         Self { task: served.abort_handle(), bodies }
     }
 
-    /// Checks what all processes have exported so far.
+    /// Checks everything that the processes have exported so far.
     fn holds_none(&self, secrets: &[String]) {
         let bodies = self.bodies.lock().unwrap();
         let paths: Vec<&str> = bodies.keys().map(String::as_str).collect();
@@ -195,10 +195,11 @@ fn text_of(outcome: &Outcome) -> String {
     format!("{reason}\n{headers:?}\n{}", String::from_utf8_lossy(body))
 }
 
-/// Returns the chance of one round of a test, which follows from `SECRETS_SEED`, and says what that is.
+/// Returns the random generator for one round of a test, derived from `SECRETS_SEED`, and prints the seed.
 fn seeded(round: u64) -> TestRunner {
-    let asked = ProcessVars.get("SECRETS_SEED");
-    let seed: u64 = asked.map_or(1, |seed| seed.parse().expect("SECRETS_SEED is a number"));
+    let configured_seed = ProcessVars.get("SECRETS_SEED");
+    let seed: u64 =
+        configured_seed.map_or(1, |seed| seed.parse().expect("SECRETS_SEED is a number"));
     println!("SECRETS_SEED={seed}, round {round}");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -207,13 +208,13 @@ fn seeded(round: u64) -> TestRunner {
     TestRunner::new_with_rng(Config::default(), random)
 }
 
-/// Returns random printable ASCII that begins and ends with a letter or digit.
+/// Returns random printable ASCII that starts and ends with a letter or digit.
 fn random(runner: &mut TestRunner, form: &str) -> String {
     let strategy = proptest::string::string_regex(form).unwrap();
     strategy.new_tree(runner).unwrap().current()
 }
 
-/// Runs the poller and the commands, and looks at all that they leave behind. Returns the log and what is stored.
+/// Runs the poller and the commands, and checks everything they leave. Returns the log and the stored files.
 async fn leaks_nothing(
     bench: &Bench,
     collector: &Collector,
@@ -274,19 +275,23 @@ async fn leaks_nothing(
         let entry: Json = serde_json::from_str(line).unwrap();
         let id = entry["event_id"].as_str().unwrap();
         let shown = ["quarantine", "show", "nightly", id];
-        let said = command_leaks_nothing(bench, &shown, secrets).await;
-        assert!(said.done().contains("\"error\""), "{said:?}");
+        let result = command_leaks_nothing(bench, &shown, secrets).await;
+        assert!(result.done().contains("\"error\""), "{result:?}");
     }
     collector.holds_none(secrets);
     (log, kept)
 }
 
-async fn command_leaks_nothing(bench: &Bench, command: &[&str], secrets: &[String]) -> Said {
-    let said = bench.command(command).await;
+async fn command_leaks_nothing(
+    bench: &Bench,
+    command: &[&str],
+    secrets: &[String],
+) -> CommandOutput {
+    let result = bench.command(command).await;
     let place = command.join(" ");
-    holds_none(&place, &said.data, secrets);
-    holds_none(&place, &said.rest, secrets);
-    said
+    holds_none(&place, &result.data, secrets);
+    holds_none(&place, &result.rest, secrets);
+    result
 }
 
 async fn page(url: &str) -> String {
@@ -301,7 +306,7 @@ async fn page(url: &str) -> String {
     }
 }
 
-/// Looks at the status page, which shows why the last tick failed.
+/// Checks the status page, which shows why the last tick failed.
 async fn pages_leak_nothing(bench: &Bench, secrets: &[String]) {
     let address = format!("127.0.0.1:{}", free_port().unwrap());
     let mut command = Command::new(PROGRAM);
@@ -315,10 +320,10 @@ async fn pages_leak_nothing(bench: &Bench, secrets: &[String]) {
         all += &text;
     }
     child.kill().await.unwrap();
-    assert!(all.contains("[redacted]"), "the page shows what the target said: {all}");
+    assert!(all.contains("[redacted]"), "the page shows the target's response: {all}");
 }
 
-/// Looks for what cannot continue, in a document whose batch has failed for years: what is found has the last error.
+/// Runs `recover` over a document whose batch has failed for years: its finding contains the last error.
 async fn recovery_leaks_nothing(bench: &Bench, secrets: &[String]) {
     let path = bench.state_path();
     let text = fs::read_to_string(&path).unwrap();
@@ -333,12 +338,12 @@ async fn recovery_leaks_nothing(bench: &Bench, secrets: &[String]) {
     assert!(found.contains("checkpoint_stuck") && found.contains("[redacted]"), "{found}");
 }
 
-/// Whatever a target repeats of what it was sent, and of what it cannot know, is shown nowhere.
+/// Whatever a target repeats from its request, and from secrets that it cannot know, is shown nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_that_echoes_everything_leaks_no_secret() {
     for (status, round) in STATUSES.into_iter().zip(1..) {
         let mut runner = seeded(round);
-        // A header takes no control characters.
+        // A header cannot contain control characters.
         let any = "[A-Za-z0-9][ -~]{8,24}[A-Za-z0-9]";
         let key = random(&mut runner, any);
         let code = random(&mut runner, any);
@@ -368,10 +373,10 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         bench.set("ON_FAILURE", "quarantine");
         bench.set("JOURNAL", "full");
         let collector = Collector::watch(&mut bench, "traces", &collector, &more).await;
-        // One that Highwater has and this poller does not use.
+        // A secret that Highwater has and this poller does not use.
         bench.set_env("AZURE_CLIENT_SECRET", &other);
         let (log, kept) = leaks_nothing(&bench, &collector, &secrets).await;
-        // What the target said got that far.
+        // The target's response got that far.
         assert!(log.contains("[redacted]") && kept.contains("[redacted]"), "{log}\n{kept}");
         pages_leak_nothing(&bench, &secrets).await;
         // A row that was rejected is quarantined, and the poller continues.
@@ -381,7 +386,7 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
     }
 }
 
-/// What repeats the secrets that it is reached with, and those of another.
+/// A service that repeats the secrets it is accessed with, and those of another.
 enum Service {
     /// The database of the source, or of a `sql` handler.
     Database(Server),
@@ -390,7 +395,8 @@ enum Service {
 }
 
 impl Service {
-    /// A database whose login has this password, and that answers each statement with `fails` in it by `says`.
+    /// A database whose login has this password, and that answers each statement that contains `fails` with
+    /// `says`.
     async fn database(bench: &Bench, password: &str, fails: &str, says: &str) -> Self {
         let options = Options { tls: false, password: password.to_owned(), ..Options::default() };
         let server = Server::start(bench.database.clone(), options).await.unwrap();
@@ -399,7 +405,7 @@ impl Service {
         Self::Database(server)
     }
 
-    /// Returns its connection string; an account's with a key or a signature.
+    /// Returns its connection string; an account's contains a key or a signature.
     fn connection(&self, password: &str, key: Option<&str>, part: &str) -> String {
         match self {
             Self::Database(server) => server.connection_string(),
@@ -416,13 +422,13 @@ impl Service {
     }
 }
 
-/// Whatever a database or an account repeats, as a source, as a target or where the state is kept, is shown nowhere.
+/// Whatever a database or an account repeats, as a source, a target or a state store, is shown nowhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_echoes_everything_leaks_no_secret() {
     for (role, round) in ["source", "sql", "queue", "queue", "state", "state"].into_iter().zip(7..)
     {
         let mut runner = seeded(round);
-        // An account's error code is shown where it looks like one.
+        // An account's error code is shown if it looks like one.
         let code = "[A-Za-z]{16,24}";
         let any = "[A-Za-z0-9][ -~]{8,24}[A-Za-z0-9]";
         let password = random(&mut runner, if round % 2 == 0 { code } else { any });
@@ -473,14 +479,14 @@ async fn a_service_that_echoes_everything_leaks_no_secret() {
             }
         }
         let (log, _kept) = leaks_nothing(&bench, &collector, &secrets).await;
-        // What it said got that far; of what an account says, a code does.
+        // Its response got that far; of an account's response, only a code does.
         let is_answer = matches!(service, Service::Storage(_)) && round % 2 == 1;
         let met = if is_answer { "403" } else { "[redacted]" };
         assert!(log.contains(met), "{role}: {log}");
     }
 }
 
-/// A secret in the wrong place is known by its form, or because it is in the right place too.
+/// A secret in the wrong place is recognized by its form, or because it is also in the right place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_in_the_wrong_setting_is_not_shown() {
     let mut runner = seeded(5);
@@ -513,9 +519,9 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
             let mut bench = Bench::new().await;
             bench.set("HANDLER__SYSTEM_KEY", &known);
             bench.set(name, &secret);
-            let said = bench.command(&["validate"]).await;
-            assert_ne!(said.code, 0, "{name}: {said:?}");
-            let shown = [said.data, said.rest].concat();
+            let result = bench.command(&["validate"]).await;
+            assert_ne!(result.code, 0, "{name}: {result:?}");
+            let shown = [result.data, result.rest].concat();
             holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
         }
         let mut bench = Bench::new().await;
@@ -525,8 +531,12 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
         {
             bench.set_env(&format!("HIGHWATER__{global}"), &secret);
         }
-        let said = bench.command(&["validate"]).await;
-        holds_none("`validate`", &[said.data, said.rest].concat(), std::slice::from_ref(&secret));
+        let result = bench.command(&["validate"]).await;
+        holds_none(
+            "`validate`",
+            &[result.data, result.rest].concat(),
+            std::slice::from_ref(&secret),
+        );
     }
 }
 
@@ -535,7 +545,8 @@ fn below(runner: &mut TestRunner, end: usize) -> usize {
     (0..end).new_tree(runner).unwrap().current()
 }
 
-/// Returns a random secret of a random kind that is not `known`, and whether it can also be a name, as a GUID can.
+/// Returns a random secret of a random kind that is not `known`, and whether it can also be a name, as a GUID
+/// can.
 fn any_secret(runner: &mut TestRunner, known: &str) -> (String, bool) {
     let bytes = |runner: &mut TestRunner, form: &str| random(runner, form).into_bytes();
     match below(runner, 7) {
@@ -553,8 +564,8 @@ fn any_secret(runner: &mut TestRunner, known: &str) -> (String, bool) {
     }
 }
 
-/// Whichever setting a secret is put into, it is not shown. Where the setting takes it as a name, or a file of that
-/// name is missing, only a secret that no name looks like is judged.
+/// Whichever setting receives a secret, it is not shown. If the setting accepts it as a name, or a file of
+/// that name is missing, only a secret that cannot be a name is checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_random_secret_in_a_random_setting_is_not_shown() {
     let mut runner = seeded(20);
@@ -568,27 +579,27 @@ async fn a_random_secret_in_a_random_setting_is_not_shown() {
         let mut bench = Bench::new().await;
         bench.set_env("AZURE_CLIENT_SECRET", &known);
         bench.set_env(&name, &secret);
-        let said = bench.command(&["validate"]).await;
-        let is_refused = said.data.contains(&name) || said.rest.contains(&name);
+        let result = bench.command(&["validate"]).await;
+        let is_refused = result.data.contains(&name) || result.rest.contains(&name);
         refused += usize::from(is_refused);
         if may_be_name && !is_refused {
             continue;
         }
-        let mut outputs = vec![("validate", said)];
+        let mut outputs = vec![("validate", result)];
         if !may_be_name {
             outputs.push(("status", bench.command(&["status", "--output", "json"]).await));
         }
-        for (command, said) in outputs {
+        for (command, result) in outputs {
             let place = format!("`{command}` with {name}");
-            holds_none(&place, &[said.data, said.rest].concat(), std::slice::from_ref(&secret));
+            holds_none(&place, &[result.data, result.rest].concat(), std::slice::from_ref(&secret));
         }
     }
-    assert!(refused * 3 > PLACES, "{refused} of {PLACES} were refused");
+    assert!(refused * 3 > PLACES, "{refused} of {PLACES} were rejected");
 }
 
-/// A key that could be a name is not shown where a name makes no sense.
+/// A key that could be a name is not shown if a name makes no sense there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_like_a_name_is_not_shown_in_a_setting_that_takes_none() {
+async fn a_name_like_key_is_not_shown_in_a_setting_without_keys() {
     let secret = "live_key_3MzQqFvXcKw".to_owned();
     for name in [
         "HANDLER__AUTH",
@@ -605,23 +616,23 @@ async fn a_key_like_a_name_is_not_shown_in_a_setting_that_takes_none() {
         bench.set("HANDLER__AUTH", "header");
         bench.set("HANDLER__AUTH_HEADER", "x-api-key");
         bench.set(name, &secret);
-        let said = bench.command(&["validate"]).await;
-        assert_ne!(said.code, 0, "{name}: {said:?}");
-        let shown = [said.data, said.rest].concat();
+        let result = bench.command(&["validate"]).await;
+        assert_ne!(result.code, 0, "{name}: {result:?}");
+        let shown = [result.data, result.rest].concat();
         holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
     }
 }
 
-/// A URL that cannot be read shows its scheme, in `validate`, in the log and in each reply.
+/// A URL that cannot be parsed shows only its scheme, in `validate`, in the log and in each reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_url_that_does_not_parse_shows_its_scheme_only() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.set("HANDLER__URL", "https://svc:Sup3rSecret#1@host/x");
     let secrets = ["Sup3rSecret", "Secret#1", "svc:Sup3"].map(str::to_owned);
-    let said = bench.command(&["validate"]).await;
-    assert!(said.data.contains("HANDLER__URL` is `https://…`"), "{said:?}");
-    assert!(said.data.contains("in a user name or password, write `#` as `%23`"), "{said:?}");
-    holds_none("`validate`", &[said.data, said.rest].concat(), &secrets);
+    let result = bench.command(&["validate"]).await;
+    assert!(result.data.contains("HANDLER__URL` is `https://…`"), "{result:?}");
+    assert!(result.data.contains("in a user name or password, write `#` as `%23`"), "{result:?}");
+    holds_none("`validate`", &[result.data, result.rest].concat(), &secrets);
     let host = bench.host().await;
     let outcome = host.run().await;
     assert!(!outcome.verdict.is_success(), "{outcome:?}");
@@ -634,8 +645,8 @@ async fn a_url_that_does_not_parse_shows_its_scheme_only() {
     }
 }
 
-/// The process of an `exec` handler gets what programs need to run, what it is told of the batch, and what
-/// `HANDLER__ENV` names.
+/// The process of an `exec` handler gets the variables that programs need to run, those about the batch, and
+/// those that `HANDLER__ENV` names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_process_inherits_no_secret() {
     let mut bench = Bench::with_rows(1..=1).await;

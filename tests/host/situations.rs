@@ -1,4 +1,5 @@
-//! What every view shows in the situations that someone on call meets: the table of `docs/reference/status.md`.
+//! What every view shows in the situations that someone on call meets: the table of
+//! `docs/reference/status.md`.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::receiver::Answer;
 struct Situation {
     name: &'static str,
     make: fn(&mut Bench),
-    /// Whether a process runs ticks in it.
+    /// Whether a process ticks in this situation.
     ticks: bool,
     state: &'static str,
     severity: &'static str,
@@ -45,7 +46,7 @@ const SITUATIONS: [Situation; 16] = [
     Situation {
         name: "database down",
         make: |bench| {
-            // In place of the server that the settings name, which ends.
+            // Replaces the server that the settings name, which stops.
             let other = Server::start(bench.database.clone(), ServerOptions::default());
             let other = block_in_place(|| Handle::current().block_on(other));
             bench.server = other.unwrap();
@@ -175,10 +176,10 @@ const SITUATIONS: [Situation; 16] = [
     },
 ];
 
-/// Lets the target answer rows that wait with this status.
+/// Lets the target respond to pending rows with this status.
 fn answers(bench: &mut Bench, status: u16) {
     bench.insert(2..=2);
-    bench.receiver.script(&[Answer::Refuse(status, "no"), Answer::Refuse(status, "no")]);
+    bench.receiver.script(&[Answer::Reject(status, "no"), Answer::Reject(status, "no")]);
 }
 
 fn pause(document: &mut Json) {
@@ -186,7 +187,7 @@ fn pause(document: &mut Json) {
     document["requires"] = json!(["paused"]);
 }
 
-/// Returns the page as a process that runs no ticks serves it.
+/// Returns the page as served by a process that runs no ticks.
 async fn page(bench: &Bench) -> String {
     let board = App::build(&bench.env).unwrap().board(&bench.env, Path::new(&bench.root()));
     page::answer(&board, Question { page: true, ..Question::default() }).await.body
@@ -206,12 +207,12 @@ async fn each_situation_is_shown_within_two_ticks() {
         for _ in 0..if ticks { 2 } else { 0 } {
             bench.command(&["tick", "nightly"]).await;
         }
-        let said = bench.command(&["status", "--output", "json"]).await;
-        let found: Json = serde_json::from_str(said.done()).unwrap();
+        let result = bench.command(&["status", "--output", "json"]).await;
+        let found: Json = serde_json::from_str(result.done()).unwrap();
         let status = &found[0];
         let page = page(&bench).await;
         let word = format!("data-word=\"{label}\"");
-        let told = status["cause"].as_str().unwrap_or_default();
+        let shown_cause = status["cause"].as_str().unwrap_or_default();
         let code = bench.command(&["status", "--check"]).await.code;
         let expected = match severity {
             "ok" => 0,
@@ -220,14 +221,17 @@ async fn each_situation_is_shown_within_two_ticks() {
         };
         let is_right = status["state"] == state
             && status["severity"] == severity
-            && told.contains(cause)
-            && told.is_empty() == cause.is_empty()
+            && shown_cause.contains(cause)
+            && shown_cause.is_empty() == cause.is_empty()
             && page.contains(&word)
             && code == expected;
         if !is_right {
             let badge = page.split("data-word=").nth(1).unwrap_or(&page);
             let badge: String = badge.chars().take(40).collect();
-            wrong.push(format!("{name}: {} {told:?}, page {badge}, exit {code}", status["state"]));
+            wrong.push(format!(
+                "{name}: {} {shown_cause:?}, page {badge}, exit {code}",
+                status["state"]
+            ));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -1,4 +1,4 @@
-//! A host that stands still: nobody reads the process's stdout or stderr.
+//! A stalled host: the process's stdout or stderr is not read.
 
 use std::io::{Write as _, pipe};
 use std::process::{ExitStatus, Stdio};
@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep};
 use crate::bench::{Bench, PROGRAM, exchange, within};
 use crate::data;
 
-/// Longer than anything here takes; many lines are written to fill a pipe and what is behind it.
+/// Longer than any step of these tests; many lines are written to fill a pipe and the queue in front of it.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The program, with both pipes in the hands of a test that does not read them.
+/// The program, with both pipes held by a test that does not read them.
 struct Unread {
     child: Child,
     port: u16,
@@ -70,7 +70,7 @@ impl Unread {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Ticks until lines of a stream are dropped; each tick is answered, and each ping.
+    /// Ticks until lines of a stream are dropped; each tick and each ping is answered.
     async fn fill(&self, stream: &str, mut tick: impl AsyncFnMut()) {
         let end = Instant::now() + LIMIT;
         while self.dropped(stream).await == 0 {
@@ -85,7 +85,7 @@ impl Unread {
         }
     }
 
-    /// Asks the process to stop, and returns how it ended.
+    /// Sends SIGTERM to the process, and returns its exit status.
     async fn terminate(&mut self) -> ExitStatus {
         let pid = self.child.id().unwrap().to_string();
         let killed = Command::new("kill").args(["-TERM", &pid]).status().await.unwrap();
@@ -94,7 +94,7 @@ impl Unread {
     }
 }
 
-/// Reads a stream until all lines that were dropped are reported; each line is whole.
+/// Reads a stream until all dropped lines are reported; each line is complete.
 async fn read_until_reported(stream: impl AsyncRead + Unpin, name: &str, dropped: u64) {
     let mut lines = BufReader::new(stream).lines();
     let mut reported = 0;
@@ -109,7 +109,7 @@ async fn read_until_reported(stream: impl AsyncRead + Unpin, name: &str, dropped
     assert_eq!(reported, dropped);
 }
 
-/// Returns a bench that logs as much as it can, and the program that nobody reads.
+/// Returns a bench with maximum logging, and the program whose output is not read.
 async fn talkative() -> (Bench, Unread) {
     let mut bench = Bench::new().await;
     bench.set("BATCH_ROWS_MAX", "1");
@@ -127,17 +127,17 @@ async fn fill_stdout(bench: &Bench, process: &Unread) {
             rows += 20;
             let verdict = process.tick().await;
             assert!(verdict.is_success(), "{verdict:?}");
-            assert_eq!(bench.receiver.taken().len(), usize::try_from(rows).unwrap());
+            assert_eq!(bench.receiver.accepted().len(), usize::try_from(rows).unwrap());
         })
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ticks_and_pings_are_answered_while_nobody_reads_stdout() {
+async fn ticks_and_pings_are_answered_while_stdout_is_unread() {
     let (bench, mut process) = talkative().await;
     fill_stdout(&bench, &process).await;
     let dropped = process.dropped("stdout").await;
-    // What a stream lacks is reported on stderr, as all warnings are.
+    // Lines missing from a stream are reported on stderr, like all warnings.
     let (mut stdout, stderr) = (process.child.stdout.take(), process.child.stderr.take());
     let mut sink = tokio::io::sink();
     tokio::select! {
@@ -148,9 +148,9 @@ async fn ticks_and_pings_are_answered_while_nobody_reads_stdout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_and_pings_are_answered_while_nobody_reads_stderr() {
+async fn failures_and_pings_are_answered_while_stderr_is_unread() {
     let mut bench = Bench::new().await;
-    // Each invocation logs at ERROR all that is wrong, some 30 kB here.
+    // Each invocation logs all its errors at ERROR, some 30 kB here.
     for number in 0..300 {
         bench.set(&format!("NO_SUCH_SETTING_{number}"), "x");
     }
@@ -168,17 +168,17 @@ async fn failures_and_pings_are_answered_while_nobody_reads_stderr() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_process_ends_while_nobody_reads_stdout() {
+async fn the_process_exits_while_stdout_is_unread() {
     let (bench, mut process) = talkative().await;
     fill_stdout(&bench, &process).await;
     assert_eq!(process.terminate().await.code(), Some(0));
 }
 
-/// What a pipe holds that nobody reads; pipe(7).
+/// The capacity of an unread pipe; pipe(7).
 const PIPE_BYTES: usize = 65_536;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tick_from_the_command_line_delivers_while_nobody_reads_its_warnings() {
+async fn a_command_line_tick_delivers_while_its_warnings_are_unread() {
     let mut bench = Bench::new().await;
     let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NULL); \
                  INSERT INTO dbo.timed VALUES (1, '2020-01-01'), (2, NULL)";
@@ -193,7 +193,7 @@ async fn a_tick_from_the_command_line_delivers_while_nobody_reads_its_warnings()
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     let status = within(LIMIT, command.status()).await.unwrap();
     assert_eq!(status.code(), Some(0));
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     assert!(bench.state()["lease"]["released_at"].is_string());
     drop(reader);
 }

@@ -1,4 +1,4 @@
-//! The program without a host: what it runs by itself, and what it says of its files.
+//! The program without a host: how it runs by itself, and what it reports about its files.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
@@ -32,11 +32,11 @@ impl Bench {
     }
 }
 
-/// `highwater run` as a process, and what it logs.
+/// `highwater run` as a process, and its log.
 struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// What it has logged so far.
+    /// Its log so far.
     logged: Vec<Json>,
 }
 
@@ -59,7 +59,7 @@ impl Running {
         let found = async {
             loop {
                 let line = self.lines.next_line().await.unwrap();
-                let line = line.unwrap_or_else(|| panic!("it ended without `{event}`"));
+                let line = line.unwrap_or_else(|| panic!("it exited without `{event}`"));
                 let line: Json = serde_json::from_str(&line).unwrap();
                 self.logged.push(line.clone());
                 if line["event"] == event {
@@ -72,7 +72,7 @@ impl Running {
 
     /// Waits until the receiver has these rows.
     async fn delivered(&mut self, bench: &Bench, ids: &[i64]) {
-        while bench.receiver.taken() != ids {
+        while bench.receiver.accepted() != ids {
             self.event("tick_complete").await;
         }
     }
@@ -83,9 +83,9 @@ impl Running {
         assert!(within(LIMIT, sent).await.unwrap().success());
     }
 
-    /// Waits for its end, and returns all that it has logged.
+    /// Waits for its exit, and returns its complete log.
     async fn end(mut self) -> Vec<Json> {
-        // What is left in the pipe must not keep it from ending.
+        // Lines left in the pipe must not keep it from exiting.
         while let Some(line) = within(LIMIT, self.lines.next_line()).await.unwrap() {
             self.logged.push(serde_json::from_str(&line).unwrap());
         }
@@ -96,7 +96,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
+async fn run_ticks_on_schedule_until_stopped() {
     let bench = Bench::with_rows(1..=2).await;
     let mut running = Running::start(&bench, &[]);
     let line = running.event("timer_started").await;
@@ -114,7 +114,7 @@ async fn run_ticks_by_the_schedule_until_it_is_asked_to_stop() {
 async fn run_finishes_its_batch_when_the_terminal_is_closed() {
     let bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[Answer::Hold]);
-    // The tests may run under `nohup` themselves.
+    // The tests themselves may run under `nohup`.
     let mut running = Running::start(&bench, &["env", "--default-signal=HUP"]);
     within(LIMIT, bench.receiver.arrived(1)).await;
     running.signal("-HUP").await;
@@ -122,7 +122,7 @@ async fn run_finishes_its_batch_when_the_terminal_is_closed() {
     bench.receiver.release();
     let events = running.end().await;
     assert!(!events.iter().any(|line| line["event"] == "aborting"), "{events:?}");
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     let state = bench.state();
     assert!(state["in_flight"].is_null() && state["lease"]["released_at"].is_string(), "{state}");
 }
@@ -147,7 +147,7 @@ async fn run_aborts_a_batch_longer_than_the_grace_and_releases_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_skips_a_function_that_is_turned_off() {
+async fn run_skips_a_disabled_function() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.add_poller("weekly");
     bench.set_env("AzureWebJobs.weekly.Disabled", "true");
@@ -162,8 +162,8 @@ async fn run_skips_a_function_that_is_turned_off() {
     let off: Vec<&Json> =
         events.iter().filter(|line| line["event"] == "function_turned_off").collect();
     let [line] = off[..] else { panic!("{events:#?}") };
-    let told = (&line["function"], &line["setting"]);
-    assert_eq!(told, (&"weekly".into(), &"AzureWebJobs.weekly.Disabled".into()));
+    let parsed = (&line["function"], &line["setting"]);
+    assert_eq!(parsed, (&"weekly".into(), &"AzureWebJobs.weekly.Disabled".into()));
     let started = |function: &str| {
         let of = |line: &&Json| line["event"] == "timer_started" && line["function"] == function;
         events.iter().filter(of).count()
@@ -172,7 +172,7 @@ async fn run_skips_a_function_that_is_turned_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tick_that_a_signal_aborts_says_so_by_its_exit_code() {
+async fn a_tick_aborted_by_a_signal_has_its_own_exit_code() {
     for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
         let mut bench = Bench::with_rows(1..=1).await;
         bench.set_env("HIGHWATER__STOP_GRACE", "2500ms");
@@ -207,7 +207,7 @@ async fn run_under_nohup_outlives_its_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_without_anything_to_run_says_why() {
+async fn run_with_nothing_to_run_explains_why() {
     let mut bench = Bench::new().await;
     bench.schedule("%EACH%");
     let from = bench.root();
@@ -217,73 +217,73 @@ async fn run_without_anything_to_run_says_why() {
     bench.command(&["run", "--from", &from]).await.failed(3, "must have six, seconds first");
     let fix = "; in the setting `EACH`, write six fields, seconds first";
     bench.command(&["run", "--from", &from]).await.failed(3, fix);
-    // Each mistake with its fix, not the first one alone.
+    // Every error with its fix, not only the first one.
     bench.write("weekly/function.json", r#"{"bindings":[{"name":"timer","type":"timerTrigger"}]}"#);
-    let said = bench.command(&["run", "--from", &from]).await;
+    let result = bench.command(&["run", "--from", &from]).await;
     for fix in ["in the setting `EACH`", "set `schedule` to six fields"] {
-        assert!(said.code == 3 && said.rest.contains(fix), "{said:?}");
+        assert!(result.code == 3 && result.rest.contains(fix), "{result:?}");
     }
     std::fs::remove_dir_all(format!("{from}/weekly")).unwrap();
     bench.set_env("EACH", "* * * * * *");
     bench.set_env("AzureWebJobs.nightly.Disabled", "true");
-    let said = bench.command(&["run", "--from", &from]).await;
+    let result = bench.command(&["run", "--from", &from]).await;
     let expected = "`nightly` is turned off by `AzureWebJobs.nightly.Disabled`";
-    assert!(said.code == 3 && said.rest.contains(expected), "{said:?}");
+    assert!(result.code == 3 && result.rest.contains(expected), "{result:?}");
     bench.command(&["run", "--from", "/nowhere"]).await.failed(3, "`/nowhere`: cannot be read");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_tick_is_told_and_its_failure_is_an_exit_code() {
+async fn tick_reports_its_outcome_and_exits_nonzero_on_failure() {
     let bench = Bench::with_rows(1..=2).await;
-    let said = bench.command(&["tick", "nightly", "--output", "json"]).await;
-    assert_eq!(said.code, 0, "{said:?}");
-    let told: Json = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command(&["tick", "nightly", "--output", "json"]).await;
+    assert_eq!(result.code, 0, "{result:?}");
+    let parsed: Json = serde_json::from_str(&result.data).unwrap();
     assert_eq!(
-        (&told["outcome"], &told["rows"], &told["batches"]),
+        (&parsed["outcome"], &parsed["rows"], &parsed["batches"]),
         (&"committed".into(), &2.into(), &1.into())
     );
-    let said = bench.command(&["tick", "nightly"]).await;
-    assert!(said.done().contains("nightly"), "{said:?}");
+    let result = bench.command(&["tick", "nightly"]).await;
+    assert!(result.done().contains("nightly"), "{result:?}");
     bench.insert(3..=3);
-    bench.receiver.script(&[Answer::Refuse(500, "not now")]);
-    let said = bench.command(&["tick", "nightly"]).await;
-    assert_eq!(said.code, 7, "{said:?}");
+    bench.receiver.script(&[Answer::Reject(500, "not now")]);
+    let result = bench.command(&["tick", "nightly"]).await;
+    assert_eq!(result.code, 7, "{result:?}");
     bench.command(&["tick", "weekly"]).await.failed(2, "the settings have `nightly`");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn validate_finds_every_mistake_without_a_connection() {
+async fn validate_finds_every_error_without_a_connection() {
     let mut bench = Bench::new().await;
     bench.set_env("SqlConnection", "Server=tcp:127.0.0.1,1;Database=x;User ID=u;Password=hunter2");
     bench.schedule("0 */5 * * * *");
     std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
     let from = bench.root();
-    let said = bench.command(&["validate", "--from", &from]).await;
-    assert!(said.done().contains("schedule: `0 */5 * * * *` in "), "{said:?}");
-    assert!(said.data.contains("\n0 errors, "), "{said:?}");
+    let result = bench.command(&["validate", "--from", &from]).await;
+    assert!(result.done().contains("schedule: `0 */5 * * * *` in "), "{result:?}");
+    assert!(result.data.contains("\n0 errors, "), "{result:?}");
 
     bench.schedule("%EACH%");
     bench.write("weekly/function.json", "{");
     bench.write("odd/function.json", r#"{"bindings":[{"name":"t","type":"timerTrigger","direction":"in","schedule":"0 0 0 * * *"}]}"#);
     bench.write("host.json", r#"{"version":"2.0","functionTimeout":"00:00:10","customHandler":{"description":{"defaultExecutablePath":"handler"}}}"#);
-    let said = bench.command(&["validate", "--from", &from, "--output", "json"]).await;
-    assert_eq!((said.code, said.rest.as_str()), (1, ""), "{said:?}");
-    let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();
+    let result = bench.command(&["validate", "--from", &from, "--output", "json"]).await;
+    assert_eq!((result.code, result.rest.as_str()), (1, ""), "{result:?}");
+    let found: Vec<Json> = serde_json::from_str(&result.data).unwrap();
     let errors: Vec<&str> = found
         .iter()
         .filter(|finding| finding["level"] == "error")
         .map(|finding| finding["check"].as_str().unwrap())
         .collect();
     assert_eq!(errors, ["functionTimeout", "function.json", "schedule", "poller"], "{found:#?}");
-    assert!(!said.data.contains("hunter2"));
+    assert!(!result.data.contains("hunter2"));
 
     bench.set("SOURCE__MODE", "rowversionn");
     bench.set("HANDLER__KIND", "htp");
-    let said = bench.command(&["validate", "--from", &from]).await;
-    assert!(said.data.contains("`rowversionn`") && said.data.contains("`htp`"), "{said:?}");
+    let result = bench.command(&["validate", "--from", &from]).await;
+    assert!(result.data.contains("`rowversionn`") && result.data.contains("`htp`"), "{result:?}");
 }
 
-/// Writes a time zone that is `rule` all the time, and returns the folder of its kind.
+/// Writes a time zone in which `rule` always applies, and returns the folder with it.
 fn zone(bench: &Bench, name: &str, rule: &str) -> String {
     let folder = bench.folder.path().join("zones");
     std::fs::create_dir_all(&folder).unwrap();
@@ -292,7 +292,7 @@ fn zone(bench: &Bench, name: &str, rule: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedules_are_in_the_hosts_time_zone_wherever_they_are_told() {
+async fn schedules_are_shown_in_the_hosts_time_zone_everywhere() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.schedule("0 30 2 1 7 *");
     std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
@@ -301,16 +301,16 @@ async fn schedules_are_in_the_hosts_time_zone_wherever_they_are_told() {
     bench.set_env("TZDIR", &folder);
     bench.set_env("TZ", ":Far");
     bench.command(&["init", "nightly"]).await.done();
-    let said = bench.command(&["validate", "--from", &from]).await;
-    assert!(said.done().contains("schedule: `0 30 2 1 7 *` in Far, next tick 20"), "{said:?}");
-    assert!(said.data.contains("-07-01 02:30:00 +12:45"), "{said:?}");
+    let result = bench.command(&["validate", "--from", &from]).await;
+    assert!(result.done().contains("schedule: `0 30 2 1 7 *` in Far, next tick 20"), "{result:?}");
+    assert!(result.data.contains("-07-01 02:30:00 +12:45"), "{result:?}");
 
     std::fs::write(format!("{from}/local.settings.json"), r#"{"Values":{}}"#).unwrap();
     let settings = format!("{from}/local.settings.json");
-    let said = bench.command(&["--settings", &settings, "status"]).await;
-    assert!(said.done().contains("-07-01 02:30:00 +12:45 (Far)"), "{said:?}");
-    let said = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
-    let status: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&["--settings", &settings, "status"]).await;
+    assert!(result.done().contains("-07-01 02:30:00 +12:45 (Far)"), "{result:?}");
+    let result = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
+    let status: Vec<Json> = serde_json::from_str(result.done()).unwrap();
     assert_eq!(status[0]["time_zone"], "Far");
     let next = status[0]["next_tick_at"].as_str().unwrap();
     assert!(next.ends_with("-07-01T02:30:00+12:45"), "{next}");
@@ -329,11 +329,11 @@ async fn a_function_that_never_runs_has_no_next_tick() {
         if is_off {
             bench.set_env("AzureWebJobs.nightly.Disabled", "1");
         }
-        let said = bench.command(&["validate", "--from", &from]).await;
-        assert_eq!(said.data.contains(", next tick 20"), !is_off, "{said:?}");
-        assert_eq!(said.data.contains("no next tick: see the error"), is_off, "{said:?}");
-        let said = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
-        let status: Vec<Json> = serde_json::from_str(said.done()).unwrap();
+        let result = bench.command(&["validate", "--from", &from]).await;
+        assert_eq!(result.data.contains(", next tick 20"), !is_off, "{result:?}");
+        assert_eq!(result.data.contains("no next tick: see the error"), is_off, "{result:?}");
+        let result = bench.command(&["--settings", &settings, "status", "--output", "json"]).await;
+        let status: Vec<Json> = serde_json::from_str(result.done()).unwrap();
         assert_eq!(status[0]["next_tick_at"].is_null(), is_off, "{status:#?}");
     }
 }
@@ -347,15 +347,15 @@ async fn a_plan_without_time_zones_runs_in_utc_and_warns() {
     let folder = zone(&bench, "Far", "<+1245>-12:45");
     bench.set_env("TZDIR", &folder);
     bench.set_env("WEBSITE_SKU", "FlexConsumption");
-    let said = bench.command(&["validate", "--from", &from]).await;
-    assert!(!said.done().contains("does not support it"), "{said:?}");
+    let result = bench.command(&["validate", "--from", &from]).await;
+    assert!(!result.done().contains("does not support it"), "{result:?}");
     for name in ["TZ", "WEBSITE_TIME_ZONE"] {
         bench.set_env(name, "Far");
-        let said = bench.command(&["validate", "--from", &from]).await;
+        let result = bench.command(&["validate", "--from", &from]).await;
         let warned = format!("`{name}`: a Flex Consumption plan does not support it");
-        assert!(said.done().contains(&warned), "{said:?}");
-        assert!(said.data.contains("schedule: `0 0 3 * * *` in UTC, next tick"), "{said:?}");
-        // The plan is known where the app runs, so the app says it too.
+        assert!(result.done().contains(&warned), "{result:?}");
+        assert!(result.data.contains("schedule: `0 0 3 * * *` in UTC, next tick"), "{result:?}");
+        // The plan is known where the app runs, so the app reports it too.
         let host = bench.host().await;
         let (level, line) = host.event("without_effect").await;
         assert_eq!(level, highwater_fakehost::Level::Warning);
@@ -366,7 +366,7 @@ async fn a_plan_without_time_zones_runs_in_utc_and_warns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_zone_that_the_host_would_not_follow_is_warned_of() {
+async fn a_time_zone_unsupported_by_the_host_is_warned_about() {
     let mut bench = Bench::new().await;
     bench.schedule("0 0 3 * * *");
     std::os::unix::fs::symlink(PROGRAM, format!("{}/handler", bench.root())).unwrap();
@@ -385,18 +385,21 @@ async fn a_time_zone_that_the_host_would_not_follow_is_warned_of() {
                 bench.set_env(name, value);
             }
         }
-        let said = bench.command(&["validate", "--from", &from]).await;
-        let is_warned =
-            said.done().contains("time zone on this") || said.data.contains("WEBSITE_TIME_ZONE");
-        assert_eq!(is_warned, expected.is_some(), "{tz:?}: {said:?}");
-        assert!(said.data.contains(expected.unwrap_or("` in Far")) || tz == Some(""), "{said:?}");
+        let result = bench.command(&["validate", "--from", &from]).await;
+        let is_warned = result.done().contains("time zone on this")
+            || result.data.contains("WEBSITE_TIME_ZONE");
+        assert_eq!(is_warned, expected.is_some(), "{tz:?}: {result:?}");
+        assert!(
+            result.data.contains(expected.unwrap_or("` in Far")) || tz == Some(""),
+            "{result:?}"
+        );
     }
 }
 
-/// What `validate` says of the host's time-out, and what it wants done.
-async fn time_out_of(bench: &Bench) -> (String, Option<String>) {
-    let said = bench.command(&["validate", "--from", &bench.root(), "--output", "json"]).await;
-    let found: Vec<Json> = serde_json::from_str(&said.data).unwrap();
+/// The finding of `validate` about the host's timeout, and its suggested fix.
+async fn timeout_finding(bench: &Bench) -> (String, Option<String>) {
+    let result = bench.command(&["validate", "--from", &bench.root(), "--output", "json"]).await;
+    let found: Vec<Json> = serde_json::from_str(&result.data).unwrap();
     let of: Vec<&Json> = found.iter().filter(|one| one["check"] == "functionTimeout").collect();
     let [one] = of[..] else { panic!("{found:#?}") };
     let level = one["level"].as_str().unwrap().to_owned();
@@ -404,7 +407,7 @@ async fn time_out_of(bench: &Bench) -> (String, Option<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn validate_accepts_what_it_advises_on_the_hosts_time_out() {
+async fn validate_accepts_the_host_timeout_it_recommends() {
     let mut bench = Bench::new().await;
     bench.schedule("0 */5 * * * *");
     let host_json = |timeout: &str| {
@@ -426,7 +429,7 @@ async fn validate_accepts_what_it_advises_on_the_hosts_time_out() {
         if let Some(value) = in_setting {
             bench.set_env(name, value);
         }
-        let (found, fix) = time_out_of(&bench).await;
+        let (found, fix) = timeout_finding(&bench).await;
         assert_eq!(found, level, "{in_file} {in_setting:?} {fix:?}");
         let Some(place) = place else { continue };
         let advised = fix.unwrap();
@@ -436,26 +439,26 @@ async fn validate_accepts_what_it_advises_on_the_hosts_time_out() {
             Some(_) => bench.set_env(place, value),
             None => bench.write("host.json", &host_json(value)),
         }
-        assert_eq!(time_out_of(&bench).await.0, "ok", "{advised}");
+        assert_eq!(timeout_finding(&bench).await.0, "ok", "{advised}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_settings_stand_in_for_the_environment() {
+async fn local_settings_replace_the_environment() {
     let mut bench = Bench::with_rows(1..=1).await;
     let values = std::mem::take(&mut bench.env);
     bench
         .write("local.settings.json", &json!({"IsEncrypted": false, "Values": values}).to_string());
     let file = format!("{}/local.settings.json", bench.root());
-    let said = bench.command(&["tick", "nightly", "--settings", &file]).await;
-    assert!(said.data.contains("nightly"), "{said:?}");
-    assert_eq!(bench.receiver.taken(), [1]);
+    let result = bench.command(&["tick", "nightly", "--settings", &file]).await;
+    assert!(result.data.contains("nightly"), "{result:?}");
+    assert_eq!(bench.receiver.accepted(), [1]);
     bench.command(&["tick", "nightly"]).await.failed(3, "in the settings");
     bench.command(&["tick", "nightly", "--settings", "/nowhere"]).await.failed(3, "`/nowhere`");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shells_and_man_are_told_of_every_command() {
+async fn completions_and_man_pages_cover_every_command() {
     let bench = Bench::new().await;
     let help = bench.command(&["--help"]).await;
     let commands = help.done().split_once("Commands:").unwrap().1.split_once("Options:").unwrap().0;

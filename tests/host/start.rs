@@ -1,4 +1,4 @@
-//! START: from the process's start to its first answer.
+//! START: from the process's start to its first response.
 
 use std::net::TcpListener;
 use std::process::{Output, Stdio};
@@ -17,7 +17,7 @@ use crate::bench::{Bench, LIMIT, PROGRAM, exchange, failure, logs, within};
 use crate::data;
 use crate::receiver::Answer;
 
-/// Room for a busy machine; the aim is below one second.
+/// Allows for a busy machine; the goal is below one second.
 const READY: Duration = Duration::from_secs(10);
 
 pub(crate) async fn ready_within_time() {
@@ -29,7 +29,7 @@ pub(crate) async fn ready_within_time() {
     assert_eq!(reply.status, 200);
     host.finish().await;
 
-    // No socket that accepts and is silent: the first connection that is not refused is answered.
+    // No socket that accepts and stays silent: the first connection that is not refused is answered.
     let port = host.port();
     let mut child =
         command(&bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", &port.to_string())]).spawn().unwrap();
@@ -71,7 +71,7 @@ pub(crate) async fn wrong_port() {
     port_taken_for_a_moment(&bench, taken, &port).await;
 }
 
-/// A port that stays taken is waited for before the process gives up.
+/// The process waits for a port that stays taken before it gives up.
 async fn taken_port(bench: &Bench, _taken: &TcpListener, port: &str) {
     let mut command = command(bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]);
     let ended = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
@@ -82,7 +82,7 @@ async fn taken_port(bench: &Bench, _taken: &TcpListener, port: &str) {
     assert!(err.lines().count() == 1 && err.contains(port) && err.contains("in use"), "{err}");
 }
 
-/// Three exits end the host, so a port that another process is about to release is waited for.
+/// Three exits end the host, so the process waits for a port that another process is about to release.
 async fn port_taken_for_a_moment(bench: &Bench, taken: TcpListener, port: &str) {
     let mut command = command(bench, &[("FUNCTIONS_CUSTOMHANDLER_PORT", port)]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -95,7 +95,7 @@ async fn port_taken_for_a_moment(bench: &Bench, taken: TcpListener, port: &str) 
     child.kill().await.unwrap();
 }
 
-/// Why a process could not start reaches the host as an error, whatever the text.
+/// The reason why a process could not start reaches the host as an error, whatever its text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_fails_under_the_host_is_an_error_there() {
     let bench = Bench::new().await;
@@ -168,12 +168,12 @@ pub(crate) async fn pings_during_a_run() {
             taken.push(began_at.elapsed());
         }
         taken.sort();
-        // Single ones may meet a busy machine; a queue behind the run would hold up all.
+        // Single ones may be slow on a busy machine; a queue behind the run would delay all.
         assert!(taken[10] < Duration::from_millis(100), "{taken:?}");
         bench.receiver.release();
     });
     assert_eq!(logs(&outcome).len(), 1);
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     host.finish().await;
 }
 
@@ -206,7 +206,7 @@ pub(crate) async fn same_port_after_a_kill() {
     assert_eq!(host.exits().len(), 1, "{:#?}", host.journal().records());
 }
 
-/// Wrong settings: ready all the same, and each invocation tells every mistake.
+/// Wrong settings: ready anyway, and each invocation reports every error.
 pub(crate) async fn wrong_settings() {
     let mut bench = Bench::new().await;
     bench.set("SOURCE__MODE", "sideways");
@@ -226,7 +226,7 @@ pub(crate) async fn wrong_settings() {
     assert_eq!((host.pid(), host.exits()), (pid, vec![]));
 }
 
-/// The program with the bench's settings and these, and nothing of the host's.
+/// The program with the bench's settings and these, and none of the host's.
 fn command(bench: &Bench, env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env_clear().envs(&bench.env).envs(env.iter().copied()).kill_on_drop(true);
@@ -234,7 +234,7 @@ fn command(bench: &Bench, env: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Connects as soon as that is not refused.
+/// Connects as soon as the connection is not refused.
 async fn connect(port: u16) -> Connection {
     loop {
         match Connection::open(port).await {
@@ -244,7 +244,7 @@ async fn connect(port: u16) -> Connection {
     }
 }
 
-/// Runs the program to its end, and returns its code and the one line on stderr.
+/// Runs the program until it exits, and returns its code and its one line on stderr.
 async fn only_line(bench: &Bench, env: &[(&str, &str)]) -> (i32, String) {
     let mut command = command(bench, env);
     let ended = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();

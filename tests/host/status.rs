@@ -1,4 +1,4 @@
-//! The status page: as a function of the host, beside a timer loop, and on a terminal.
+//! The status page: as a function of the host, alongside a timer loop, and on a terminal.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::bench::{Bench, Host, LIMIT, PROGRAM, within};
 
-/// Returns what the host sends for a request: names that are repeated have their values joined by commas.
+/// Returns the host's request: repeated names have their values joined by commas.
 fn request(view: Option<&str>, query: &Json) -> Invocation {
     let params = view.map_or(json!({}), |view| json!({ "view": view }));
     let body = json!({
@@ -24,7 +24,7 @@ fn request(view: Option<&str>, query: &Json) -> Invocation {
     Invocation::new(highwater::page::FUNCTION, body.to_string())
 }
 
-/// Returns what the host would make a response of, all of whose fields it wants.
+/// Returns the output from which the host builds a response, and whose fields are all required.
 pub(crate) async fn response(host: &Host, view: Option<&str>, query: &Json) -> Json {
     answer(host, request(view, query)).await
 }
@@ -62,7 +62,7 @@ async fn the_host_shows_the_page_and_the_json_behind_it() {
     assert_eq!(answer["headers"]["Content-Type"], "text/html; charset=utf-8");
     let page = answer["body"].as_str().unwrap();
     assert!(page.contains("href=\"page?poller=nightly&amp;code=k%2F%2B%3D%3D\""), "{page}");
-    assert!(!page.contains("<form"), "here it is only looked at");
+    assert!(!page.contains("<form"), "it is only read here");
 
     let query = json!({ "poller": "nightly", "html": "1" });
     let answer = response(&host, None, &query).await;
@@ -77,7 +77,7 @@ async fn the_host_shows_the_page_and_the_json_behind_it() {
     host.finish().await;
 }
 
-/// Sends a request in a form that the host was seen to give it.
+/// Sends a request in a form that was observed at the host.
 async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query: Json) -> Json {
     let mut request = request(view, &query);
     let mut body: Json = serde_json::from_slice(&request.body).unwrap();
@@ -88,11 +88,11 @@ async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_address_that_people_and_monitors_open_is_answered_through_the_host() {
+async fn each_page_and_monitoring_url_is_answered_through_the_host() {
     let bench = Bench::with_rows(1..=1).await;
     let host = bench.host().await;
     host.run().await;
-    // The host joins the values of a name that is repeated.
+    // The host joins the values of a repeated name.
     let path = "/api/status?poller=nightly&poller=weekly";
     let answer = asked(&host, "GET", path, None, json!({ "poller": "nightly,weekly" })).await;
     let report: Json = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
@@ -130,7 +130,7 @@ async fn the_page_lists_wrong_settings_through_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_timer_loop_serves_the_page_where_it_is_told_to_and_ends_with_it() {
+async fn run_serves_the_page_at_the_configured_address() {
     let bench = Bench::with_rows(1..=1).await;
     bench.schedule("0 0 3 1 1 *");
     let from = bench.folder.path().join("root");
@@ -153,7 +153,7 @@ async fn a_timer_loop_serves_the_page_where_it_is_told_to_and_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watching_wants_a_terminal_or_prints_line_by_line() {
+async fn watch_redraws_a_terminal_and_otherwise_prints_lines() {
     let bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     bench.command(&["status", "--watch"]).await.failed(2, "`--output jsonl`");
@@ -176,7 +176,7 @@ async fn watching_wants_a_terminal_or_prints_line_by_line() {
     assert_eq!(within(LIMIT, process.wait()).await.unwrap().code(), Some(0));
 }
 
-/// Writes an `az` that notes how it was called, and then does `what`; returns the note's path.
+/// Writes an `az` that records its arguments, and then does `what`; returns the path of the record.
 fn az(bench: &mut Bench, what: &str) -> std::path::PathBuf {
     let folder = bench.folder.path().join("bin");
     std::fs::create_dir_all(&folder).unwrap();
@@ -190,29 +190,29 @@ fn az(bench: &mut Bench, what: &str) -> std::path::PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_pages_address_is_printed_without_its_key_unless_that_is_asked_for() {
+async fn the_pages_url_is_printed_without_its_key_unless_requested() {
     let mut bench = Bench::new().await;
     let note = az(&mut bench, "echo 'k/+=='");
     bench.set_env("WEBSITE_HOSTNAME", "shop-x1.westeurope-01.azurewebsites.net");
     bench.set_env("WEBSITE_SITE_NAME", "shop");
     bench.set_env("WEBSITE_RESOURCE_GROUP", "rg (eu)");
-    let said = bench.command(&["status", "--url"]).await;
+    let result = bench.command(&["status", "--url"]).await;
     let url = "https://shop-x1.westeurope-01.azurewebsites.net/api/status/page";
     let keys = "function keys list -g rg (eu) -n shop --function-name highwater_status --query default -o tsv";
     let expected = format!("{url}\nkey: az functionapp {}\n", keys.replace("rg (eu)", "'rg (eu)'"));
-    assert_eq!(said.done(), expected);
-    assert!(!note.exists(), "nobody asked for the key");
+    assert_eq!(result.done(), expected);
+    assert!(!note.exists(), "the key was not requested");
 
-    let said = bench.command(&["status", "--url", "--reveal", "--output", "json"]).await;
-    let printed: Json = serde_json::from_str(said.done()).unwrap();
+    let result = bench.command(&["status", "--url", "--reveal", "--output", "json"]).await;
+    let printed: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!(printed["url"], format!("{url}?code=k%2F%2B%3D%3D"));
     assert_eq!(std::fs::read_to_string(&note).unwrap(), format!("functionapp {keys}\n"));
 
     az(&mut bench, "echo 'Please run az login' >&2; exit 1");
-    let said = bench.command(&["status", "--url", "--reveal"]).await;
-    said.failed(6, "Please run az login");
-    let said = bench.command(&["status", "--url", "--site", "a b; rm"]).await;
-    said.failed(2, "invalid host name `a b; rm`");
+    let result = bench.command(&["status", "--url", "--reveal"]).await;
+    result.failed(6, "Please run az login");
+    let result = bench.command(&["status", "--url", "--site", "a b; rm"]).await;
+    result.failed(2, "invalid host name `a b; rm`");
 }
 
 /// What Azure has under each host name: an app, its custom domain, and a slot.
@@ -233,16 +233,16 @@ async fn the_key_of_any_host_name_is_found_by_its_printed_command() {
     let mut bench = Bench::new().await;
     let body = bench.folder.path().join("body");
     for (host, id) in HOSTS {
-        // Answers the query with what has the name, and prints the key of that resource alone.
+        // Answers the query with the resource of that name, and prints the key of that resource alone.
         let script = format!(
             "case \"$*\" in\n*ResourceGraph*)\n  while [ \"$1\" != --body ]; do shift; done\n  printf '%s' \"$2\" >'{}'\n  \
              echo {id} ;;\n*'{id}/functions/highwater_status/listkeys?api-version='*) echo key-of-{host} ;;\n*) exit 3 ;;\nesac",
             body.display()
         );
         let note = az(&mut bench, &script);
-        let said = bench.command(&["status", "--url", "--site", host]).await;
+        let result = bench.command(&["status", "--url", "--site", host]).await;
         let url = format!("https://{host}/api/status/page");
-        let command = said.done().strip_prefix(&format!("{url}\nkey: ")).unwrap().trim_end();
+        let command = result.done().strip_prefix(&format!("{url}\nkey: ")).unwrap().trim_end();
         assert!(!note.exists() || std::fs::remove_file(&note).is_ok());
         let mut shell = Command::new("sh");
         let printed =
@@ -259,8 +259,8 @@ async fn the_key_of_any_host_name_is_found_by_its_printed_command() {
             "{query}"
         );
         assert!(query.contains(&format!(r#"tostring(name) =~ "{host}""#)), "{query}");
-        let said = bench.command(&["status", "--url", "--reveal", "--site", host]).await;
-        assert!(said.done().starts_with(&format!("{url}?code=key-of-{host}\n")), "{said:?}");
+        let result = bench.command(&["status", "--url", "--reveal", "--site", host]).await;
+        assert!(result.done().starts_with(&format!("{url}?code=key-of-{host}\n")), "{result:?}");
     }
 }
 
@@ -279,11 +279,11 @@ async fn the_pages_address_follows_the_route_of_its_function() {
     ] {
         let text = definition.replace("status/{view?}", route);
         std::fs::write(root.join("highwater_status/function.json"), text).unwrap();
-        let said =
+        let result =
             bench.command(&["--settings", settings.to_str().unwrap(), "status", "--url"]).await;
         match expected {
-            Ok(url) => assert!(said.done().starts_with(url), "{said:?}"),
-            Err(text) => said.failed(3, text),
+            Ok(url) => assert!(result.done().starts_with(url), "{result:?}"),
+            Err(text) => result.failed(3, text),
         }
     }
 }
@@ -292,11 +292,12 @@ async fn the_pages_address_follows_the_route_of_its_function() {
 async fn under_func_the_pages_address_needs_no_key() {
     let mut bench = Bench::new().await;
     let none = "\nkey: none is needed under `func start`\n";
-    let said = bench.command(&["status", "--url", "--reveal"]).await;
-    assert_eq!(said.done(), format!("http://localhost:7071/api/status/page{none}"));
+    let result = bench.command(&["status", "--url", "--reveal"]).await;
+    assert_eq!(result.done(), format!("http://localhost:7071/api/status/page{none}"));
     let settings = bench.folder.path().join("root/local.settings.json");
     std::fs::write(&settings, r#"{"Values":{},"Host":{"LocalHttpPort":7100}}"#).unwrap();
     bench.set_env("AzureFunctionsJobHost__extensions__http__routePrefix", "");
-    let said = bench.command(&["--settings", settings.to_str().unwrap(), "status", "--url"]).await;
-    assert_eq!(said.done(), format!("http://localhost:7100/status/page{none}"));
+    let result =
+        bench.command(&["--settings", settings.to_str().unwrap(), "status", "--url"]).await;
+    assert_eq!(result.done(), format!("http://localhost:7100/status/page{none}"));
 }

@@ -1,4 +1,4 @@
-//! The handler `stdout` over real descriptors: rows that no one can read are not acknowledged.
+//! The handler `stdout` over real descriptors: rows that cannot be read are not acknowledged.
 
 use std::process::{Output, Stdio};
 
@@ -10,7 +10,7 @@ use crate::bench::{Bench, LIMIT, PROGRAM, within};
 
 const ROWS: i64 = 3_000;
 
-/// As many rows as do not fit into a pipe, in one batch.
+/// More rows in one batch than fit into a pipe.
 async fn bench() -> Bench {
     let mut bench = Bench::new().await;
     let values: Vec<String> = (1..=ROWS).map(|id| format!("({id}, N'item {id}')")).collect();
@@ -55,66 +55,66 @@ fn ids(stdout: &[u8]) -> Vec<i64> {
     events.filter_map(|event| event["pk"]["id"].as_i64()).collect()
 }
 
-/// Checks that no row is behind the poller: the next tick delivers all.
+/// Checks that nothing was committed: the next tick delivers all rows.
 async fn assert_nothing_is_committed(bench: &Bench) {
     let output = tick(bench).stdout(Stdio::piped()).output();
     let output = within(LIMIT, output).await.unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr_text(&output));
     assert_eq!(ids(&output.stdout), (1..=ROWS).collect::<Vec<_>>());
     assert_eq!(bench.state()["checkpoint"]["metadata"]["row_count"], json!(ROWS));
 }
 
-fn said(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_standard_output_is_refused_at_start() {
+async fn a_closed_standard_output_is_rejected_at_start() {
     let bench = bench().await;
     let output = without_stdout(&bench, &["tick", "nightly"]).output();
     let output = within(LIMIT, output).await.unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("handler of poller `nightly`"), "{told}");
-    assert!(told.contains("standard output is closed"), "{told}");
-    assert!(!bench.state_path().exists(), "it did not begin");
+    let text = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("handler of poller `nightly`"), "{text}");
+    assert!(text.contains("standard output is closed"), "{text}");
+    assert!(!bench.state_path().exists(), "it did not start");
     assert_nothing_is_committed(&bench).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pipe_without_a_reader_is_refused_at_start() {
+async fn a_pipe_without_a_reader_is_rejected_at_start() {
     let bench = bench().await;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     // Not `output`, which would read.
     let process = tick(&bench).stdout(writer).spawn().unwrap();
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("its reader is gone"), "{told}");
-    assert!(!bench.state_path().exists(), "it did not begin");
+    let text = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("its reader is gone"), "{text}");
+    assert!(!bench.state_path().exists(), "it did not start");
     assert_nothing_is_committed(&bench).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_leaves_in_the_middle_fails_the_batch() {
+async fn a_reader_that_closes_the_pipe_fails_the_batch() {
     let bench = bench().await;
     let mut process = tick(&bench).stdout(Stdio::piped()).spawn().unwrap();
     let mut reader = process.stdout.take().unwrap();
-    // It writes, and there is more than the pipe holds.
+    // It writes, and there is more than the pipe can hold.
     within(LIMIT, reader.read_u8()).await.unwrap();
     drop(reader);
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(7), "{told}");
-    assert!(told.contains("standard output is closed: its reader is gone; start"), "{told}");
+    let text = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    assert!(text.contains("standard output is closed: its reader is gone; start"), "{text}");
     assert_eq!(bench.state()["in_flight"]["attempt"], json!(0), "the rows are not at fault");
     assert_eq!(bench.state()["checkpoint"]["cursor"], Json::Null);
     assert_nothing_is_committed(&bench).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_that_deliver_nothing_do_not_ask_for_an_output() {
+async fn commands_that_deliver_nothing_need_no_standard_output() {
     let bench = bench().await;
     assert_nothing_is_committed(&bench).await;
     for arguments in [
@@ -126,12 +126,12 @@ async fn commands_that_deliver_nothing_do_not_ask_for_an_output() {
     ] {
         let output = without_stdout(&bench, arguments).output();
         let output = within(LIMIT, output).await.unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert!(output.status.success(), "{arguments:?}: {}", stderr_text(&output));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_ends_without_a_reader_also_where_nothing_is_to_be_delivered() {
+async fn run_exits_without_a_reader_even_with_nothing_to_deliver() {
     let bench = bench().await;
     assert_nothing_is_committed(&bench).await;
     bench.schedule("* * * * * *");
@@ -142,11 +142,11 @@ async fn run_ends_without_a_reader_also_where_nothing_is_to_be_delivered() {
     within(LIMIT, lines.next_line()).await.unwrap();
     drop(lines);
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
-    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", stderr_text(&output));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn run_ends_once_its_reader_is_gone() {
+async fn run_exits_once_its_reader_is_gone() {
     let bench = bench().await;
     bench.schedule("* * * * * *");
     let root = bench.folder.path().join("root").to_str().unwrap().to_owned();
@@ -158,10 +158,10 @@ async fn run_ends_once_its_reader_is_gone() {
     within(LIMIT, first_row).await;
     drop(lines);
     let output = within(LIMIT, process.wait_with_output()).await.unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(7), "{told}");
-    let last = told.lines().last().unwrap();
-    assert!(last.contains("standard output is closed: its reader is gone"), "{told}");
+    let text = stderr_text(&output);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.contains("standard output is closed: its reader is gone"), "{text}");
     assert_eq!(bench.state()["checkpoint"]["cursor"], Json::Null);
     assert_nothing_is_committed(&bench).await;
 }

@@ -1,4 +1,4 @@
-//! STOP: signals, which the host itself never sends but SIGKILL.
+//! STOP: signals, of which the host itself only sends SIGKILL.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,7 +13,8 @@ use crate::bench::{Bench, LIMIT, failure, logs, within};
 use crate::data;
 use crate::receiver::Answer;
 
-/// Whether a signal reaches the programs that these tests start: under `nohup` they inherit that SIGHUP is ignored.
+/// Whether a signal reaches the programs that these tests start: under `nohup` they inherit an ignored
+/// SIGHUP.
 fn arrives(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -27,7 +28,7 @@ pub(crate) async fn idle() {
         let bench = Bench::with_rows(1..=1).await;
         let host = bench.host().await;
         host.run().await;
-        // Connections in every state of rest must not keep it.
+        // Idle connections in every state must not delay it.
         let _fresh = Connection::open(host.port()).await.unwrap();
         let mut used = Connection::open(host.port()).await.unwrap();
         used.ping().await.unwrap();
@@ -41,7 +42,7 @@ pub(crate) async fn idle() {
             assert_eq!(host.ready(2).await, Phase::Dead, "the host never starts it again");
             continue;
         }
-        // The host starts it again, and the next tick runs.
+        // The host restarts it, and the next tick runs.
         let phase = host.ready(2).await;
         assert!(matches!(phase, Phase::Ready { life: 2, .. }), "{signal:?}: {phase:?}");
         bench.insert(2..=2);
@@ -50,11 +51,11 @@ pub(crate) async fn idle() {
 }
 
 pub(crate) async fn sigterm() {
-    // A closed terminal asks for the same.
+    // A closed terminal requests the same.
     for signal in [Signal::Terminate, Signal::HangUp].into_iter().filter(|it| arrives(*it)) {
         during_a_run(signal, 200).await;
     }
-    // A second one ends it at once, whatever runs.
+    // A second signal stops it at once, whatever runs.
     let bench = Bench::with_rows(1..=1).await;
     bench.receiver.script(&[Answer::Hold]);
     let host = bench.host().await;
@@ -69,10 +70,10 @@ pub(crate) async fn sigterm() {
 
 pub(crate) async fn sigint() {
     during_a_run(Signal::Interrupt, 0).await;
-    longer_than_the_grace(Signal::Interrupt).await;
+    longer_than_the_grace_period(Signal::Interrupt).await;
 }
 
-/// The batch in hand is finished and answered; the next one is left to the next process.
+/// The in-flight batch is finished and answered; the next one is left to the next process.
 async fn during_a_run(signal: Signal, code: i32) {
     let mut bench = Bench::with_rows(1..=3).await;
     bench.set("BATCH_ROWS_MAX", "1");
@@ -88,14 +89,14 @@ async fn during_a_run(signal: Signal, code: i32) {
     assert!(logs(&outcome)[0].contains("committed 1 row in 1 batch, more to do"), "{outcome:?}");
     let exit = host.exit(1, Duration::from_secs(2)).await;
     assert_eq!(exit, Some(Exit { code, counted: false }), "{signal:?}");
-    // Its lease was given up, so nobody has to wait for it to lapse.
+    // Its lease was released, so the next owner need not wait for it to expire.
     let next = bench.host().await;
     assert!(logs(&next.run().await)[0].contains("committed 2 rows"));
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     next.finish().await;
 }
 
-/// A run whose caller is gone is finished too: the host may die first where all get the signal.
+/// A run whose caller is gone is finished too: the host may exit first if all get the signal.
 pub(crate) async fn caller_gone() {
     let bench = Bench::with_rows(1..=2).await;
     bench.receiver.script(&[Answer::Hold]);
@@ -109,22 +110,23 @@ pub(crate) async fn caller_gone() {
     bench.receiver.release();
     let exit = host.exit(1, LIMIT).await;
     assert_eq!(exit, Some(Exit { code: 200, counted: false }));
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
     assert!(bench.state()["in_flight"].is_null(), "{}", bench.state());
-    // Nobody waits for the reply, which would have the tick's line.
+    // Nobody waits for the reply that would carry the tick's line.
     let (_, line) = host.event("tick_unanswered").await;
     assert!(line["message"].as_str().unwrap().contains("committed 2 rows"), "{line}");
 }
 
-/// Reads a named pipe in a thread of its own, since opening one waits until somebody writes to it, and a test that waits
-/// for its own threads would never end. Returns its first line as soon as it is there, and then the rest.
+/// Reads a named pipe in a separate thread, because opening one blocks until it has a writer, and a test that
+/// waits for its own threads would never end. Returns its first line as soon as it arrives, and then the
+/// rest.
 fn read_pipe(path: PathBuf) -> (Receiver<String>, Receiver<String>) {
     let ((tell_first, first), (tell_rest, rest)) = (channel(), channel());
     std::thread::spawn(move || {
         let mut held = BufReader::new(File::open(path).unwrap());
         let (mut line, mut text) = (String::new(), String::new());
         held.read_line(&mut line).unwrap();
-        // Who does not listen any more has failed.
+        // A receiver that no longer listens has already failed.
         drop(tell_first.send(line));
         held.read_to_string(&mut text).unwrap();
         drop(tell_rest.send(text));
@@ -132,8 +134,9 @@ fn read_pipe(path: PathBuf) -> (Receiver<String>, Receiver<String>) {
     (first, rest)
 }
 
-/// Sets up a handler `exec` whose process has a child that holds a named pipe, and says so where it is left alone.
-/// It reads its batch first: who has that is guarded. Returns what [`read_pipe`] does.
+/// Sets up a handler `exec` whose process has a child that holds a named pipe, and reports if it is left
+/// alone. It reads its batch first, because the process is guarded from then on. Returns the same as
+/// [`read_pipe`].
 pub(crate) fn exec_that_holds_a_pipe(
     bench: &mut Bench,
     pipe: &Path,
@@ -142,7 +145,7 @@ pub(crate) fn exec_that_holds_a_pipe(
     let script = "read -r batch; (echo up; sleep 60; echo orphan) > \"$0\" & wait";
     let command = serde_json::json!(["/bin/sh", "-c", script, pipe.to_str().unwrap()]);
     bench.set("HANDLER__KIND", "exec");
-    // Those of the handler that posts, which this one has not.
+    // Settings of the HTTP handler, which this one lacks.
     for other in ["URL", "TRIES_MAX"] {
         bench.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__HANDLER__{other}"));
     }
@@ -150,8 +153,8 @@ pub(crate) fn exec_that_holds_a_pipe(
     read_pipe(pipe.to_owned())
 }
 
-/// Work that has to be left in hand leaves no process behind.
-pub(crate) async fn a_process_in_hand() {
+/// Abandoned work leaves no process running.
+pub(crate) async fn an_in_flight_process() {
     let mut bench = Bench::with_rows(1..=1).await;
     let pipe = bench.folder.path().join("up");
     let (first, rest) = exec_that_holds_a_pipe(&mut bench, &pipe);
@@ -177,7 +180,7 @@ async fn a_forced_stop_claims_no_lease() {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", host.port())).unwrap());
     let head = "POST /nightly HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n";
     write!(stream.get_mut(), "{head}Content-Length: 9\r\n\r\n").unwrap();
-    // The body is waited for from now on.
+    // From now on it waits for the body.
     let mut line = String::new();
     stream.read_line(&mut line).unwrap();
     assert!(line.starts_with("HTTP/1.1 100"), "{line}");
@@ -192,12 +195,13 @@ async fn a_forced_stop_claims_no_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_longer_than_the_grace_is_aborted_and_its_lease_released() {
-    longer_than_the_grace(Signal::Terminate).await;
+async fn a_batch_longer_than_the_grace_period_is_aborted_and_its_lease_released() {
+    longer_than_the_grace_period(Signal::Terminate).await;
 }
 
-/// A batch that outlasts the grace: its lease is released before the process ends, and the stop counts as unfinished.
-async fn longer_than_the_grace(signal: Signal) {
+/// A batch that outlasts the grace period: its lease is released before the process exits, and the stop
+/// counts as unfinished.
+async fn longer_than_the_grace_period(signal: Signal) {
     let mut bench = Bench::with_rows(1..=1).await;
     // Too long to wait for.
     bench.set("LEASE__TTL", "10m");

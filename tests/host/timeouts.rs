@@ -19,24 +19,24 @@ pub(crate) async fn host_limit() {
     assert_eq!(exit, Exit { code: 137, counted: false });
     let phase = host.ready(2).await;
     assert!(matches!(phase, Phase::Ready { life: 2, .. }), "{phase:?}");
-    host.run_until(|| !bench.receiver.taken().is_empty()).await;
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    host.run_until(|| !bench.receiver.accepted().is_empty()).await;
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     assert!(logs(&host.run().await)[0].contains("nothing new"));
 }
 
 pub(crate) async fn own_deadline() {
-    // No further batch is begun after a time, which is no failure.
+    // No further batch starts after this time, which is not a failure.
     let mut bench = Bench::with_rows(1..=3).await;
     bench.set("BATCH_ROWS_MAX", "1");
     bench.set("TICK_TIME_MAX", "1ms");
     let host = bench.host().await;
     let outcome = host.run().await;
     assert!(logs(&outcome)[0].contains("committed 1 row in 1 batch, more to do"), "{outcome:?}");
-    host.run_until(|| bench.receiver.taken().len() == 3).await;
-    assert_eq!(bench.receiver.taken(), [1, 2, 3]);
+    host.run_until(|| bench.receiver.accepted().len() == 3).await;
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
     host.finish().await;
 
-    // A target that never answers is given up 15 seconds before the host's limit.
+    // A call to a target that never responds is abandoned 15 seconds before the host's limit.
     let mut bench = Bench::with_rows(1..=1).await;
     let limit = Duration::from_secs(21);
     bench.set_env("HIGHWATER__FUNCTION_TIMEOUT", "21s");
@@ -50,13 +50,13 @@ pub(crate) async fn own_deadline() {
     assert_eq!(level, Level::Error);
     assert_eq!(line["invocation_id"], *outcome.id, "{line}");
     assert_eq!(host.exits(), []);
-    host.run_until(|| !bench.receiver.taken().is_empty()).await;
-    assert_eq!(bench.receiver.taken(), [1]);
+    host.run_until(|| !bench.receiver.accepted().is_empty()).await;
+    assert_eq!(bench.receiver.accepted(), [1]);
 }
 
-/// With only the host's limit set, ticks end before it; where no tick fits, they are refused.
+/// With only the host's limit set, ticks end before it; if no tick fits, they are rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_hosts_own_limit_counts_where_it_is_shorter() {
+async fn the_hosts_timeout_applies_if_it_is_shorter() {
     let mut bench = Bench::with_rows(1..=1).await;
     let host_json = bench.folder.path().join("root/host.json");
     let text = std::fs::read_to_string(&host_json).unwrap();
@@ -68,10 +68,10 @@ async fn the_hosts_own_limit_counts_where_it_is_shorter() {
         |(_, line): &(Level, serde_json::Value)| line["event"] == "function_timeout_shortened";
     let outcome = host.fire("nightly").await;
     assert!(failure(&outcome).contains("500 (HandlerError"), "{outcome:?}");
-    assert_eq!(host.exits(), [], "nobody had to kill it");
+    assert_eq!(host.exits(), [], "it was not killed");
     assert_eq!(host.lines().iter().filter(|line| warned(line)).count(), 1);
-    // It is stopped and not released by hand, so that the next one does not wait.
-    host.run_until(|| !bench.receiver.taken().is_empty()).await;
+    // It is stopped and its lease not broken manually, so that the next one does not wait.
+    host.run_until(|| !bench.receiver.accepted().is_empty()).await;
 
     bench.set_env("AzureFunctionsJobHost__functionTimeout", "00:00:10");
     let host = bench.host().await;

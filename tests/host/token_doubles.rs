@@ -1,5 +1,5 @@
-//! Stand-ins for whatever gives tokens: they answer by a script, and then grant. Each failure repeats the whole
-//! request, as a bad endpoint might, so that tests can look for what must not be told.
+//! Fakes of token endpoints: they answer by a script, and then grant tokens. Each failure repeats the whole
+//! request, as a bad endpoint might, so that tests can search for secrets that must not be printed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::bench::{Bench, LIMIT};
 
-/// What proves who asks, and must never be told.
+/// Credentials, which must never be printed.
 pub(crate) const SECRETS: [&str; 6] = [
     "s3cret-of-the-app",
     "assertion-of-kubernetes",
@@ -30,25 +30,25 @@ pub(crate) const SECRETS: [&str; 6] = [
     "eyJhbGciOiJub25lIn0",
 ];
 
-/// What an endpoint gives that is a token to people, and none to a program.
+/// A response that looks like a token to people, but is not one.
 const GARBAGE: &str = r#""eyJhbGciOiJub25lIn0.e30.garbage""#;
 
 const REFUSED: &str = "AADSTS500011: The resource principal was not found";
 
-/// How one request is answered.
+/// The response to one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
-    /// A token with so many seconds to live.
+    /// A token that is valid for this many seconds.
     Grant(i64),
-    /// A status, and how long to wait.
+    /// A status, and a `Retry-After`.
     Busy(u16, &'static str),
-    /// There is no such resource for this identity.
-    Refuse,
-    /// Something that is no token.
+    /// This identity has no such resource.
+    Reject,
+    /// Something that is not a token.
     Garbage,
 }
 
-/// How a program proves who it is.
+/// How a program authenticates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Managed,
@@ -61,11 +61,11 @@ pub(crate) enum Way {
 #[derive(Default)]
 struct Script {
     answers: VecDeque<Answer>,
-    asked: Vec<String>,
+    requests: Vec<String>,
     granted: usize,
 }
 
-/// An endpoint that gives tokens, by HTTP or as the program `az`.
+/// An endpoint that issues tokens, over HTTP or as the program `az`.
 pub(crate) struct TokenDouble {
     way: Way,
     script: Arc<Mutex<Script>>,
@@ -106,7 +106,7 @@ impl TokenDouble {
                 let (tcp, _) = listener.accept().await.unwrap();
                 match &acceptor {
                     None => serve(tcp, &shared).await,
-                    // A client that does not trust the certificate goes away.
+                    // A client that does not trust the certificate disconnects.
                     Some(acceptor) => {
                         if let Ok(tls) = acceptor.accept(tcp).await {
                             serve(tls, &shared).await;
@@ -118,21 +118,21 @@ impl TokenDouble {
         Self { way, script, port, certificate, task: task.abort_handle() }
     }
 
-    /// Lets the next requests be answered so; what comes after them is granted for an hour.
+    /// Scripts the next responses; later requests are granted a token for an hour.
     pub(crate) fn script(&self, answers: &[Answer]) {
         self.script.lock().unwrap().answers = answers.iter().copied().collect();
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.script.lock().unwrap().asked.len()
+    pub(crate) fn requests(&self) -> usize {
+        self.script.lock().unwrap().requests.len()
     }
 
     /// Returns the last request.
     pub(crate) fn last(&self) -> String {
-        self.script.lock().unwrap().asked.last().unwrap().clone()
+        self.script.lock().unwrap().requests.last().unwrap().clone()
     }
 
-    /// Sets the environment up; `trusted` are more certificates to trust.
+    /// Sets the environment up; `trusted` are additional certificates to trust.
     pub(crate) fn set_up(&self, bench: &mut Bench, trusted: &str) {
         let folder = bench.folder.path().to_owned();
         let file = |name: &str, text: &str| {
@@ -147,7 +147,7 @@ impl TokenDouble {
                 let url = format!("http://127.0.0.1:{}/msi/token", self.port);
                 bench.set_env("IDENTITY_ENDPOINT", &url);
                 bench.set_env("IDENTITY_HEADER", "header-of-the-host");
-                // What is on this machine is not asked through a proxy.
+                // Requests to this machine do not go through a proxy.
                 bench.set_env("HTTP_PROXY", "http://127.0.0.1:1");
             }
             Way::Cli => self.install_az(bench, &folder.join("bin")),
@@ -164,7 +164,7 @@ impl TokenDouble {
         }
     }
 
-    /// Lays out a program `az` that asks this double: bash can, without another program.
+    /// Installs a program `az` that asks this fake, using only bash.
     fn install_az(&self, bench: &mut Bench, folder: &Path) {
         let text = format!(
             "#!/bin/bash\n\
@@ -211,7 +211,7 @@ fn is_whole(request: &str) -> bool {
 }
 
 fn answer(script: &mut Script, request: &str) -> String {
-    script.asked.push(request.to_owned());
+    script.requests.push(request.to_owned());
     let is_az = request.starts_with("GET /az ");
     let (status, more, body) = match script.answers.pop_front().unwrap_or(Answer::Grant(3600)) {
         Answer::Grant(life) => {
@@ -221,9 +221,9 @@ fn answer(script: &mut Script, request: &str) -> String {
         Answer::Busy(status, pause) => {
             (status, format!("retry-after: {pause}\r\n"), format!("<html>{request}</html>"))
         }
-        // As `az` prints it.
-        Answer::Refuse if is_az => (400, String::new(), REFUSED.to_owned()),
-        Answer::Refuse => {
+        // As printed by `az`.
+        Answer::Reject if is_az => (400, String::new(), REFUSED.to_owned()),
+        Answer::Reject => {
             let words = format!("{REFUSED} for `{request}`");
             let body = json!({ "error": "invalid_resource", "error_codes": [500_011], "error_description": words });
             (400, String::new(), body.to_string())
@@ -235,7 +235,7 @@ fn answer(script: &mut Script, request: &str) -> String {
     format!("{head}{more}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// A grant in the form of `az`, or in one that both Microsoft Entra's and App Service's readers take.
+/// A grant in the form of `az`, or in one that the readers of Microsoft Entra and App Service both accept.
 fn grant(number: usize, life: i64, is_az: bool) -> String {
     let token = format!("t0ken-{number}");
     let end = SystemClock.now().unix_timestamp() + life;

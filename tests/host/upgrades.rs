@@ -1,7 +1,7 @@
 //! Upgrades: builds that follow one another, or run side by side, on one state document.
 //!
-//! `HIGHWATER_TEST_OLD_BINARY` names the program of an earlier release; without it both sides are this build,
-//! and what a later one may leave in a document is planted.
+//! `HIGHWATER_TEST_OLD_BINARY` names the program of an earlier release. Without it both sides are this build,
+//! and fields that a later build may leave in a document are planted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use tokio::process::Command;
 use crate::bench::{Bench, Host, LIMIT, PROGRAM, failure, logs, within};
 use crate::receiver::Answer;
 
-/// Where a later build may put what this one does not know.
+/// Places where a later build may put fields that this one does not know.
 const PLACES: [&str; 4] = ["", "/checkpoint", "/checkpoint/metadata", "/lease"];
 
 fn old_program() -> PathBuf {
     std::env::var_os("HIGHWATER_TEST_OLD_BINARY").map_or_else(
         || {
-            println!("the old build is this one too: HIGHWATER_TEST_OLD_BINARY is not set");
+            println!("HIGHWATER_TEST_OLD_BINARY is not set: this build also acts as the old one");
             PathBuf::from(PROGRAM)
         },
         PathBuf::from,
@@ -43,16 +43,16 @@ fn rewrite(bench: &Bench, change: impl FnOnce(&mut Json)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_and_new_take_turns_on_one_document_while_instances_are_replaced() {
+async fn old_and_new_builds_alternate_on_one_document_during_a_rollout() {
     let mut bench = Bench::new().await;
     let old = host_of(&mut bench, old_program()).await;
     let new = host_of(&mut bench, PROGRAM.into()).await;
     for id in 1..=6 {
         bench.insert(id..=id);
         let host = if id % 2 == 0 { &new } else { &old };
-        host.run_until(|| bench.receiver.taken().len() >= usize::try_from(id).unwrap()).await;
+        host.run_until(|| bench.receiver.accepted().len() >= usize::try_from(id).unwrap()).await;
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5, 6], "every row once, in order");
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5, 6], "every row once, in order");
     let tokens: Vec<u64> = bench.receiver.batches().iter().map(|batch| batch.token).collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     for host in [&old, &new] {
@@ -62,7 +62,7 @@ async fn old_and_new_take_turns_on_one_document_while_instances_are_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_build_that_is_killed_in_mid_tick_is_followed_by_another_without_loss() {
+async fn a_build_killed_during_a_tick_is_replaced_by_another_without_loss() {
     let (old, new) = (old_program(), PathBuf::from(PROGRAM));
     for (dying, next) in [(old.clone(), new.clone()), (new, old)] {
         let mut bench = Bench::with_rows(1..=3).await;
@@ -77,8 +77,8 @@ async fn a_build_that_is_killed_in_mid_tick_is_followed_by_another_without_loss(
         host.kill().await;
         bench.insert(4..=4);
         let host = host_of(&mut bench, next).await;
-        host.run_until(|| bench.receiver.taken().len() == 4).await;
-        assert_eq!(bench.receiver.taken(), [1, 2, 3, 4]);
+        host.run_until(|| bench.receiver.accepted().len() == 4).await;
+        assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4]);
         let batches = bench.receiver.batches();
         assert_eq!((&batches[0].id, batches[1].attempt), (&batches[1].id, 2), "{batches:?}");
         assert!(batches[1].token > batches[0].token && bench.state()["in_flight"].is_null());
@@ -86,7 +86,7 @@ async fn a_build_that_is_killed_in_mid_tick_is_followed_by_another_without_loss(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_later_build_left_outlives_the_ticks_of_this_one() {
+async fn fields_of_a_newer_build_survive_ticks_of_this_build() {
     let bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     rewrite(&bench, |document| {
@@ -96,7 +96,7 @@ async fn what_a_later_build_left_outlives_the_ticks_of_this_one() {
     });
     bench.insert(2..=2);
     let host = bench.host().await;
-    host.run_until(|| bench.receiver.taken().len() == 2).await;
+    host.run_until(|| bench.receiver.accepted().len() == 2).await;
     host.finish().await;
     let state = bench.state();
     for place in PLACES {
@@ -105,7 +105,7 @@ async fn what_a_later_build_left_outlives_the_ticks_of_this_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_this_build_would_have_to_obey_and_does_not_know_stops_it() {
+async fn an_unknown_mandatory_feature_stops_this_build() {
     let bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     for (field, value, expected) in [
@@ -119,23 +119,23 @@ async fn what_this_build_would_have_to_obey_and_does_not_know_stops_it() {
         let outcome = bench.host().await.run().await;
         assert!(failure(&outcome).contains(expected), "{outcome:?}");
         assert_eq!(fs::read(bench.state_path()).unwrap(), planted, "nothing was overwritten");
-        assert_eq!(bench.receiver.taken(), [1]);
+        assert_eq!(bench.receiver.accepted(), [1]);
         bench.database.execute("DELETE FROM dbo.orders WHERE id = 2").unwrap();
         fs::write(bench.state_path(), before).unwrap();
     }
 }
 
-/// Keeps the state document as it is, without the line that the file store has above it.
+/// Saves the state document without the line that the file store has above it.
 fn keep(bench: &Bench, to: &Path, stage: &str) {
     let text = fs::read_to_string(bench.state_path()).unwrap();
     let (_header, document) = text.split_once('\n').unwrap();
     fs::write(to.join(stage).with_extension("json"), document).unwrap();
 }
 
-/// Records what a build writes, for `tests/it/builds`.
+/// Records the documents that a build writes, for `tests/it/builds`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "writes to the folder that HIGHWATER_TEST_RECORD names: see docs/how-to/upgrades.md"]
-async fn what_the_old_build_writes_is_recorded() {
+async fn the_old_builds_output_is_recorded() {
     let to = PathBuf::from(std::env::var_os("HIGHWATER_TEST_RECORD").expect("names a new folder"));
     fs::create_dir_all(&to).unwrap();
     let mut bench = Bench::with_rows(1..=3).await;
@@ -157,10 +157,10 @@ async fn what_the_old_build_writes_is_recorded() {
     }
     keep(&bench, &to, "noted");
     bench.insert(4..=5);
-    bench.receiver.script(&[Answer::Refuse(500, "not now"), Answer::Hold]);
+    bench.receiver.script(&[Answer::Reject(500, "not now"), Answer::Hold]);
     failure(&host.run().await);
     keep(&bench, &to, "failed");
-    tokio::join!(host.run_until(|| bench.receiver.taken().len() == 5), async {
+    tokio::join!(host.run_until(|| bench.receiver.accepted().len() == 5), async {
         bench.receiver.arrived(4).await;
         keep(&bench, &to, "in-hand");
         bench.receiver.release();
@@ -183,13 +183,13 @@ async fn what_the_old_build_writes_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_program_says_which_it_is() {
+async fn version_prints_version_and_commit() {
     let bench = Bench::new().await;
-    let said = bench.command(&["version"]).await;
+    let result = bench.command(&["version"]).await;
     let expected = concat!("highwater ", env!("CARGO_PKG_VERSION"), "\ncommit ");
-    assert!(said.done().starts_with(expected), "{said:?}");
-    let said = bench.command(&["version", "--output", "json"]).await;
-    let version: Json = serde_json::from_str(said.done()).unwrap();
+    assert!(result.done().starts_with(expected), "{result:?}");
+    let result = bench.command(&["version", "--output", "json"]).await;
+    let version: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!(version["state_document"], highwater::state::VERSION);
     assert!(version["commit"].is_null() || version["commit"].is_string());
 }

@@ -1,8 +1,8 @@
-//! A database on whichever SQL Server the tests are pointed at: the one that
-//! `HIGHWATER_TEST_SQLSERVER` names, or else the embedded one.
+//! A database on the SQL Server under test: the one that `HIGHWATER_TEST_SQLSERVER` names, or else the
+//! embedded one.
 //!
-//! A test that needs what only the embedded one has (faults, its clock) uses `sql::World` or
-//! [`AnyServer::embedded`], and runs against it whatever the variable says.
+//! A test that needs features of the embedded server (faults, its clock) uses `sql::World` or
+//! [`AnyServer::embedded`], and runs against it regardless of the variable.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,43 +22,43 @@ use crate::sql::{FLIGHT_COLUMNS, FLIGHTS_TABLE, flight_cells, insert_flights, se
 /// Setting with an ADO.NET connection string. Its login must be allowed to create databases.
 pub(crate) const VARIABLE: &str = "HIGHWATER_TEST_SQLSERVER";
 
-/// Rows of one `INSERT`; SQL Server takes no more than this.
+/// Rows of one `INSERT`; SQL Server accepts no more.
 const INSERTED_AT_ONCE: usize = 1_000;
 
-/// What the embedded server's clock tells at the start.
+/// The initial time of the embedded server's clock.
 const START: time::PrimitiveDateTime = time::macros::datetime!(2026-01-01 10:00);
 
-/// Returns the connection string of the server to test against, where one is named.
+/// Returns the connection string of the server under test, if one is configured.
 pub(crate) fn named_server() -> Option<String> {
     ProcessVars.get(VARIABLE).filter(|text| !text.trim().is_empty())
 }
 
-/// Tells whoever runs the tests with `--nocapture`.
+/// Prints a text when tests run with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "a report, or why a test was skipped")]
 pub(crate) fn say(text: &str) {
     println!("{text}");
 }
 
-/// Says why a test does not run on the named server, where there is one.
+/// Prints why a test does not run on the named server, if there is one.
 pub(crate) fn say_embedded(needs: &str) {
     if named_server().is_some() {
         say(&format!("skipped on the named server, run on the embedded one: needs {needs}"));
     }
 }
 
-/// An empty database with row versioning, in which several transactions write at once.
+/// An empty database with row versioning, for several concurrent transactions.
 pub(crate) struct AnyServer {
-    /// How to connect to the server.
+    /// The connection string without a database.
     text: String,
     database: String,
     embedded: Option<(Server, Database)>,
     /// How far the embedded server's clock has been moved.
     passed_ms: Arc<AtomicU64>,
-    /// When a test on the named server first spoke of a time.
-    began: OnceLock<Instant>,
+    /// When a test on the named server first waited for a time.
+    started: OnceLock<Instant>,
 }
 
-/// Tells the embedded server's time.
+/// The embedded server's clock.
 #[derive(Debug)]
 struct ServerClock(Arc<AtomicU64>);
 
@@ -69,7 +69,7 @@ impl Clock for ServerClock {
 }
 
 impl AnyServer {
-    /// Makes a database, and runs T-SQL in it.
+    /// Creates a database, and runs T-SQL in it.
     pub(crate) async fn start(tsql: &str) -> Self {
         let server = match named_server() {
             Some(text) => Self::on(text).await,
@@ -79,7 +79,7 @@ impl AnyServer {
         server
     }
 
-    /// Makes a database of the embedded server, which alone has what `needs` says.
+    /// Creates a database on the embedded server, the only one with the feature `needs`.
     pub(crate) async fn embedded(tsql: &str, needs: &str) -> Self {
         say_embedded(needs);
         let server = Self::over(Database::concurrent().unwrap()).await;
@@ -87,7 +87,7 @@ impl AnyServer {
         server
     }
 
-    /// Makes a database with the table `flights`, whose rows are the first `count` of the data set.
+    /// Creates a database with the table `flights`, whose rows are the first `count` of the data set.
     pub(crate) async fn with_flights(count: usize) -> Self {
         let Some(text) = named_server() else {
             let database = Database::in_memory().unwrap();
@@ -116,7 +116,7 @@ impl AnyServer {
             database: "Highwater".to_owned(),
             embedded,
             passed_ms: Arc::default(),
-            began: OnceLock::new(),
+            started: OnceLock::new(),
         };
         new.pass(0).await;
         new
@@ -126,8 +126,8 @@ impl AnyServer {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let database = format!("highwater_test_{}_{number}", std::process::id());
-        let (passed_ms, began) = (Arc::default(), OnceLock::new());
-        let new = Self { text, database, embedded: None, passed_ms, began };
+        let (passed_ms, started) = (Arc::default(), OnceLock::new());
+        let new = Self { text, database, embedded: None, passed_ms, started };
         let mut session = Session::open(&new.text, "master").await;
         session.run(&format!("CREATE DATABASE [{}]", new.database)).await;
         let options = "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE";
@@ -135,17 +135,17 @@ impl AnyServer {
         new
     }
 
-    /// Whether the server is the one that the environment names.
+    /// Whether the server is the one named in the environment.
     pub(crate) fn is_named(&self) -> bool {
         self.embedded.is_none()
     }
 
-    /// The embedded server's database, for what no other server can be made to do.
+    /// The embedded server's database, for operations that no other server supports.
     pub(crate) fn database(&self) -> &Database {
         &self.embedded.as_ref().expect("a test of the embedded server").1
     }
 
-    /// Opens a session of its own, as another application would.
+    /// Opens a separate session, as another application would.
     pub(crate) async fn session(&self) -> Session {
         Session::open(&self.text, &self.database).await
     }
@@ -155,13 +155,13 @@ impl AnyServer {
         self.session().await.run(tsql).await;
     }
 
-    /// Has the changes of a table tracked, which needs the database's leave on a real server.
+    /// Enables change tracking for a table, which needs to be allowed for the database on a real server.
     pub(crate) async fn track(&self, table: &str) {
         self.execute("ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON").await;
         self.execute(&format!("ALTER TABLE {table} ENABLE CHANGE_TRACKING")).await;
     }
 
-    /// Lets time pass by the server's clock: at once where it is the embedded one's.
+    /// Waits on the server's clock: instantly on the embedded one.
     pub(crate) async fn pass(&self, milliseconds: u64) {
         let Some((_, database)) = &self.embedded else {
             return tokio::time::sleep(Duration::from_millis(milliseconds)).await;
@@ -170,20 +170,20 @@ impl AnyServer {
         set_clock(database, passed);
     }
 
-    /// Lets it be `second` by the server's clock, counted from when a test first asked for a time.
+    /// Waits until `second` on the server's clock, counted from the first time that a test requested.
     ///
-    /// On the named server seconds are a tenth longer, for the time that the work between them takes.
+    /// On the named server seconds are a tenth longer, to allow for the work between them.
     pub(crate) async fn at(&self, second: u32) {
         if let Some((_, database)) = &self.embedded {
             let passed = u64::from(second) * 1_000;
             self.passed_ms.store(passed, Ordering::Relaxed);
             return set_clock(database, passed);
         }
-        let began = *self.began.get_or_init(Instant::now);
-        tokio::time::sleep_until(began + Duration::from_millis(1_100) * second).await;
+        let started = *self.started.get_or_init(Instant::now);
+        tokio::time::sleep_until(started + Duration::from_millis(1_100) * second).await;
     }
 
-    /// Returns the server's clock, for what is to go by the same time.
+    /// Returns the server's clock, for other parts that must use the same time.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         if self.is_named() {
             return Arc::new(SystemClock);
@@ -191,7 +191,7 @@ impl AnyServer {
         Arc::new(ServerClock(self.passed_ms.clone()))
     }
 
-    /// How to connect to the database, as a setting has it.
+    /// The connection string of the database, as in a setting.
     pub(crate) fn connection_string(&self) -> String {
         format!("{};Database={}", self.text.trim_end_matches(';'), self.database)
     }
@@ -220,14 +220,14 @@ fn set_clock(database: &Database, passed_ms: u64) {
     database.set_now(&now.format(format).unwrap()).unwrap();
 }
 
-/// A row as `VALUES` has it.
+/// A row in `VALUES` syntax.
 fn tuple([id, time, carrier, flight, delay]: &[String; 5]) -> String {
     let number = |text: &str| text.parse::<i64>().map_or("NULL".to_owned(), |n| n.to_string());
     let (flight, delay) = (number(flight), number(delay));
     format!("({id}, '{time}', N'{}', {flight}, {delay})", carrier.replace('\'', "''"))
 }
 
-/// A database made on the named server is dropped, also after a failed test.
+/// A database on the named server is dropped, also after a failed test.
 impl Drop for AnyServer {
     fn drop(&mut self) {
         if self.embedded.is_some() {
@@ -244,7 +244,7 @@ impl Drop for AnyServer {
             });
         });
         if dropped.join().is_err() {
-            say(&format!("database `{}` is left behind on the server", self.database));
+            say(&format!("database `{}` remains on the server", self.database));
         }
     }
 }

@@ -81,7 +81,7 @@ impl Setup {
         assert_eq!(self.kept(), state, "nothing is overwritten: {error}");
     }
 
-    /// Returns what is stored, without the record that ticks fail.
+    /// Returns the stored document, without its record of failed ticks.
     fn kept(&self) -> Option<String> {
         let text = fs::read_to_string(self.state_file()).ok()?;
         let (_, stored) = text.split_once('\n').unwrap_or_default();
@@ -111,7 +111,7 @@ async fn receiver(calls: Arc<AtomicU64>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_setup_itself_is_good() {
+async fn the_unmodified_setup_works() {
     let setup = Setup::new().await;
     assert_eq!(setup.tick().await.rows, 1);
     assert_eq!(setup.calls(), 1);
@@ -140,11 +140,11 @@ async fn wrong_settings_are_all_reported_at_once_by_name() {
     ] {
         assert!(error.contains(part), "`{error}` does not say `{part}`");
     }
-    assert!(!error.contains("hush"), "a secret is told: {error}");
+    assert!(!error.contains("hush"), "a secret is shown: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn state_that_cannot_be_used_is_refused_and_kept() {
+async fn unusable_state_is_rejected_and_kept() {
     let setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     setup.world.database.execute("INSERT INTO dbo.orders (id) VALUES (2)").unwrap();
@@ -162,11 +162,11 @@ async fn state_that_cannot_be_used_is_refused_and_kept() {
         setup.refuses(&[expected]).await;
     }
     fs::write(setup.state_file(), good).unwrap();
-    assert_eq!(setup.tick().await.rows, 1, "with the good state it goes on");
+    assert_eq!(setup.tick().await.rows, 1, "with the good state it continues");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_of_another_source_is_refused() {
+async fn a_checkpoint_of_another_source_is_rejected() {
     let mut setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     setup.set("SOURCE__FILTER", "id > 0");
@@ -176,7 +176,7 @@ async fn a_checkpoint_of_another_source_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_vanished_is_not_replayed() {
+async fn vanished_state_is_not_replayed() {
     let setup = Setup::new().await;
     setup.tick().await.result.unwrap();
     fs::remove_file(setup.state_file()).unwrap();
@@ -190,17 +190,17 @@ async fn a_state_that_vanished_is_not_replayed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_that_fails_is_named_without_its_password() {
+async fn a_failed_login_is_reported_without_the_password() {
     let mut setup = Setup::new().await;
     let wrong = setup.vars["Sql"].replace("Password=", "Password=hush");
     setup.vars.insert("Sql".to_owned(), wrong);
     setup.refuses(&["18456"]).await;
     let text = chain(&setup.tick().await.result.unwrap_err());
-    assert!(!text.contains("hush"), "a secret is told: {text}");
+    assert!(!text.contains("hush"), "a secret is shown: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_and_columns_that_are_missing_are_named() {
+async fn missing_tables_and_columns_are_named() {
     for (setting, value, expected) in [
         ("SOURCE__TABLE", "dbo.nowhere", &["dbo.nowhere"][..]),
         ("SOURCE__CURSOR", "version", &["`version`", "`rv`"]),
@@ -216,13 +216,13 @@ async fn tables_and_columns_that_are_missing_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_cannot_be_ordered_are_refused_or_counted() {
+async fn rows_that_cannot_be_ordered_are_rejected_or_counted() {
     let mut setup = Setup::new().await;
-    // A NULL in the key: the row has no place in the order.
+    // A NULL in the key: the row cannot be ordered.
     setup.world.database.execute("UPDATE dbo.orders SET note = NULL WHERE id = 1").unwrap();
     setup.set("SOURCE__KEY", "note");
     setup.refuses(&["NULL in key column `note`"]).await;
-    // A NULL in the cursor: the row is counted, warned of, and not delivered; others are.
+    // A NULL in the cursor: the row is counted, warned about, and not delivered; others are.
     setup.set("SOURCE__KEY", "id");
     setup.set("SOURCE__MODE", "timestamp+pk");
     setup.set("SOURCE__CURSOR", "changed");
@@ -231,8 +231,11 @@ async fn rows_that_cannot_be_ordered_are_refused_or_counted() {
     assert_eq!(setup.tick().await.rows, 1);
 }
 
-/// Each answer of a list once, then a plain success for ever; keeps the ids of the events that came.
-async fn ill_mannered(answers: &'static [&'static str], kept: Arc<Mutex<Vec<String>>>) -> String {
+/// Sends each response of a list once, then successes; records the ids of the received events.
+async fn misbehaving_endpoint(
+    answers: &'static [&'static str],
+    kept: Arc<Mutex<Vec<String>>>,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -259,7 +262,7 @@ async fn ill_mannered(answers: &'static [&'static str], kept: Arc<Mutex<Vec<Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_row_is_lost_whatever_the_endpoint_answers() {
+async fn no_row_is_lost_for_any_response_of_the_endpoint() {
     const ANSWERS: &[&str] = &[
         "",
         "SSH-2.0-OpenSSH\r\n",
@@ -275,7 +278,7 @@ async fn no_row_is_lost_whatever_the_endpoint_answers() {
     let mut setup = Setup::new().await;
     setup.world.database.execute("INSERT INTO dbo.orders (id) VALUES (2), (3)").unwrap();
     let kept: Arc<Mutex<Vec<String>>> = Arc::default();
-    setup.set("HANDLER__URL", &ill_mannered(ANSWERS, Arc::clone(&kept)).await);
+    setup.set("HANDLER__URL", &misbehaving_endpoint(ANSWERS, Arc::clone(&kept)).await);
     setup.set("HANDLER__TRIES_MAX", "1");
     setup.set("RETRY_DELAY_MIN", "1ms");
     setup.set("RETRY_DELAY_MAX", "1ms");

@@ -1,9 +1,9 @@
-//! Answers that end, stall or are cut into packets wrongly: a tick fails or is whole, and a later one
-//! delivers the rest, each row once and in order. In every mode they are cut at every byte, from the greeting to the
-//! last of a page's rows; over several pages they are cut at the edges of each packet and at every 31st byte. They
-//! stall, tell wrong lengths and give way to errors in every mode too.
+//! Responses that end early, stall or are cut into wrong packets. A tick either fails or is complete, and a
+//! later one delivers the rest, each row once and in order. In every mode responses are cut at every byte,
+//! from the greeting to the last row of a page; over several pages they are cut at the edges of each packet
+//! and at every 31st byte. In every mode they also stall, have wrong lengths and are replaced by errors.
 
-mod meddler;
+mod faulty_proxy;
 
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use highwater::testing::RecordingHandler;
 use highwater::tick::TickRequest;
 use highwater_devdb::{Database, Fault, Options, Server, SqlError};
 
-use self::meddler::{Harm, Meddler};
+use self::faulty_proxy::{FaultyProxy, Harm};
 use crate::any_server::say_embedded;
 use crate::sql::settings;
 use crate::writers::poller;
 
 const ROWS: i64 = 5;
-/// So that a tick takes three fetches on one connection.
+/// So that a tick makes three fetches on one connection.
 const PAGE: usize = 2;
-/// Rows that take one, where each byte of the answers costs a poller.
+/// Rows that need only one fetch, for tests that run a poller per byte of the responses.
 const ROWS_FEW: i64 = 2;
-/// Ticks after the one that was harmed; more than one for a machine so busy that time-outs pass.
+/// Ticks after the broken one; more than one for a machine so busy that timeouts expire.
 const TICKS_MAX: usize = 20;
 
 /// Every mode.
@@ -50,7 +50,7 @@ impl Setup {
         Self::of(tls, mode, columns, ROWS).await
     }
 
-    /// The shortest answers that have all of what answers of the mode have.
+    /// The shortest responses that contain every part of the mode's responses.
     async fn short(mode: CursorMode) -> Self {
         let column = match mode {
             CursorMode::RowVersion => "rv rowversion NOT NULL",
@@ -74,12 +74,12 @@ impl Setup {
         Self { server: Server::start(database, options).await.unwrap(), mode, rows }
     }
 
-    /// A poller whose first connection comes to harm.
+    /// A poller whose first connection is broken.
     async fn poller(&self, harm: Harm) -> Case {
-        let meddler = Meddler::start(self.server.port(), harm).await;
+        let proxy = FaultyProxy::start(self.server.port(), harm).await;
         let connection = SqlConnection::parse(&self.server.connection_string()).unwrap();
         let connection = SqlConnection {
-            port: meddler.port(),
+            port: proxy.port(),
             connect_timeout: if harm.hangs() { SHORT } else { LONG },
             command_timeout: if harm.hangs() { SHORT } else { LONG },
             ..connection
@@ -93,25 +93,25 @@ impl Setup {
         let source = SourceSettings { settle: Duration::ZERO, ..source };
         let handler = Arc::new(RecordingHandler::default());
         let poller = poller(Mssql::new(source).unwrap(), handler.clone(), PAGE);
-        Case { harm, meddler, handler, poller, rows: self.rows }
+        Case { harm, proxy, handler, poller, rows: self.rows }
     }
 }
 
-/// Pollers that are left waiting at the same time: more would wait for each other.
+/// Pollers that hang at the same time; more would wait for each other.
 const AT_ONCE: usize = 8;
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(20);
 
 struct Case {
     harm: Harm,
-    meddler: Meddler,
+    proxy: FaultyProxy,
     handler: Arc<RecordingHandler>,
     poller: Poller,
     rows: i64,
 }
 
 impl Case {
-    /// Ticks until all rows have come.
+    /// Ticks until all rows have arrived.
     async fn run(&self) {
         let first = self.poller.tick(&TickRequest::default()).await;
         let failed = first.result.is_err();
@@ -131,11 +131,11 @@ impl Case {
     }
 }
 
-/// Bytes that the server sends on one connection when nothing goes wrong.
-async fn whole(setup: &Setup) -> usize {
+/// The number of bytes that the server sends on one undisturbed connection.
+async fn response_bytes(setup: &Setup) -> usize {
     let case = setup.poller(Harm::None).await;
     case.run().await;
-    case.meddler.said().len()
+    case.proxy.server_bytes().len()
 }
 
 /// Cuts a connection after each of `lengths`.
@@ -143,19 +143,19 @@ async fn cut(setup: &Setup, lengths: impl IntoIterator<Item = usize>) {
     for length in lengths {
         let case = setup.poller(Harm::Cut(length)).await;
         case.run().await;
-        assert!(case.meddler.connections() > 1, "{}: {:?}", setup.mode, case.harm);
+        assert!(case.proxy.connections() > 1, "{}: {:?}", setup.mode, case.harm);
     }
 }
 
-/// Cuts a connection after each byte that the server says on it.
+/// Cuts a connection after each byte that the server sends on it.
 async fn cut_anywhere(mode: CursorMode) {
     let setup = Setup::short(mode).await;
-    let whole = whole(&setup).await;
-    assert!(whole > 1_000, "{mode}: {whole} bytes");
-    cut(&setup, 0..whole).await;
+    let response_bytes = response_bytes(&setup).await;
+    assert!(response_bytes > 1_000, "{mode}: {response_bytes} bytes");
+    cut(&setup, 0..response_bytes).await;
 }
 
-// One test for each mode, so that they run beside each other and the slow one is named.
+// One test per mode, so that they run in parallel and a slow one is named.
 
 #[tokio::test]
 async fn a_connection_cut_after_any_byte_loses_nothing_by_rowversion() {
@@ -177,7 +177,7 @@ async fn a_connection_cut_after_any_byte_loses_nothing_under_change_tracking() {
     cut_anywhere(CursorMode::ChangeTracking).await;
 }
 
-/// Bytes between two cuts where there are several pages.
+/// Bytes between two cuts with several pages.
 const BETWEEN: usize = 31;
 
 #[tokio::test]
@@ -186,11 +186,11 @@ async fn a_connection_cut_in_any_of_several_pages_loses_nothing() {
         let setup = Setup::new(false, mode).await;
         let case = setup.poller(Harm::None).await;
         case.run().await;
-        let (whole, edges) = (case.meddler.said().len(), case.meddler.edges());
+        let (response_bytes, edges) = (case.proxy.server_bytes().len(), case.proxy.edges());
         // Pre-login, login, description and three fetches, at four places each.
         assert!(edges.len() >= 20, "{mode}: {edges:?}");
-        // Each mode at other places.
-        let within = (number * BETWEEN / MODES.len()..whole).step_by(BETWEEN);
+        // Each mode at different places.
+        let within = (number * BETWEEN / MODES.len()..response_bytes).step_by(BETWEEN);
         cut(&setup, edges.into_iter().chain(within)).await;
     }
 }
@@ -198,26 +198,28 @@ async fn a_connection_cut_in_any_of_several_pages_loses_nothing() {
 #[tokio::test]
 async fn an_encrypted_connection_cut_anywhere_loses_nothing() {
     let setup = Setup::new(true, CursorMode::RowVersion).await;
-    let whole = whole(&setup).await;
-    for length in (0..whole).step_by(37) {
+    let response_bytes = response_bytes(&setup).await;
+    for length in (0..response_bytes).step_by(37) {
         setup.poller(Harm::Cut(length)).await.run().await;
     }
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_here_or_there_ends_the_tick_and_loses_nothing() {
+async fn a_server_stalling_anywhere_ends_the_tick_and_loses_nothing() {
     for mode in MODES {
         let mut cases = tokio::task::JoinSet::new();
         let setup = Setup::new(false, mode).await;
-        let whole = whole(&setup).await;
-        for length in (0..whole).step_by(if mode == CursorMode::RowVersion { 41 } else { 211 }) {
+        let response_bytes = response_bytes(&setup).await;
+        for length in
+            (0..response_bytes).step_by(if mode == CursorMode::RowVersion { 41 } else { 211 })
+        {
             let case = setup.poller(Harm::Stall(length)).await;
             if cases.len() == AT_ONCE {
                 cases.join_next().await.unwrap().unwrap();
             }
             cases.spawn(async move {
                 case.run().await;
-                assert!(case.meddler.connections() > 1, "{mode}: {:?}", case.harm);
+                assert!(case.proxy.connections() > 1, "{mode}: {:?}", case.harm);
             });
         }
         cases.join_all().await;
@@ -225,17 +227,17 @@ async fn a_server_that_stalls_here_or_there_ends_the_tick_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn packets_of_any_size_are_put_together() {
+async fn packets_of_any_size_are_reassembled() {
     let setup = Setup::new(false, CursorMode::RowVersion).await;
     for size in [1, 2, 3, 7, 64, 511, 4_088, 32_759] {
         let case = setup.poller(Harm::Repack(size)).await;
         case.run().await;
-        assert_eq!(case.meddler.connections(), 1, "packets of {size} bytes");
+        assert_eq!(case.proxy.connections(), 1, "packets of {size} bytes");
     }
 }
 
 #[tokio::test]
-async fn a_packet_that_tells_a_wrong_length_loses_nothing() {
+async fn a_packet_with_a_wrong_length_loses_nothing() {
     let mut broken = 0;
     for mode in MODES {
         let mut cases = tokio::task::JoinSet::new();
@@ -251,7 +253,7 @@ async fn a_packet_that_tells_a_wrong_length_loses_nothing() {
                 }
                 cases.spawn(async move {
                     case.run().await;
-                    case.meddler.connections() > 1
+                    case.proxy.connections() > 1
                 });
             }
         }
@@ -261,10 +263,10 @@ async fn a_packet_that_tells_a_wrong_length_loses_nothing() {
 }
 
 #[tokio::test]
-async fn an_error_in_place_of_an_answer_loses_nothing() {
+async fn an_error_instead_of_a_response_loses_nothing() {
     for mode in MODES {
         let setup = Setup::new(false, mode).await;
-        // Deadlock victim, lock time-out, fail-over, throttling; the last two end the connection.
+        // Deadlock victim, lock timeout, failover, throttling; the last two end the connection.
         for (number, severity) in [(1205, 13), (1222, 16), (40_197, 17), (40_613, 20), (40_501, 20)]
         {
             for before in 0..3 {
@@ -275,7 +277,7 @@ async fn an_error_in_place_of_an_answer_loses_nothing() {
                 faults.arm_matching("SELECT TOP", 1, Fault::Error(error));
                 let requests = faults.statements();
                 case.run().await;
-                // One describes the table, three fetch, and one of those had to be sent again.
+                // One describes the table, three fetch, and one of those was sent again.
                 let sent = faults.statements() - requests;
                 assert!(sent > 4, "{mode}: {number} after {before} pages");
             }

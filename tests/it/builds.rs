@@ -1,9 +1,9 @@
-//! What builds of the past wrote, as recorded: the present one reads it, goes on from it, and writes nothing that the
-//! old one could not read.
+//! Recorded documents and journals of old builds. This build reads them, continues from them, and writes
+//! nothing that the old build could not read.
 //!
-//! Each folder of `tests/it/builds` is of one build, and never changed; `docs/how-to/upgrades.md` says how it is made. Of what
-//! the old build needs its own documents are the witness: whatever it always wrote has to be there, and nothing may
-//! be of a kind in which it never came.
+//! Each folder of `tests/it/builds` belongs to one build and is never changed; `docs/how-to/upgrades.md` says
+//! how to create it. The old build's own documents show what it needs: a field that it always wrote must
+//! exist, and a field may only have a kind that it had there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,7 +36,7 @@ const POLLER: &str = "nightly";
 /// When each document was recorded.
 const STAGES: [&str; 7] = ["begun", "failed", "in-hand", "last", "noted", "paused", "taken"];
 
-/// What one build has written.
+/// The recordings of one build.
 struct Build {
     name: String,
     documents: BTreeMap<&'static str, Vec<u8>>,
@@ -79,22 +79,25 @@ fn lines(bytes: &[u8]) -> Vec<Json> {
 }
 
 #[test]
-fn documents_of_a_build_are_read_and_written_back_whole() {
+fn documents_of_an_old_build_round_trip() {
     for build in Build::all() {
         for (stage, bytes) in &build.documents {
             let document = build.document(stage);
             let written = json(&encode(&document));
             assert_eq!(lost(&json(bytes), &written, ""), None, "{}: {stage}", build.name);
         }
-        let [failed, in_hand] = ["failed", "in-hand"].map(|stage| build.document(stage));
+        let [failed, in_flight_document] = ["failed", "in-hand"].map(|stage| build.document(stage));
         assert_eq!(failed.in_flight.unwrap().attempt, 1);
-        assert!(in_hand.in_flight.is_some() && in_hand.lease.released_at.is_none());
+        assert!(
+            in_flight_document.in_flight.is_some()
+                && in_flight_document.lease.released_at.is_none()
+        );
         assert!(build.document("paused").paused.is_some());
     }
 }
 
 #[test]
-fn a_journal_of_a_build_is_read_whole_and_leads_to_its_document() {
+fn the_journal_of_an_old_build_rebuilds_its_document() {
     for build in Build::all() {
         let (entries, findings) = read_lines("journal", &build.journal);
         assert_eq!(findings, [], "{}", build.name);
@@ -111,18 +114,18 @@ fn a_journal_of_a_build_is_read_whole_and_leads_to_its_document() {
 }
 
 #[tokio::test]
-async fn a_build_reads_what_this_one_writes_after_it() {
+async fn an_old_build_can_read_what_this_build_writes() {
     for build in Build::all() {
         let (mut old, mut new) = (Shape::default(), Shape::default());
         for bytes in build.documents.values() {
             old.add("", &json(bytes));
         }
-        let Written { documents, journal } = Box::pin(go_on(&build)).await;
+        let Written { documents, journal } = Box::pin(continue_from(&build)).await;
         assert!(documents.len() > 4);
         for document in &documents {
             new.add("", document);
             for required in document["requires"].as_array().unwrap() {
-                assert_eq!(required, "paused", "what the old build cannot know stops it");
+                assert_eq!(required, "paused", "features unknown to the old build stop it");
             }
         }
         for (shape, journal) in [(&mut old, &build.journal), (&mut new, &journal)] {
@@ -130,7 +133,7 @@ async fn a_build_reads_what_this_one_writes_after_it() {
                 shape.add_entry(&line);
             }
         }
-        assert_eq!(old.misfits(&new), Vec::<String>::new(), "{}", build.name);
+        assert_eq!(old.incompatibilities(&new), Vec::<String>::new(), "{}", build.name);
     }
 }
 
@@ -140,8 +143,8 @@ struct Written {
     journal: Vec<u8>,
 }
 
-/// Goes on from the document of a build: delivers, fails, is paused and resumed, and delivers.
-async fn go_on(build: &Build) -> Written {
+/// Continues from an old build's document: delivers, fails, is paused and resumed, and delivers.
+async fn continue_from(build: &Build) -> Written {
     let source = Arc::new(TableSource::new(POLLER));
     let mut document = build.document("taken");
     let cursor = document.checkpoint.cursor.as_ref().unwrap().value.clone();
@@ -164,17 +167,17 @@ async fn go_on(build: &Build) -> Written {
     let tick = async || poller.tick(&TickRequest::default()).await.result;
 
     source.put_late(101, at + 1);
-    let in_hand = Arc::new(Mutex::new(Json::Null));
+    let in_flight_document = Arc::new(Mutex::new(Json::Null));
     handler.then({
-        let (in_hand, stored) = (Arc::clone(&in_hand), stored.clone());
+        let (in_flight_document, stored) = (Arc::clone(&in_flight_document), stored.clone());
         async move {
             let found = stored().await;
-            *in_hand.lock().unwrap() = found;
+            *in_flight_document.lock().unwrap() = found;
             Ok(())
         }
     });
     tick().await.unwrap();
-    documents.push(in_hand.lock().unwrap().take());
+    documents.push(in_flight_document.lock().unwrap().take());
     documents.push(stored().await);
     source.put_late(102, at + 2);
     handler.then_fail(HandlerError::Retryable("not now".to_owned()));
@@ -189,11 +192,11 @@ async fn go_on(build: &Build) -> Written {
     documents.push(stored().await);
     assert_eq!(handler.ids(), [101, 102, 102]);
 
-    let mut told = Vec::new();
+    let mut entries = Vec::new();
     for part in journal.list(POLLER).await.unwrap() {
-        told.extend(journal.read(&part, 0).await.unwrap());
+        entries.extend(journal.read(&part, 0).await.unwrap());
     }
-    Written { documents, journal: told }
+    Written { documents, journal: entries }
 }
 
 fn poller(
@@ -215,13 +218,13 @@ fn poller(
     })
 }
 
-/// What there is in JSON of one kind: in each object how often, and of which kinds, each of its fields comes.
+/// The structure of one kind of JSON: in each object, how often each field occurs and with which kinds.
 #[derive(Default)]
 struct Shape(BTreeMap<String, Fields>);
 
 #[derive(Default)]
 struct Fields {
-    /// How often the object itself came.
+    /// How often the object occurred.
     times: usize,
     fields: BTreeMap<String, (usize, BTreeSet<&'static str>)>,
 }
@@ -250,7 +253,7 @@ impl Shape {
         }
     }
 
-    /// Adds a line of a journal: those of one event have the same fields, and a document or parts of one beside.
+    /// Adds a journal entry: entries of one event have the same fields, besides a document or parts of one.
     fn add_entry(&mut self, line: &Json) {
         let mut entry = line.as_object().unwrap().clone();
         if let Some(document) = entry.remove("document") {
@@ -263,13 +266,13 @@ impl Shape {
         self.add(line["event"].as_str().unwrap(), &Json::Object(entry));
     }
 
-    /// Returns what a reader of this shape could not read of another one.
-    fn misfits(&self, other: &Self) -> Vec<String> {
+    /// Returns the differences that a reader of this shape could not read.
+    fn incompatibilities(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let shared =
             self.0.iter().filter_map(|(place, ours)| Some((place, ours, other.0.get(place)?)));
         for (place, ours, theirs) in shared {
-            // Of what there are times depends on what was done before.
+            // Which timings exist depends on the earlier actions.
             let varies = ["/timings", "/longest_ms"];
             let is_whole = !varies.iter().any(|end| place.ends_with(end));
             for (name, (times, kinds)) in &ours.fields {
@@ -305,7 +308,7 @@ fn kind(value: &Json) -> &'static str {
 }
 
 #[test]
-fn a_misfit_would_be_seen() {
+fn an_incompatibility_is_detected() {
     let shape = |documents: &[Json]| {
         let mut shape = Shape::default();
         for document in documents {
@@ -335,6 +338,6 @@ fn a_misfit_would_be_seen() {
             ],
         ),
     ] {
-        assert_eq!(old.misfits(&shape(&[new])), expected);
+        assert_eq!(old.incompatibilities(&shape(&[new])), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! What `highwater ddl` prints.
+//! The output of `highwater ddl`.
 
 use std::process::{Command, Output};
 
@@ -14,7 +14,7 @@ fn ddl_of(what: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn fence_and_ledger_are_printed_with_the_rights_they_need() {
+fn fence_and_ledger_are_printed_with_their_grants() {
     let output = ddl_of("fence", &[]);
     assert!(output.status.success() && output.stderr.is_empty());
     expect![[r#"
@@ -55,7 +55,7 @@ fn fence_and_ledger_are_printed_with_the_rights_they_need() {
 }
 
 #[test]
-fn the_table_of_journals_is_printed_with_its_index_and_no_right_to_change_what_was_appended() {
+fn the_journal_table_is_printed_with_its_index_and_append_only_grants() {
     let output = ddl_of("journal", &["--table", "ops.[my journal]", "--user", "my]app"]);
     assert!(output.status.success() && output.stderr.is_empty());
     expect![[r#"
@@ -80,7 +80,7 @@ fn the_table_of_journals_is_printed_with_its_index_and_no_right_to_change_what_w
 }
 
 #[test]
-fn the_statements_go_to_standard_output_and_nothing_else_does() {
+fn only_statements_go_to_standard_output() {
     let output = ddl(&[]);
     assert!(output.status.success());
     assert!(output.stderr.is_empty());
@@ -110,7 +110,7 @@ fn table_and_user_are_quoted() {
 }
 
 #[test]
-fn a_name_that_no_table_can_have_is_wrong_usage() {
+fn an_invalid_table_name_is_a_usage_error() {
     let output = ddl(&["--table", "other.dbo.state"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
@@ -119,7 +119,7 @@ fn a_name_that_no_table_can_have_is_wrong_usage() {
 }
 
 #[test]
-fn the_old_names_say_the_new_ones() {
+fn old_names_point_to_the_new_ones() {
     for what in ["state", "journal", "fence", "ledger"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
         let output = command.args([what, "ddl", "--user", "app"]).env_clear().output().unwrap();

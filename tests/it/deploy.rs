@@ -1,8 +1,9 @@
-//! The commands of the page on deployments and of `infra/verify.sh`: their tools have them, with these flags, and what they
-//! name is in the templates.
+//! The commands of the deployment page and of `infra/verify.sh`: their tools have them with these flags, and
+//! the names they use are in the templates.
 //!
-//! Neither azd nor az runs here. [`USAGES`] says what of them is used. Their own help agreed, of az 2.91 for all but the two
-//! extensions below `az monitor`, and of azd as recorded in its repository.
+//! Neither azd nor az runs here. [`USAGES`] lists the usages that are needed. It was compared with the tools'
+//! own help, of az 2.91 for all but the two extensions below `az monitor`, and of azd as recorded in its
+//! repository.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +11,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command as Process, Output};
 
-use crate::boards::{check_help, shell_blocks, without_shell_blocks};
+use crate::dashboards::{check_help, shell_blocks, without_shell_blocks};
 use crate::infra::json;
 use crate::settings::read;
 
-/// Commands of the tools: what is in brackets may be left out, `…` means one or more.
+/// Commands of the tools: parts in brackets are optional, `…` means one or more.
 /// <https://learn.microsoft.com/azure/developer/azure-developer-cli/reference>
 /// <https://learn.microsoft.com/cli/azure/reference-index>
 /// <https://cli.github.com/manual/gh_release_download>
@@ -50,7 +51,7 @@ git clone --branch TAG URL
 infra/sql/grant.sh
 ";
 
-/// A command of a script, with the variables set for it alone.
+/// A command of a script, with its own variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Command {
     variables: Vec<(String, String)>,
@@ -70,7 +71,7 @@ impl Command {
     }
 }
 
-/// Returns the commands of a script as `sh` splits them, those in `$(…)` among them.
+/// Returns the commands of a script, split as by `sh`, including those in `$(…)`.
 fn commands(script: &str) -> Vec<Command> {
     let (mut found, mut words) = (Vec::new(), Vec::new());
     let mut word: Option<String> = None;
@@ -116,13 +117,13 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// What one of [`USAGES`] accepts.
+/// The arguments that one of [`USAGES`] accepts.
 #[derive(Debug)]
 struct Usage {
     name: Vec<&'static str>,
     /// How many words follow the name.
     operands: usize,
-    /// Each flag, what it takes, and whether it must be there.
+    /// Each flag, its argument, and whether it is required.
     flags: Vec<(&'static str, Option<&'static str>, bool)>,
 }
 
@@ -164,7 +165,7 @@ struct Call {
 }
 
 impl Call {
-    /// Reads a command as its tool does.
+    /// Parses a command as its tool does.
     fn parse(words: &[String]) -> Result<Self, String> {
         let shown = words.join(" ");
         let is_of = |usage: &Usage| {
@@ -234,7 +235,7 @@ fn required() -> BTreeSet<String> {
     lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// Checks what a command names against the templates.
+/// Checks the names in a command against the templates.
 fn check_names(call: &Call) {
     let root = highwater_test_support::root();
     let azure = read("azure.yaml");
@@ -245,7 +246,7 @@ fn check_names(call: &Call) {
             let files = ["main.parameters.json", "check.sh", "package.sh", "sql/grant.sh"];
             let is_read =
                 files.iter().any(|file| words(&read(&format!("infra/{file}"))).contains(name));
-            assert!(listed && is_read, "nothing reads the variable `{name}`");
+            assert!(listed && is_read, "the variable `{name}` is unused");
         }
         "azd env get-value" => {
             let name = &call.operands[0];
@@ -277,7 +278,7 @@ fn check_names(call: &Call) {
     }
     for flag in ["--file", "--template-file"] {
         for file in call.flag(flag) {
-            assert!(root.join(file).is_file(), "there is no {file}");
+            assert!(root.join(file).is_file(), "missing file {file}");
         }
     }
     let zips = ["--from-package", "--src", "--pattern"];
@@ -290,7 +291,7 @@ fn check_names(call: &Call) {
     }
 }
 
-/// Commands of a page: its blocks of shell, and what it says in the middle of a sentence.
+/// Commands of a page, in shell blocks and inline.
 fn shown(page: &str) -> Vec<Command> {
     let prose = without_shell_blocks(page);
     let tools = ["azd ", "az ", "gh ", "git ", "highwater ", "infra/"];
@@ -301,7 +302,7 @@ fn shown(page: &str) -> Vec<Command> {
     scripts.flat_map(|script| commands(&script)).collect()
 }
 
-/// Checks a command of our own by its help.
+/// Checks one of our own commands against its help.
 fn check_ours(words: &[String]) {
     let is_word = |word: &&String| word.chars().all(|c| c.is_ascii_lowercase());
     let name: Vec<String> = words[1..].iter().take_while(is_word).cloned().collect();
@@ -310,7 +311,7 @@ fn check_ours(words: &[String]) {
 }
 
 #[test]
-fn each_command_of_the_page_is_one_that_its_tool_and_the_templates_have() {
+fn commands_of_the_deployment_page_match_the_tools_and_templates() {
     let page = read("docs/how-to/deploy.md");
     let found = shown(&page);
     let mut names = BTreeSet::new();
@@ -335,7 +336,7 @@ fn each_command_of_the_page_is_one_that_its_tool_and_the_templates_have() {
         names.insert(call.name);
     }
     assert!(found.len() > 25 && names.len() > 12, "{names:?}");
-    // What the page deploys is named after the environment that it creates.
+    // Resources that the page deploys are named after the environment that it creates.
     assert!(read("infra/main.bicep").contains("name: 'rg-${environmentName}'"));
     let environments =
         found.iter().filter(|command| command.words.starts_with(&text("azd env new")));
@@ -346,7 +347,7 @@ fn each_command_of_the_page_is_one_that_its_tool_and_the_templates_have() {
         let group = at.map(|at| &command.words[at + 1]);
         assert!(group.is_none_or(|group| groups.contains(group)), "{command:?}");
     }
-    // Its zips are of the version that it checks out.
+    // Its zips have the version that it checks out.
     let version = env!("CARGO_PKG_VERSION");
     for shown in [format!("gh release download v{version} "), format!("--branch v{version} ")] {
         assert!(page.contains(&shown), "{shown}");
@@ -357,7 +358,7 @@ fn each_command_of_the_page_is_one_that_its_tool_and_the_templates_have() {
 }
 
 #[test]
-fn commands_of_other_pages_are_those_of_their_tools() {
+fn commands_of_other_pages_match_their_tools() {
     for page in ["README.md", "infra/README.md", "docs/reference/deployment.md"] {
         let found = shown(&read(page)).into_iter();
         let found: Vec<Command> =
@@ -366,7 +367,7 @@ fn commands_of_other_pages_are_those_of_their_tools() {
         for command in found {
             let call =
                 Call::parse(&command.words).unwrap_or_else(|error| panic!("{page}: {error}"));
-            // How variables are set in general.
+            // The general form of setting variables.
             if call.operands != ["NAME", "VALUE"] {
                 check_names(&call);
             }
@@ -375,7 +376,7 @@ fn commands_of_other_pages_are_those_of_their_tools() {
 }
 
 #[test]
-fn commands_of_the_workflows_are_those_of_their_tools() {
+fn commands_of_the_workflows_match_their_tools() {
     for (workflow, count) in [("deploy", 4), ("infra", 5)] {
         let file = read(&format!(".github/workflows/{workflow}.yml"));
         let lines = file.lines().map(|line| line.trim_start().trim_start_matches("run: "));
@@ -408,7 +409,7 @@ fn scripts_are_split_as_a_shell_does() {
 }
 
 #[test]
-fn mistakes_in_commands_are_found() {
+fn errors_in_commands_are_found() {
     for wrong in [
         "azd environment set A b",
         "azd env set A",
@@ -425,8 +426,8 @@ fn mistakes_in_commands_are_found() {
     assert_eq!(Call::parse(&text(good)).unwrap().flag("--parameters"), ["a=1", "b=2"]);
 }
 
-/// Stand-ins for the tools that `verify.sh` calls. Each notes how it was called, and fails where its call has the text
-/// that the file `fail` holds.
+/// Fakes of the tools that `verify.sh` calls. Each records its arguments, and fails if they contain the text
+/// in the file `fail`.
 const AZD: &str = r#"
 case "$*" in
   'env get-value AZURE_RESOURCE_GROUP') echo rg-verify ;;
@@ -452,7 +453,7 @@ const SQLCMD: &str = r#"
 echo 2 >"$bench/committed"
 "#;
 
-/// A run of `verify.sh`, from another folder than the repository's.
+/// A run of `verify.sh`, from a folder other than the repository's.
 struct Verify {
     bench: tempfile::TempDir,
 }
@@ -489,7 +490,7 @@ impl Verify {
         self.bench.path().join(name)
     }
 
-    /// Makes every call that has a text fail.
+    /// Makes every call that contains a text fail.
     fn refuse(&self, text: &str) -> &Self {
         fs::write(self.path("fail"), text).unwrap();
         self
@@ -503,31 +504,31 @@ impl Verify {
         command.env("PATH", path).output().unwrap()
     }
 
-    /// Runs it as its head says, and returns its exit code and the checks that failed.
+    /// Runs it as described at its top, and returns its exit code and the failed checks.
     fn checks(&self) -> (Option<i32>, Vec<String>, String) {
         let output = self.run(&["https://hooks.contoso.com/orders", "highwater-0.1.0-app.zip"]);
-        let said = String::from_utf8(output.stdout).unwrap();
-        let failed = said.lines().filter_map(|line| line.strip_prefix("FAILED  "));
-        (output.status.code(), failed.map(str::to_owned).collect(), said)
+        let transcript = String::from_utf8(output.stdout).unwrap();
+        let failed = transcript.lines().filter_map(|line| line.strip_prefix("FAILED  "));
+        (output.status.code(), failed.map(str::to_owned).collect(), transcript)
     }
 
-    /// The calls that were made.
+    /// The recorded calls.
     fn calls(&self) -> Vec<Vec<String>> {
         let calls = fs::read_to_string(self.path("calls")).unwrap();
         calls.lines().map(|line| line.split('\u{1f}').map(str::to_owned).collect()).collect()
     }
 }
 
-/// How to remove what a run has made.
+/// The text that says how to remove the resources of a run.
 const REMOVE: &str = "Remove it: azd down --environment highwater-verify --force --purge\n";
 
 #[test]
-fn a_deployment_that_works_passes_every_check_of_the_script() {
+fn a_working_deployment_passes_every_check_of_the_script() {
     let verify = Verify::new();
-    let (code, failed, said) = verify.checks();
-    assert_eq!((code, failed.as_slice()), (Some(0), [].as_slice()), "{said}");
-    assert_eq!(said.matches("ok      ").count(), 14, "{said}");
-    assert!(said.ends_with(REMOVE), "{said}");
+    let (code, failed, transcript) = verify.checks();
+    assert_eq!((code, failed.as_slice()), (Some(0), [].as_slice()), "{transcript}");
+    assert_eq!(transcript.matches("ok      ").count(), 14, "{transcript}");
+    assert!(transcript.ends_with(REMOVE), "{transcript}");
     let mut set = BTreeSet::new();
     for call in verify.calls() {
         if call[0].starts_with("az") {
@@ -550,7 +551,7 @@ fn a_deployment_that_works_passes_every_check_of_the_script() {
 }
 
 #[test]
-fn each_check_of_the_script_can_fail_and_the_rest_goes_on() {
+fn each_check_of_the_script_can_fail_without_stopping_the_others() {
     for (refused, check) in [
         ("az bicep build", "bicep build"),
         ("az bicep lint", "bicep lint"),
@@ -564,36 +565,42 @@ fn each_check_of_the_script_can_fail_and_the_rest_goes_on() {
         ("nothing new", "ticks continue afterwards"),
     ] {
         let verify = Verify::new();
-        let (code, failed, said) = verify.refuse(refused).checks();
-        assert_eq!(code, Some(1), "{refused}: {said}");
-        assert_eq!(failed[0], check, "{said}");
-        assert!(said.contains("\n        refused\n") || !check.starts_with("az"), "{said}");
-        assert!(said.ends_with(REMOVE), "{said}");
-        assert!(said.contains("ok      no error is logged\n"), "the rest goes on: {said}");
+        let (code, failed, transcript) = verify.refuse(refused).checks();
+        assert_eq!(code, Some(1), "{refused}: {transcript}");
+        assert_eq!(failed[0], check, "{transcript}");
+        assert!(
+            transcript.contains("\n        refused\n") || !check.starts_with("az"),
+            "{transcript}"
+        );
+        assert!(transcript.ends_with(REMOVE), "{transcript}");
+        assert!(
+            transcript.contains("ok      no error is logged\n"),
+            "the rest continues: {transcript}"
+        );
     }
 }
 
 #[test]
-fn rows_that_do_not_arrive_and_errors_in_the_log_are_found() {
+fn missing_rows_and_logged_errors_are_found() {
     let verify = Verify::new();
     fs::write(verify.path("committed"), "0\n").unwrap();
-    let (code, failed, said) = verify.checks();
-    assert_eq!(code, Some(1), "{said}");
-    assert_eq!(failed, ["the rows of the demo table are committed"], "{said}");
+    let (code, failed, transcript) = verify.checks();
+    assert_eq!(code, Some(1), "{transcript}");
+    assert_eq!(failed, ["the rows of the demo table are committed"], "{transcript}");
     let verify = Verify::new();
     fs::write(verify.path("errors"), "3\n").unwrap();
     assert_eq!(verify.checks().1, ["no error is logged"]);
-    // A log that cannot be read is not one without errors.
+    // An unreadable log does not count as one without errors.
     let verify = Verify::new();
     assert_eq!(verify.refuse("severityLevel").checks().1, ["no error is logged"]);
-    // The row that the script inserts never leaves.
+    // The row that the script inserts is never delivered.
     let verify = Verify::new();
     fs::write(verify.path("committed"), "9\n").unwrap();
     assert_eq!(verify.checks().1, ["its commit is logged"]);
 }
 
 #[test]
-fn a_script_that_cannot_go_on_says_why_and_what_is_left_to_remove() {
+fn a_script_that_cannot_continue_says_why_and_what_to_remove() {
     let verify = Verify::new();
     let output = verify
         .refuse("azd env get-value")

@@ -1,5 +1,5 @@
-//! `highwater doctor` over the real driver and whichever server the tests are pointed at: each finding in
-//! its good and its bad case, as far as that server can show them.
+//! `highwater doctor` over the real driver and the SQL Server under test: each finding in its good and its
+//! bad case, as far as that server can show them.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -22,7 +22,7 @@ const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, at d
      CREATE INDEX ix_rv ON dbo.orders (rv); \
      INSERT INTO dbo.orders (id, at) VALUES (1, '2026-01-01T09:00:00.123'), (2, '2026-01-01T09:00:00')";
 
-/// What is well of such a table.
+/// Checks that pass for such a table.
 const GOOD: [&str; 15] = [
     "clock",
     "column types",
@@ -41,7 +41,7 @@ const GOOD: [&str; 15] = [
     "unique key",
 ];
 
-/// What the embedded server does not know.
+/// Checks that the embedded server does not support.
 const REAL: [&str; 5] =
     ["edition", "least rights", "open transactions", "plan", "snapshot isolation"];
 
@@ -74,8 +74,8 @@ async fn examined_at(
     after: Option<&Cursor>,
 ) -> Findings {
     let source = Mssql::new(settings).unwrap();
-    let standing = Standing { fingerprint: None, after, state: &SourceState::new() };
-    Findings(source.examine(standing, &*world.clock()).await)
+    let current = Standing { fingerprint: None, after, state: &SourceState::new() };
+    Findings(source.examine(current, &*world.clock()).await)
 }
 
 async fn examined(world: &AnyServer, settings: SourceSettings) -> Findings {
@@ -87,11 +87,11 @@ async fn world(tsql: &str) -> AnyServer {
 }
 
 #[tokio::test]
-async fn a_table_that_has_all_it_needs_is_found_well_but_for_what_only_a_real_server_knows() {
+async fn a_complete_table_passes_except_for_checks_that_need_a_real_server() {
     let world = world(ORDERS).await;
     let found = examined(&world, world.settings("orders", TimestampPk, "at")).await;
     if world.is_named() {
-        // What it answers is its own matter, but for what the table says.
+        // Other findings depend on the server, except those about the table.
         let wrong: Vec<_> = found.0.iter().filter(|it| it.level == Level::Error).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert!(GOOD.iter().chain(&REAL).all(|check| found.levels().contains_key(check)));
@@ -118,7 +118,7 @@ async fn a_table_that_has_all_it_needs_is_found_well_but_for_what_only_a_real_se
 }
 
 #[tokio::test]
-async fn a_missing_index_is_printed_as_the_statement_that_makes_it() {
+async fn a_missing_index_is_printed_as_a_create_statement() {
     let world = world(
         "CREATE TABLE dbo.[my ]]t] ([i]]d] int NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL, \
          n int NOT NULL); CREATE INDEX ix_n ON dbo.[my ]]t] (n, at)",
@@ -130,13 +130,13 @@ async fn a_missing_index_is_printed_as_the_statement_that_makes_it() {
     let statement = "CREATE INDEX [ix_my ]]t_at_i]]d] ON [dbo].[my ]]t] ([at], [i]]d])";
     found.expect("index", Level::Warning, statement);
     found.expect("index", Level::Warning, "every tick scans the whole table");
-    // What it prints is what it takes.
+    // The printed statement fixes it.
     world.execute(statement).await;
     examined(&world, settings).await.expect("index", Level::Ok, "ix_my ]t_at_i]d");
 }
 
 #[tokio::test]
-async fn an_index_in_other_directions_only_leads() {
+async fn an_index_in_other_directions_is_only_a_prefix_match() {
     let world = world(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL); \
          CREATE INDEX ix ON dbo.t (at DESC, id)",
@@ -161,7 +161,7 @@ async fn a_key_that_is_not_unique_can_skip_rows() {
     found.expect("unique key", Level::Error, statement);
     let twins = "SELECT [at], [id], COUNT(*) AS n FROM [dbo].[t] AS t GROUP BY [at], [id] HAVING COUNT(*) > 1";
     found.expect("unique key", Level::Error, twins);
-    // Both run as printed, and end it.
+    // Both run as printed, and fix it.
     world.execute("INSERT INTO dbo.t (id, at) VALUES (1, '2026-01-01'), (1, '2026-01-01')").await;
     assert_eq!(world.session().await.run(twins).await.len(), 1);
     world.execute("DELETE FROM dbo.t").await;
@@ -178,7 +178,7 @@ async fn a_key_that_is_not_unique_can_skip_rows() {
 }
 
 #[tokio::test]
-async fn columns_that_can_be_null_are_counted() {
+async fn nulls_in_nullable_columns_are_counted() {
     let world = world(
         "CREATE TABLE dbo.t (id int NULL, at datetime2(7) NULL); \
          INSERT INTO dbo.t (id, at) VALUES (1, '2026-01-01')",
@@ -205,7 +205,7 @@ async fn columns_that_can_be_null_are_counted() {
 }
 
 #[tokio::test]
-async fn columns_that_cannot_be_read_are_all_named() {
+async fn all_unreadable_columns_are_named() {
     let world = world(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, g geography, m geometry, rv rowversion)",
     )
@@ -217,7 +217,7 @@ async fn columns_that_cannot_be_read_are_all_named() {
     assert_eq!(errors.len(), 2, "{errors:#?}");
     assert!(errors[0].found.contains("column `g` is of type `geography`"), "{errors:#?}");
     assert!(errors[1].fix.as_ref().unwrap().contains("AsTextZM"), "{errors:#?}");
-    // Nor do they hide what else is wrong.
+    // They do not hide other problems either.
     let key = vec!["di".to_owned()];
     let found = examined(&world, SourceSettings { key, ..settings.clone() }).await;
     found.expect("settings", Level::Error, "correct `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY`");
@@ -226,23 +226,23 @@ async fn columns_that_cannot_be_read_are_all_named() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_of_another_source_is_not_read_by_the_statement_of_this_one() {
+async fn a_checkpoint_of_another_source_is_not_used_in_a_query() {
     let world = world(ORDERS).await;
     let source = Mssql::new(world.settings("orders", RowVersion, "rv")).unwrap();
     let key = [("other".to_owned(), 1.into())].into_iter().collect();
     let after = Cursor::row_version(highwater::cursor::RowVersion(2_001), key);
     let fingerprint = SourceFingerprint::of(&[("key", "other")]);
-    let standing = Standing {
+    let current = Standing {
         fingerprint: Some(&fingerprint),
         after: Some(&after),
         state: &serde_json::from_value(serde_json::json!({ "columns": [] })).unwrap(),
     };
-    let found = Findings(source.examine(standing, &*world.clock()).await);
+    let found = Findings(source.examine(current, &*world.clock()).await);
     found.expect("read", Level::Ok, "from the beginning; the checkpoint belongs to another source");
 }
 
 #[tokio::test]
-async fn what_the_settings_name_has_to_be_there() {
+async fn objects_named_by_settings_must_exist() {
     let world = world(ORDERS).await;
     let found = examined(&world, world.settings("missing", RowVersion, "rv")).await;
     found.expect("table", Level::Error, "table `dbo.missing` not found");
@@ -254,12 +254,12 @@ async fn what_the_settings_name_has_to_be_there() {
 }
 
 #[tokio::test]
-async fn the_clock_of_the_database_is_held_against_this_one() {
+async fn the_database_clock_is_compared_with_the_local_clock() {
     let world = world(ORDERS).await;
     let settings = world.settings("orders", TimestampPk, "at");
     examined(&world, settings.clone()).await.expect("clock", Level::Ok, "the database");
     if world.is_named() {
-        return say("skipped the other half: needs a clock that can be set");
+        return say("skipped the second half: needs a settable clock");
     }
     world.database().set_now("2026-01-01T09:59:50").unwrap();
     examined(&world, settings.clone()).await.expect(
@@ -267,7 +267,7 @@ async fn the_clock_of_the_database_is_held_against_this_one() {
         Level::Warning,
         "the database is behind",
     );
-    // A rowversion is stamped by the database alone.
+    // Only the database sets a rowversion.
     examined(&world, world.settings("orders", RowVersion, "rv")).await.expect(
         "clock",
         Level::Ok,
@@ -276,7 +276,7 @@ async fn the_clock_of_the_database_is_held_against_this_one() {
 }
 
 #[tokio::test]
-async fn the_clock_that_fills_the_cursor_is_told_from_the_one_that_is_set() {
+async fn the_clock_of_the_column_default_is_compared_with_the_configured_clock() {
     let ask = |default: &str| {
         format!(
             "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at datetime NOT NULL DEFAULT {default}); \
@@ -300,7 +300,7 @@ async fn the_clock_that_fills_the_cursor_is_told_from_the_one_that_is_set() {
 }
 
 #[tokio::test]
-async fn an_open_transaction_holds_rowversions_back() {
+async fn an_open_transaction_is_reported_as_holding_back_rowversions() {
     let world = world(ORDERS).await;
     let settings = world.settings("orders", RowVersion, "rv");
     examined(&world, settings.clone()).await.expect("hold-back", Level::Ok, "no open transaction");
@@ -314,7 +314,7 @@ async fn an_open_transaction_holds_rowversions_back() {
 }
 
 #[tokio::test]
-async fn change_tracking_is_asked_of_database_and_table() {
+async fn change_tracking_is_checked_on_database_and_table() {
     let world = world(ORDERS).await;
     let settings = world.settings("orders", ChangeTracking, "");
     let found = examined(&world, settings.clone()).await;
@@ -333,9 +333,9 @@ async fn change_tracking_is_asked_of_database_and_table() {
     let rights = found.0.iter().filter(|finding| finding.check == "rights").count();
     assert_eq!(rights, 2, "SELECT and VIEW CHANGE TRACKING");
     if world.is_named() {
-        return say("skipped the rest: needs a clean-up of changes on demand");
+        return say("skipped the rest: needs a cleanup of changes on demand");
     }
-    // What lay behind the checkpoint is gone.
+    // The rows after the checkpoint are gone.
     world.execute("UPDATE dbo.orders SET at = at").await;
     let behind = Cursor { mode: ChangeTracking, value: "0".to_owned(), key: KeyValues::new() };
     world.database().forget_changes("dbo.orders").unwrap();
@@ -369,7 +369,7 @@ async fn a_checkpoint_that_the_database_has_not_reached_is_an_error() {
 }
 
 #[tokio::test]
-async fn of_a_view_the_tables_are_to_be_indexed() {
+async fn for_a_view_an_index_on_its_tables_is_suggested() {
     let world = world(ORDERS).await;
     world.execute("CREATE VIEW dbo.v AS SELECT o.id, o.at FROM dbo.orders AS o").await;
     let found = examined(&world, world.settings("v", TimestampPk, "at")).await;
@@ -377,7 +377,7 @@ async fn of_a_view_the_tables_are_to_be_indexed() {
 }
 
 #[tokio::test]
-async fn what_a_rowversion_does_not_bound_is_told() {
+async fn setups_in_which_rowversions_have_no_bound_are_reported() {
     let world = world(ORDERS).await;
     world.execute("CREATE VIEW dbo.v AS SELECT o.id, o.at, o.rv FROM dbo.orders AS o").await;
     let read_only = |mode, cursor| {
@@ -387,7 +387,7 @@ async fn what_a_rowversion_does_not_bound_is_told() {
     };
     let found = examined(&world, read_only(RowVersion, "rv")).await;
     found.expect("read intent", Level::Warning, "remove `ApplicationIntent=ReadOnly`");
-    // The server that is named may be the embedded one, too.
+    // The named server may itself be the embedded one.
     if world.is_named() && found.levels()["other databases"] == Level::Ok {
         found.expect("other databases", Level::Ok, "names none");
     } else {
@@ -401,11 +401,11 @@ async fn what_a_rowversion_does_not_bound_is_told() {
 }
 
 #[tokio::test]
-async fn a_view_of_another_database_is_told_by_the_doctor_and_at_the_first_fetch() {
+async fn doctor_and_the_first_fetch_report_a_view_of_another_database() {
     let world = world(ORDERS).await;
     let view = "CREATE VIEW dbo.v AS SELECT o.id, o.at, o.rv, b.name FROM dbo.orders AS o \
                 LEFT JOIN msdb.dbo.backupset AS b ON b.backup_set_id = o.id";
-    // Neither the embedded server nor a database of Azure SQL sees another one.
+    // Neither the embedded server nor a database of Azure SQL can access another database.
     if let Err(error) = world.session().await.try_run(view).await {
         return say(&format!("skipped: needs a view over another database: {error}"));
     }
@@ -424,11 +424,11 @@ async fn a_view_of_another_database_is_told_by_the_doctor_and_at_the_first_fetch
 }
 
 #[tokio::test]
-async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
+async fn checks_stop_if_the_server_does_not_respond() {
     let other = AnyServer::embedded(ORDERS, "a server that goes").await;
     let mut settings = other.settings("orders", RowVersion, "rv");
     let clock = other.clock();
-    // In its place, one that closes each connection.
+    // Replaced by one that closes each connection.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     settings.connection.port = listener.local_addr().unwrap().port();
     let accepted = Arc::new(AtomicU32::new(0));
@@ -439,8 +439,8 @@ async fn nothing_more_is_asked_of_a_server_that_does_not_answer() {
         }
     });
     let source = Mssql::new(settings).unwrap();
-    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
-    let found = Findings(source.examine(standing, &*clock).await);
+    let current = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let found = Findings(source.examine(current, &*clock).await);
     found.expect("connection", Level::Error, "check `Server` and port");
     assert!(found.0.len() == 1 && found.0[0].unreachable, "{:#?}", found.0);
     assert_eq!(accepted.load(Ordering::Relaxed), 1, "connections");
@@ -468,7 +468,7 @@ fn program(connection: &str, folder: &std::path::Path, arguments: &[&str]) -> Ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
+async fn the_exit_code_reflects_the_findings() {
     let world = world(ORDERS).await;
     let connection = world.connection_string();
     let folder = std::env::temp_dir().join(format!("highwater-doctor-{}", std::process::id()));
@@ -476,8 +476,8 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
 
     let output = run(&["--poller", "orders"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), told.as_str()), (Some(0), ""), "{text}");
+    let stderr_text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr_text.as_str()), (Some(0), ""), "{text}");
     assert!(text.starts_with("poller orders\n"), "{text}");
     assert!(text.contains("  ok      state store: answers"), "{text}");
     assert!(text.contains("  ok      poller state: never_ran: no tick yet"), "{text}");
@@ -507,7 +507,7 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("the settings have `orders`"));
     if world.is_named() {
-        return say("skipped the rest: needs a server that goes");
+        return say("skipped the rest: needs a server that can be stopped");
     }
     drop(world);
     let output = run(&[]);
@@ -520,13 +520,13 @@ async fn the_program_prints_findings_and_ends_with_what_they_come_to() {
 async fn a_statement_of_the_poller_that_the_server_rejects_is_an_error() {
     let world = World::start(ORDERS).await;
     let source = Mssql::new(world.settings("orders", TimestampPk, "at")).unwrap();
-    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let current = Standing { fingerprint: None, after: None, state: &SourceState::new() };
     for (number, severity, level) in
         [(33_557_097, 16, Level::Error), (1205, 13, Level::Warning), (8645, 17, Level::Warning)]
     {
         let error = SqlError::new(number, severity, "the server's own words");
         world.server.faults().arm_matching("SELECT TOP (@P1)", 1, Fault::Error(error));
-        let found = Findings(source.examine(standing, &SystemClock).await);
+        let found = Findings(source.examine(current, &SystemClock).await);
         found.expect("read", level, "the server's own words");
     }
 }

@@ -1,19 +1,18 @@
-//! State documents that earlier builds wrote: this one reads them, and writes back all that they hold.
+//! State documents of earlier builds: this build reads them, and writes back all their fields.
 //!
-//! A file here is never changed. With each release that adds a field, one more is added, as that release
-//! writes it.
+//! A file here is never changed. Each release that adds a field adds a file, as written by that release.
 
 use std::fs;
 
 use highwater::state::{decode, encode};
 use serde_json::Value as Json;
 
-/// Returns the first place where `written` has not what `read` had; more may have been added.
+/// Returns the first place where `written` lacks something that `read` had; additions are fine.
 pub(crate) fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
     match (read, written) {
         (Json::Object(fields), Json::Object(others)) => fields.iter().find_map(|(name, value)| {
             let place = format!("{place}/{name}");
-            // What is absent and what is null are one thing to every reader.
+            // An absent field and a null one are equivalent to every reader.
             let other = others.get(name).unwrap_or(&Json::Null);
             lost(value, other, &place)
         }),
@@ -29,7 +28,7 @@ pub(crate) fn lost(read: &Json, written: &Json, place: &str) -> Option<String> {
 }
 
 #[test]
-fn documents_of_earlier_builds_are_read_and_written_back_whole() {
+fn documents_of_earlier_builds_round_trip() {
     let folder = highwater_test_support::root().join("tests/it/documents");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
@@ -47,7 +46,7 @@ fn documents_of_earlier_builds_are_read_and_written_back_whole() {
 }
 
 #[test]
-fn a_loss_would_be_seen() {
+fn a_lost_field_is_detected() {
     let read = serde_json::json!({ "a": { "b": [1, { "c": 2 }] }, "d": null });
     for (written, expected) in [
         (serde_json::json!({ "a": { "b": [1, { "c": 2, "new": 0 }] } }), None),

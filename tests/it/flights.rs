@@ -1,5 +1,5 @@
-//! The main job on real input: 27,004 flights with up to 80 rows per timestamp, through the tick,
-//! the real driver and the real wire.
+//! Realistic input: 27,004 flights with up to 80 rows per timestamp, through the tick, the real driver and
+//! the real wire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ async fn every_flight_is_delivered_once_and_in_order_when_nothing_fails() {
                 flights_in_order(mode, ALL),
                 "{mode}, batches of {batch_rows_max}"
             );
-            // One request per batch: the catalogue and the session's settings come on top, once.
+            // One request per batch; the catalog and the session's settings are read once in addition.
             let statements = drain.world.server.faults().statements();
             let expected = u64::try_from(batches).unwrap();
             assert!(
@@ -103,13 +103,13 @@ impl Dice {
     }
 }
 
-/// Scripts the calls to come: some fail, some take a prefix only.
+/// Scripts the next calls: some fail, some accept only a prefix.
 fn script(handler: &RecordingHandler, calls: usize, batch: usize, dice: &mut Dice) {
     for _ in 0..calls {
         if dice.falls(20) {
             handler.then_fail(HandlerError::Retryable("503".to_owned()));
         } else if dice.falls(10) {
-            let reason = "one row was refused".to_owned();
+            let reason = "one row was rejected".to_owned();
             handler.then_fail(HandlerError::Partial { accepted: batch / 2, reason });
         } else {
             handler.then(async { Ok(()) });
@@ -135,7 +135,7 @@ async fn every_flight_is_delivered_at_least_once_by_a_handler_that_fails_at_rand
     }
 }
 
-/// Every id at least once; within an attempt in the source's order; nothing skipped on the way.
+/// Every id at least once, in the source's order within an attempt, with nothing skipped.
 fn check(mode: CursorMode, received: &[Received]) {
     let order = flights_in_order(mode, ALL);
     let rank: std::collections::BTreeMap<i64, usize> =
@@ -149,5 +149,5 @@ fn check(mode: CursorMode, received: &[Received]) {
     }
     assert_eq!(reached, ALL, "every id at least once");
     let again = received.windows(2).filter(|pair| pair[0].batch_id == pair[1].batch_id);
-    assert!(again.count() > 0, "a failed batch comes again under its id");
+    assert!(again.count() > 0, "a failed batch is redelivered under its id");
 }

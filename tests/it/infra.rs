@@ -1,7 +1,7 @@
-//! What is deployed, held to the code: settings, functions, alerts and rights in the database.
+//! The deployment, checked against the code: settings, functions, alerts and database permissions.
 //!
-//! The Bicep itself is checked by `.ci/bicep/run`. Here it is read as text, with `x` in the place of what only
-//! a deployment knows.
+//! The Bicep itself is checked by `.ci/bicep/run`. Here it is read as text, with `x` for values that only a
+//! deployment knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ const OF_THE_HOST: [&str; 5] = [
     "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
 ];
 
-/// Settings that Flex Consumption refuses or that break a deployment there.
+/// Settings that Flex Consumption rejects or that break a deployment there.
 /// <https://learn.microsoft.com/azure/azure-functions/functions-app-settings#flex-consumption-plan-deprecations>
 const REFUSED_BY_FLEX: [&str; 11] = [
     "FUNCTIONS_WORKER_RUNTIME",
@@ -61,7 +61,7 @@ fn schedule(function: &str) -> String {
         .to_owned()
 }
 
-/// Returns what a Bicep expression is once deployed.
+/// Returns the deployed value of a Bicep expression.
 fn value(expression: &str, store: &str) -> String {
     let of_parameter = parameters().remove(expression);
     match expression {
@@ -94,7 +94,7 @@ fn block(variable: &str, store: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a person has answered azd, or set with `azd env set`.
+/// Values that a user has entered in azd, or set with `azd env set`.
 const ANSWERS: [(&str, &str); 8] = [
     ("AZURE_ENV_NAME", "shop"),
     ("AZURE_LOCATION", "westeurope"),
@@ -106,8 +106,9 @@ const ANSWERS: [(&str, &str); 8] = [
     ("SOURCE_SQL_DATABASE", "shop"),
 ];
 
-/// Returns the parameters that azd would pass, as text: it replaces `${NAME}` and `${NAME=default}`, and leaves out
-/// what then is empty and whose variable is not set, so that the template's default counts or azd asks.
+/// Returns the parameters that azd would pass, as text: it replaces `${NAME}` and `${NAME=default}`, and
+/// omits a parameter that is then empty and whose variable is not set, so that the template's default applies
+/// or azd prompts.
 /// <https://github.com/Azure/azure-dev/blob/main/cli/azd/pkg/infra/provisioning/bicep/bicep_provider.go>
 fn resolved(answers: &BTreeMap<&str, &str>) -> BTreeMap<String, String> {
     let file = json("infra/main.parameters.json");
@@ -137,7 +138,7 @@ fn deployed(store: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_settings_that_are_deployed_are_good_and_every_function_has_a_poller_and_a_schedule() {
+fn deployed_settings_are_valid_and_every_function_has_a_poller_and_a_schedule() {
     for store in ["blob", "sql"] {
         let settings = deployed(store);
         let config =
@@ -160,20 +161,20 @@ fn every_deployed_setting_is_read() {
     let schedules: BTreeSet<String> = functions().iter().map(|name| schedule(name)).collect();
     for store in ["blob", "sql"] {
         for name in deployed(store).keys() {
-            // Of its own prefix the code refuses what it does not know; see above.
+            // The code rejects unknown settings with its own prefix; see above.
             let read = name.starts_with("HIGHWATER__")
                 || OF_THE_HOST.contains(&name.as_str())
                 || schedules.contains(name)
                 || name == "SqlConnection"
                 || (store == "blob" && name.starts_with("StateStorage__"));
-            assert!(read, "nothing reads `{name}`");
+            assert!(read, "`{name}` is unused");
             assert!(!REFUSED_BY_FLEX.contains(&name.as_str()), "Flex Consumption refuses `{name}`");
         }
     }
 }
 
 #[test]
-fn a_template_names_no_setting_that_flex_consumption_refuses() {
+fn templates_use_no_setting_rejected_by_flex_consumption() {
     for file in ["infra/main.bicep", "infra/app/functions.bicep", "infra/main.parameters.json"] {
         let text = read(file);
         let words: BTreeSet<&str> =
@@ -185,7 +186,7 @@ fn a_template_names_no_setting_that_flex_consumption_refuses() {
 }
 
 #[test]
-fn the_example_and_the_deployment_speak_of_the_same_settings() {
+fn the_example_and_the_deployment_use_the_same_settings() {
     let local = ["FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage"];
     let deployed = deployed("blob");
     for name in example().keys().filter(|name| !local.contains(&name.as_str())) {
@@ -197,7 +198,7 @@ fn the_example_and_the_deployment_speak_of_the_same_settings() {
 }
 
 #[test]
-fn azd_asks_for_what_only_the_user_knows_and_nothing_else() {
+fn azd_prompts_only_for_what_only_the_user_knows() {
     let main = read("infra/main.bicep");
     let known = resolved(&[("AZURE_ENV_NAME", "shop"), ("AZURE_LOCATION", "westeurope")].into());
     let declared = main.lines().filter_map(|line| line.strip_prefix("param "));
@@ -230,7 +231,7 @@ fn every_other_setting_is_listed_as_optional() {
 }
 
 #[test]
-fn the_host_and_the_code_agree_on_program_time_out_and_what_is_kept_of_logs() {
+fn host_json_and_the_code_agree_on_program_timeout_and_logging() {
     let host = json("host.json");
     assert_eq!(host["customHandler"]["description"]["defaultExecutablePath"], "handler");
     let parts: Vec<u64> = host["functionTimeout"]
@@ -251,13 +252,13 @@ fn the_host_and_the_code_agree_on_program_time_out_and_what_is_kept_of_logs() {
     assert!(kept.split(';').any(|kind| kind == "Trace"), "{kept}");
     assert_eq!(logging["logLevel"]["Host.Function.Console"], "Information");
     assert_eq!(logging["logLevel"]["Function.*.User"], "Information");
-    // The host's own two lines of each call say no more than its record of the request.
+    // The host's own two lines per call add nothing to its record of the request.
     assert_eq!(logging["logLevel"]["Function"], "Warning");
-    // It would put hundreds of the host's own lines on a person's terminal.
+    // It would print hundreds of the host's own lines on a terminal.
     assert!(logging["logLevel"]["default"].is_null(), "{logging}");
 }
 
-/// Texts of the crate's own sources, without tests.
+/// The sources of a crate, without tests.
 pub(crate) fn code(folder: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -272,7 +273,7 @@ pub(crate) fn code(folder: &Path) -> String {
     text
 }
 
-/// The queries of the workbook, one a line.
+/// The queries of the workbook, one per line.
 pub(crate) fn queries() -> String {
     let items = json("infra/app/workbook.json")["items"].take();
     let queries =
@@ -280,8 +281,8 @@ pub(crate) fn queries() -> String {
     queries.collect::<Vec<_>>().join("\n")
 }
 
-/// Names of events that a query of the alerts or of the workbook asks for.
-fn events_asked_for() -> BTreeSet<String> {
+/// Names of the events in queries of the alerts or the workbook.
+fn queried_events() -> BTreeSet<String> {
     let text = read("infra/app/alerts.bicep") + &queries();
     let lists = text.split("event in (").skip(1).map(|rest| rest.split(')').next().unwrap());
     let single = text.split("event == \"").skip(1).map(|rest| rest.split('"').next().unwrap());
@@ -290,30 +291,30 @@ fn events_asked_for() -> BTreeSet<String> {
 }
 
 #[test]
-fn alerts_and_workbook_name_only_events_that_are_logged_at_a_level_that_is_shown() {
+fn alerts_and_workbook_use_only_events_logged_at_a_visible_level() {
     let code = code(&highwater_test_support::root().join("src"));
     let squeezed: String = code.split_whitespace().collect();
     let outcomes = read("src/engine/poller/outcome.rs");
-    let events = events_asked_for();
+    let events = queried_events();
     assert!(events.len() > 10 && events.contains("handler_failed"), "{events:?}");
     for event in events {
         let logged = ["error", "warn", "info", "$level"].iter().any(|level| {
-            // `tick_event!` gets the report and the level first.
+            // The first arguments of `tick_event!` are the report and the level.
             let forms =
                 [format!("{level}!(event=\"{event}\""), format!(",{level},event=\"{event}\"")];
             forms.iter().any(|form| squeezed.contains(form))
         });
-        // The events with which a tick ends stand in the one table of ends.
+        // The events at the end of a tick are in the table of outcomes.
         let row = outcomes
             .lines()
             .find(|line| line.starts_with("///") && line.contains(&format!("| `{event}` |")));
         let ends = row.is_some_and(|row| !row.contains("| DEBUG |"));
-        assert!(logged || ends, "no line of the code logs `{event}` so that it is shown");
+        assert!(logged || ends, "the code does not log `{event}` at a visible level");
     }
 }
 
 #[test]
-fn alerts_look_for_what_an_invocation_answers() {
+fn alerts_match_the_result_of_an_invocation() {
     let parts = ["report.rs", "report/line.rs", "report/blocked.rs"];
     let report: String = parts.map(|part| read(&format!("src/engine/tick/{part}"))).concat();
     let alerts = read("infra/app/alerts.bicep");
@@ -326,7 +327,7 @@ fn alerts_look_for_what_an_invocation_answers() {
     ] {
         let sought = format!("message contains \"{sought}\"");
         assert!(alerts.contains(&sought), "{sought}");
-        assert!(report.contains(made), "no tick answers {made}");
+        assert!(report.contains(made), "no tick returns {made}");
     }
     assert!(report.contains("\"poller `{}`: {what} ("));
 }
@@ -335,7 +336,7 @@ fn run(command: &mut Command) -> Output {
     command.output().unwrap()
 }
 
-/// Rights that `grant.sql` gives on the tables of a variable.
+/// Permissions that `grant.sql` grants on the tables of a variable.
 fn granted(variable: &str) -> BTreeSet<String> {
     let text = read("infra/sql/grant.sql");
     let end = format!("', N'$({variable})');");
@@ -346,7 +347,7 @@ fn granted(variable: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
+fn deployed_grants_match_the_printed_grants() {
     for (command, variable) in [
         ("fence", "FENCE_TABLE"),
         ("ledger", "LEDGER_TABLE"),
@@ -370,11 +371,11 @@ fn the_rights_that_are_granted_are_the_ones_that_the_commands_print() {
     assert_eq!(granted("TARGET_TABLES"), rights(&["DELETE", "INSERT", "SELECT", "UPDATE"]));
 }
 
-/// What `sqlcmd --version` prints: go-sqlcmd, and that of the ODBC driver.
+/// The output of `sqlcmd --version`: go-sqlcmd, and that of the ODBC driver.
 const GO_SQLCMD: &str = "Version: v1.8.2";
 const ODBC_SQLCMD: &str = "Sqlcmd: '--version': Unknown Option. Enter '-?' for help.";
 
-/// Runs a script of `infra` with stand-ins for the tools it calls, which only print what they were called with.
+/// Runs a script of `infra` with fakes of the tools it calls, which only print their arguments.
 fn script(name: &str, sqlcmd: &str, settings: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let words = "for word in \"$@\"; do printf '%s\\n' \"$word\"; done\n";
@@ -394,7 +395,7 @@ fn script(name: &str, sqlcmd: &str, settings: &[(&str, &str)]) -> Output {
     command.envs(settings.iter().copied()).output().unwrap()
 }
 
-/// Runs `grant.sh` with what azd hands to it after a deployment.
+/// Runs `grant.sh` with the variables that azd passes after a deployment.
 fn grant(settings: &[(&str, &str)]) -> Output {
     let outputs = [
         ("SQL_SERVER_FQDN", "shop.example"),
@@ -427,7 +428,7 @@ fn grants_run_as_the_user_who_is_logged_in() {
 }
 
 #[test]
-fn grants_are_printed_ready_to_run_where_another_person_runs_them() {
+fn grants_are_printed_ready_to_run_by_another_person() {
     let output = grant(&[("GRANT_SQL", "false"), ("SOURCE_TABLES", "dbo.orders;sales.[a-b]")]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -438,7 +439,7 @@ fn grants_are_printed_ready_to_run_where_another_person_runs_them() {
 }
 
 #[test]
-fn the_sqlcmd_of_the_odbc_driver_is_refused_with_what_to_install() {
+fn the_odbc_sqlcmd_is_rejected_with_what_to_install() {
     let output = script("sql/grant.sh", ODBC_SQLCMD, &[]);
     assert_eq!(output.status.code(), Some(2));
     let check = |sqlcmd| {
@@ -457,7 +458,7 @@ fn the_sqlcmd_of_the_odbc_driver_is_refused_with_what_to_install() {
 }
 
 #[test]
-fn what_would_fail_half_way_is_refused_before_anything_is_created() {
+fn predictable_failures_are_rejected_before_anything_is_created() {
     let good = [
         ("SOURCE_SQL_SERVER", "shop.database.windows.net"),
         ("SOURCE_SQL_DATABASE", "shop"),
@@ -466,7 +467,7 @@ fn what_would_fail_half_way_is_refused_before_anything_is_created() {
     ];
     let good_run = script("check.sh", GO_SQLCMD, &good);
     assert!(good_run.status.success() && good_run.stdout.is_empty(), "{good_run:?}");
-    for (name, value, said) in [
+    for (name, value, fragment) in [
         ("SOURCE_SQL_SERVER", "", "azd env set SOURCE_SQL_SERVER"),
         ("SOURCE_SQL_DATABASE", "", "azd env set SOURCE_SQL_DATABASE"),
         ("AZURE_LOCATION", "atlantis", "choose one of: australiaeast"),
@@ -484,7 +485,7 @@ fn what_would_fail_half_way_is_refused_before_anything_is_created() {
         let output = script("check.sh", GO_SQLCMD, &settings);
         assert_eq!(output.status.code(), Some(2), "{name}={value}: {output:?}");
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains(said), "{name}={value}: {text}");
+        assert!(text.contains(fragment), "{name}={value}: {text}");
     }
     let private =
         [("VNET_ENABLED", "true"), ("STATE_STORE", "sql"), ("STATE_TABLE", "dbo.highwater_state")];
@@ -529,7 +530,7 @@ fn a_released_zip_is_deployed_without_a_toolchain() {
 }
 
 #[test]
-fn values_that_could_become_part_of_a_statement_are_refused() {
+fn values_that_could_inject_sql_are_rejected() {
     for bad in ["dbo.orders'--", "dbo.a,dbo.b", "dbo.$(x)", "dbo.my table"] {
         let output = grant(&[("SOURCE_TABLES", bad)]);
         assert_eq!(output.status.code(), Some(2), "{bad}");

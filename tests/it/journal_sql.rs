@@ -49,7 +49,7 @@ async fn it_conforms() {
 }
 
 #[tokio::test]
-async fn applications_share_a_table_and_nothing_else() {
+async fn applications_sharing_a_table_are_isolated() {
     let world = world().await;
     let [shop, capital] = ["shop", "Shop"].map(|app| journal_of(&world, TABLE, app));
     shop.append(&part(), 0, b"1\n".to_vec()).await.unwrap();
@@ -61,7 +61,7 @@ async fn applications_share_a_table_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn lines_are_there_once_whatever_becomes_of_an_answer() {
+async fn lines_are_stored_once_even_if_a_response_is_lost() {
     let error = |number, severity| Fault::Error(SqlError::new(number, severity, "no"));
     let faults = [
         Fault::DropBeforeRun,
@@ -100,7 +100,7 @@ async fn old_days_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_not_there_or_another_is_refused_with_what_to_do() {
+async fn a_missing_or_foreign_table_is_an_error_with_a_fix() {
     let world = World::start().await;
     for (table, expected) in [
         (TABLE, "run the output of `highwater ddl journal --table dbo.highwater_journal`"),

@@ -1,4 +1,4 @@
-//! How far behind a poller is, as the server itself tells it in the modes that count.
+//! The backlog of a poller according to the server, in the modes that count.
 
 use highwater::cursor::CursorMode::{ChangeTracking, RowVersion};
 use highwater::cursor::{Cursor, SourceState};
@@ -9,7 +9,7 @@ use crate::any_server::AnyServer;
 use crate::sql::events;
 use crate::ticks::Ticks;
 
-/// What a read at the checkpoint tells.
+/// Returns the lag read at the checkpoint.
 async fn lag(ticks: &Ticks) -> Lag {
     let document = ticks.document().await;
     let window = FetchWindow {
@@ -22,7 +22,7 @@ async fn lag(ticks: &Ticks) -> Lag {
 }
 
 #[tokio::test]
-async fn numbers_are_held_back_until_they_have_settled_and_behind_after_that() {
+async fn numbers_count_as_held_back_until_settled_and_as_pending_afterwards() {
     let table = "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, note nvarchar(9) NULL)";
     let mut ticks = Ticks::numbered(table).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
@@ -37,7 +37,7 @@ async fn numbers_are_held_back_until_they_have_settled_and_behind_after_that() {
 }
 
 #[tokio::test]
-async fn versions_are_behind_until_they_are_read_and_left_once_a_clean_up_has_run() {
+async fn versions_are_pending_until_read_and_their_retention_is_known_after_a_cleanup() {
     let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
                  ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
     let needs = "a clean-up of changes on demand";
@@ -76,7 +76,7 @@ async fn rows_behind(source: &Mssql, after: Option<&Cursor>, rows_max: usize) ->
 }
 
 #[tokio::test]
-async fn rows_are_counted_to_their_end_or_up_to_a_limit() {
+async fn rows_are_counted_up_to_a_limit() {
     let world = AnyServer::with_flights(10).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     let (all, _) = events(&source, None, 100).await;
@@ -87,6 +87,6 @@ async fn rows_are_counted_to_their_end_or_up_to_a_limit() {
 }
 
 crate::ticks::also_cold![
-    numbers_are_held_back_until_they_have_settled_and_behind_after_that,
-    versions_are_behind_until_they_are_read_and_left_once_a_clean_up_has_run,
+    numbers_count_as_held_back_until_settled_and_as_pending_afterwards,
+    versions_are_pending_until_read_and_their_retention_is_known_after_a_cleanup,
 ];

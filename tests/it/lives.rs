@@ -1,14 +1,14 @@
-//! Random lives: what happens to a table, to the state of its poller, to processes and by operators.
+//! Random lives: events that affect a table, the state of its poller, processes, and operator actions.
 //!
 //! Each row state carries a token in its payload, and a life is judged by the tokens in the table:
 //!
-//! 1. When ticks are quiet, each token in the table was delivered, or the last tick failed.
-//! 2. After the remedy that the error prints, ticks do not keep failing, and each token was delivered.
+//! 1. When ticks are idle, each token in the table was delivered, or the last tick failed.
+//! 2. After the fix that the error prints, ticks do not keep failing, and each token was delivered.
 //! 3. No token is delivered twice without a cause.
-//! 4. Where the server numbers the rows and its last number is below the position, ticks do not become quiet.
+//! 4. If the server numbers the rows and its last number is below the position, ticks do not become idle.
 //!
 //! ```text
-//! cargo test --test it -- lives                       the seeds of the merge lane
+//! cargo test --test it -- lives                       the seeds that run on every merge
 //! LIVES=5000 cargo test --test it -- lives            more of them
 //! LIVES_SEED=57 cargo test --test it -- lives         one, with its log
 //! ```
@@ -17,22 +17,23 @@
 //!
 //! - Skipped: rows that were in the table when an operator reset the poller to now.
 //! - Skipped: in mode `integer+pk`, numbers of a truncated table up to the highest number it ever had.
-//!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted. Where the server
-//!   numbers the rows, only while no tick has seen its last number below the position. A rebuilt table
-//!   is numbered from its highest row, so numbers of deleted rows come again.
-//! - Skipped: rows that were written while changes were not tracked, where an operator kept the position.
+//!   A maximum below the checkpoint does not stop a poller, because delivered rows may be deleted. If the server
+//!   numbers the rows, this is legal only while no tick has seen its last number below the position. A rebuilt table
+//!   is numbered from its highest row, so numbers of deleted rows are reused.
+//! - Skipped: rows that were written while changes were not tracked, if an operator kept the position.
 //! - Skipped: rows that were in the table when `init` started a poller from now.
 //! - Redelivered: under rowversions and change tracking, all rows of a rebuilt table whose position was kept: the
-//!   copies are written anew.
-//! - Redelivered: all rows after a reset, after `init` started a poller under another app name, or after an older copy of the document was restored.
+//!   copies are new writes.
+//! - Redelivered: all rows after a reset, after `init` started a poller under another app name, or after an older
+//!   copy of the document was restored.
 //! - Redelivered: all rows after document and marker vanished, if the process that ticks next has never
 //!   ticked, or if an operator's command created the document. Neither can know that the poller ran.
-//!   Not if another app name has the document: then the tick has to stop.
-//!
+//!   Not if another app name has the document: then the tick must stop.
 //! - Redelivered: all rows after a clone of another app name's document, unless it was the only one and the last.
-//! - Redelivered: all rows of a part that starts over under another app name, where the keys were divided otherwise.
+//! - Redelivered: all rows of a partition that starts over under another app name with a different partition count.
 //!
-//! Where the keys are divided, an event of state, process or operator happens to one part, and is a cause for all.
+//! In a partitioned poller, an event of state, process or operator happens to one partition, and is a cause
+//! for all.
 
 #![expect(
     clippy::large_futures,
@@ -55,21 +56,21 @@ use highwater::state::StateDocument;
 use crate::any_server::say;
 use crate::ticks::Ticks;
 
-/// Seeds of each mode in the merge lane.
+/// Seeds of each mode on every merge.
 const SEEDS: u64 = 60;
-/// Remedies that each part of a life may need one after the other.
+/// Fixes that each partition of a life may need in succession.
 const REMEDIES_MAX: u16 = 5;
-/// Most parts that the keys are divided into.
-const PARTS_MAX: u64 = 3;
+/// Maximum partition count.
+const PARTITIONS_MAX: u64 = 3;
 
 const ANN: Operator<'_> = Operator { by: "ann", reason: "a random life" };
 
-/// Something that happens in a life.
+/// An event in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     // To the table.
     Insert,
-    /// Rows that share cursor and key.
+    /// Rows with equal cursor and key.
     Duplicate,
     Update,
     Delete,
@@ -78,9 +79,9 @@ enum Op {
     Recreate,
     /// The table is dropped and created again with the same rows.
     Rebuild,
-    /// As [`Op::Recreate`], with times before those of the table before it.
+    /// Like [`Op::Recreate`], with times before those of the old table.
     RecreateBackdated,
-    /// The table gets another name, and one with the same columns gets its name.
+    /// The table is renamed, and another with the same columns gets its name.
     Swap,
     /// As [`Op::Recreate`], with a key of another type.
     Retype,
@@ -89,7 +90,7 @@ enum Op {
     AddColumn,
     /// The column that was added last is dropped.
     DropColumn,
-    /// The column that was added last gets another name.
+    /// The column that was added last is renamed.
     RenameColumn,
     TrackOff,
     TrackOn,
@@ -98,9 +99,9 @@ enum Op {
     NewProcess,
     /// The setting names the table in another letter case.
     Rename,
-    /// The application gets another name, so that its state is kept elsewhere.
+    /// The application is renamed, so that its state is kept elsewhere.
     RenameApp,
-    /// The keys are divided into another number of parts, by the command and the setting.
+    /// The partition count changes, by the command and the setting.
     Repartition,
     // To the state.
     LoseDocument,
@@ -113,9 +114,9 @@ enum Op {
     Clone,
     Pause,
     Resume,
-    /// A copy of the document is kept.
+    /// A copy of the document is saved.
     Copy,
-    /// The copy is put in the place of the document.
+    /// The document is replaced by the copy.
     Restore,
 }
 
@@ -195,40 +196,40 @@ struct Life {
     /// Whether the table has a primary key.
     unique: bool,
     text_key: bool,
-    /// Whether the key ever was of another type.
+    /// Whether the key ever had another type.
     is_retyped: bool,
     /// Whether the server numbers the rows.
     identity: bool,
     tracked: bool,
     truncated: bool,
-    /// Whether a tick has found that numbers were taken back.
+    /// Whether a tick has found that numbers were reused.
     is_loss_known: bool,
     /// Whether the table is only ever rebuilt with the same rows, so that a position may be kept.
     keeps_rows: bool,
     rows: Vec<Row>,
-    /// The last number given to a row of this table, and the highest one of any.
+    /// The last number assigned in this table, and the highest one in any.
     last: i64,
     highest: i64,
     tokens: u32,
-    /// Deliveries to the handler that were judged.
+    /// Number of judged deliveries.
     judged: usize,
     delivered: BTreeSet<String>,
-    /// Tokens delivered since the last cause for delivering them again.
+    /// Tokens delivered since the last cause for a redelivery.
     since_cause: BTreeSet<String>,
-    /// Parts that have completed a tick in the running process.
+    /// Partitions that have completed a tick in the running process.
     have_ticked: BTreeSet<String>,
-    /// A copy of the document of each part.
+    /// A copy of the document of each partition.
     copies: BTreeMap<String, StateDocument>,
     /// Columns that were added to the table.
     columns: Vec<String>,
     /// Names that the application has had.
     apps: u32,
-    /// The source that the document of each part is of, where that is certain.
+    /// The source of each partition's document, if that is certain.
     source_of_document: BTreeMap<String, String>,
-    /// The parts and the sources of the documents that other names have.
+    /// The partitions and sources of the documents under other names.
     left: Vec<(String, String)>,
-    /// Into how many parts the keys are being divided, if that could not be finished.
-    dividing: Option<u16>,
+    /// The target count of an unfinished repartition.
+    repartitioning: Option<u16>,
     log: Vec<String>,
 }
 
@@ -266,7 +267,7 @@ impl Life {
             apps: 1,
             source_of_document: BTreeMap::new(),
             left: Vec::new(),
-            dividing: None,
+            repartitioning: None,
             log: vec![format!("{mode}, {}", if unique { "primary key" } else { "no unique key" })],
         };
         if life.identity {
@@ -310,11 +311,11 @@ impl Life {
         if self.text_key { format!("N'{id}'") } else { id.to_string() }
     }
 
-    /// Inserts rows with one key and one cursor.
+    /// Inserts rows with equal key and cursor.
     async fn insert(&mut self, count: u64, at: &str) {
         self.last += 1;
         let id = self.last;
-        // By another number the rows of a truncated table are new; see `What is legal`.
+        // Under other numbers the rows of a truncated table are new; see `What is legal`.
         let is_old = self.truncated && self.mode == IntegerPk && id <= self.highest;
         let may_be_skipped = is_old && !self.is_loss_known;
         self.highest = self.highest.max(id);
@@ -328,7 +329,7 @@ impl Life {
         self.write(&rows.join(", ")).await;
     }
 
-    /// Inserts rows with the numbers that they have, which are also those that the server would give.
+    /// Inserts rows with their numbers, which the server would assign, too.
     async fn write(&self, rows: &str) {
         let insert = format!("INSERT INTO dbo.t (id, n, at, note) VALUES {rows}");
         let (on, off) = if self.identity {
@@ -386,7 +387,7 @@ impl Life {
         }
     }
 
-    /// Returns what happens where `op` would put other rows into a table that keeps its own.
+    /// Returns the replacement for an `op` that would put other rows into a table that keeps its own.
     fn instead_of(&self, op: Op) -> Op {
         match op {
             Op::Truncate | Op::Recreate | Op::RecreateBackdated | Op::Swap if self.keeps_rows => {
@@ -397,13 +398,13 @@ impl Life {
         }
     }
 
-    /// Whether an operation says something in this life.
+    /// Whether an operation is meaningful in this life.
     fn fits(&self, op: Op) -> bool {
         match op {
             Op::TrackOff | Op::TrackOn => self.mode == ChangeTracking,
             Op::RecreateBackdated => self.mode == TimestampPk,
             Op::Duplicate => !self.unique,
-            // A number that an update keeps is not read again.
+            // A row whose number does not change is not read again after an update.
             Op::Update => self.unique && self.mode != IntegerPk && !self.rows.is_empty(),
             Op::Delete => !self.rows.is_empty(),
             Op::DropColumn | Op::RenameColumn => !self.columns.is_empty(),
@@ -414,9 +415,9 @@ impl Life {
     }
 
     async fn act(&mut self, op: Op, rng: &mut Rng) -> Result<(), String> {
-        let parts = Partition::all(self.ticks.parts);
-        let part = rng.below(self.ticks.parts.into());
-        self.ticks.partition = parts.get(usize::try_from(part).unwrap()).copied().flatten();
+        let partitions = Partition::all(self.ticks.partitions);
+        let part = rng.below(self.ticks.partitions.into());
+        self.ticks.partition = partitions.get(usize::try_from(part).unwrap()).copied().flatten();
         self.log.push(match self.ticks.partition {
             Some(part) => format!("{op:?} ({part})"),
             None => format!("{op:?}"),
@@ -494,17 +495,17 @@ impl Life {
                 self.restart();
             }
             Op::RenameApp => {
-                for part in parts {
+                for part in partitions {
                     self.ticks.partition = part;
                     self.leave().await;
                 }
                 self.apps += 1;
                 self.ticks.rename_app(&format!("app{}", self.apps));
                 self.have_ticked.clear();
-                self.dividing = None;
+                self.repartitioning = None;
             }
             Op::Repartition => {
-                let to = 1 + rng.below(PARTS_MAX);
+                let to = 1 + rng.below(PARTITIONS_MAX);
                 let done = self.repartition(u16::try_from(to).unwrap()).await?;
                 self.log.extend(done.err().map(|error| format!("  refused: {error}")));
             }
@@ -513,7 +514,7 @@ impl Life {
                 self.may_start_over().await;
                 let other = self.ticks.process();
                 match other.admin().init().await {
-                    Ok(Init::Started { .. }) => self.began(),
+                    Ok(Init::Started { .. }) => self.started(),
                     Ok(Init::StartedBefore) => {}
                     Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
                 }
@@ -539,7 +540,7 @@ impl Life {
         Ok(())
     }
 
-    /// Notes what the document of a part is of, before the application gets another name.
+    /// Records the source of a partition's document, before the application is renamed.
     async fn leave(&mut self) {
         let source = self.source_of_document.remove(&self.ticks.name());
         if self.ticks.stored().await.0 {
@@ -549,27 +550,28 @@ impl Life {
         }
     }
 
-    /// Divides the keys into another number of parts, or finishes what was started. Returns why it could not.
+    /// Changes the partition count, or finishes an interrupted repartition. Returns why it failed.
     async fn repartition(&mut self, to: u16) -> Result<Result<(), String>, String> {
-        let to = self.dividing.unwrap_or(to);
+        let to = self.repartitioning.unwrap_or(to);
         if self.ticks.division().await.parts.is_some() {
-            for part in Partition::all(self.ticks.parts) {
+            for part in Partition::all(self.ticks.partitions) {
                 self.ticks.partition = part;
                 self.may_vanish().await;
             }
             self.ticks.pass(10).await;
-            let (old, new) = (self.ticks.processes(self.ticks.parts), self.ticks.processes(to));
-            if old.len() != new.len() || self.dividing.is_some() {
+            let (old, new) =
+                (self.ticks.processes(self.ticks.partitions), self.ticks.processes(to));
+            if old.len() != new.len() || self.repartitioning.is_some() {
                 let done = Box::pin(Repartition::new(old, new).run(ANN, &|_| ())).await;
-                self.dividing = self.ticks.division().await.under_way.map(|record| record.to);
+                self.repartitioning = self.ticks.division().await.under_way.map(|record| record.to);
                 self.judge_deliveries()?;
                 if let Err(error) = done {
                     return Ok(Err(chain(&error)));
                 }
             }
         }
-        self.log.push(format!("  {to} parts"));
-        (self.ticks.parts, self.ticks.partition, self.dividing) = (to, None, None);
+        self.log.push(format!("  {to} partitions"));
+        (self.ticks.partitions, self.ticks.partition, self.repartitioning) = (to, None, None);
         self.source_of_document.clear();
         self.restart();
         Ok(Ok(()))
@@ -589,27 +591,27 @@ impl Life {
         }
     }
 
-    /// The poller goes on from a document that may not know what a tick has found.
+    /// The poller continues from a document that may not contain a loss that a tick has found.
     fn forget_loss(&mut self) {
         self.is_loss_known = false;
         let (is_new, highest) = (self.truncated && self.mode == IntegerPk, self.highest);
         self.rows.iter_mut().for_each(|row| row.may_be_skipped |= is_new && row.id <= highest);
     }
 
-    /// Returns what tells the sources of this life apart.
+    /// Returns a text that distinguishes the sources of this life.
     fn source(&self) -> String {
         format!("{:?} {}", self.ticks.settings.relation, self.text_key)
     }
 
     /// An operator's command has started the poller.
-    fn began(&mut self) {
+    fn started(&mut self) {
         self.since_cause.clear();
         if self.ticks.start_now {
             self.rows.iter_mut().for_each(|row| row.may_be_skipped = true);
         }
     }
 
-    /// See `What is legal`: nothing tells that the poller has run, unless another app name has its document.
+    /// See `What is legal`: nothing shows that the poller has run, unless another app name has its document.
     async fn may_start_over(&mut self) {
         if !self.have_ticked.contains(&self.ticks.name()) {
             self.may_vanish().await;
@@ -619,7 +621,7 @@ impl Life {
     async fn may_vanish(&mut self) {
         let is_known = self.left.contains(&(self.ticks.name(), self.source()));
         let (has_document, has_marker) = self.ticks.stored().await;
-        // A tick that stops since another app name has the document leaves a blank one.
+        // A tick that stops because another app name has the document leaves a blank one.
         let is_blank = !has_document || self.ticks.document().await.is_blank();
         if !is_known && is_blank && !has_marker {
             self.since_cause.clear();
@@ -670,9 +672,9 @@ impl Life {
         }
     }
 
-    /// Whether the server's last number is below the position of the poller, as far as that is stored.
-    async fn is_taken_back(&self) -> bool {
-        if !self.identity || self.ticks.parts > 1 || !self.ticks.stored().await.0 {
+    /// Whether the server's last number is below the stored position of the poller.
+    async fn has_reused_numbers(&self) -> bool {
+        if !self.identity || self.ticks.partitions > 1 || !self.ticks.stored().await.0 {
             return false;
         }
         let position = self.ticks.document().await.checkpoint.cursor;
@@ -694,8 +696,9 @@ impl Life {
             Ok(outcome) => format!("  {outcome:?}, {} rows", report.rows),
             Err(error) => {
                 let error = chain(&error);
-                // A loss that was found stays until a reset. Of partitions only this one has found it.
-                if error.contains("the last identity of ") && self.ticks.parts == 1 {
+                // A loss that was found persists until a reset. Of several partitions only this one has found
+                // it.
+                if error.contains("the last identity of ") && self.ticks.partitions == 1 {
                     self.is_loss_known = true;
                     self.rows.iter_mut().for_each(|row| row.may_be_skipped = false);
                 }
@@ -722,9 +725,9 @@ impl Life {
         Ok(())
     }
 
-    /// Ticks until nothing is new. Returns the error of a process that keeps failing.
+    /// Ticks until there are no new rows. Returns the error of a process that keeps failing.
     async fn until_quiet(&mut self) -> Result<Result<(), String>, String> {
-        if let Some(to) = self.dividing {
+        if let Some(to) = self.repartitioning {
             self.log.push("-- finish the repartition".to_owned());
             if let Err(error) = self.repartition(to).await? {
                 self.log.push(format!("  failed: {error}"));
@@ -735,16 +738,16 @@ impl Life {
     }
 
     async fn parts_until_quiet(&mut self) -> Result<Result<(), String>, String> {
-        for part in Partition::all(self.ticks.parts) {
+        for part in Partition::all(self.ticks.partitions) {
             self.ticks.partition = part;
             self.log.push(format!("-- {} until quiet", self.ticks.name()));
             self.may_start_over().await;
-            let is_taken_back = self.is_taken_back().await;
+            let has_reused_numbers = self.has_reused_numbers().await;
             let quiet = self.ticks.until_quiet().await;
             if quiet.is_ok() {
                 self.have_ticked.insert(self.ticks.name());
             }
-            if quiet.is_ok() && is_taken_back {
+            if quiet.is_ok() && has_reused_numbers {
                 return Err("numbers were taken back without an alarm".to_owned());
             }
             self.log.push(match &quiet {
@@ -762,7 +765,7 @@ impl Life {
         Ok(Ok(()))
     }
 
-    /// Rule 1, where the last tick has not failed.
+    /// Rule 1, if the last tick has not failed.
     fn judge_table(&mut self) -> Result<(), String> {
         let missing = |row: &&Row| !row.may_be_skipped && !self.delivered.contains(&row.token);
         let lost: Vec<_> = self.rows.iter().filter(missing).map(|row| row.token.clone()).collect();
@@ -773,7 +776,7 @@ impl Life {
         Err("rows were lost without an alarm".to_owned())
     }
 
-    /// Leaves one row with each key, and tracks changes again.
+    /// Leaves one row per key, and enables change tracking again.
     async fn fix_table(&mut self) {
         let mut keys = BTreeSet::new();
         let (kept, twins) = std::mem::take(&mut self.rows)
@@ -786,7 +789,7 @@ impl Life {
         self.track(self.mode == ChangeTracking).await;
     }
 
-    /// Does what an error says.
+    /// Applies the fix that an error suggests.
     async fn follow(&mut self, error: &str, rng: &mut Rng) -> Result<(), String> {
         self.log.push("-- remedy".to_owned());
         let mut error = error.to_owned();
@@ -817,8 +820,8 @@ impl Life {
                     }
                     return Ok(());
                 }
-                // The new table has no changes since the position, its numbers end before it, or its key is of another
-                // type. Only the plan can know that.
+                // The new table has no changes since the position, its numbers end before it, or its key has
+                // another type. Only the plan can know that.
                 Err(refused)
                     if (self.mode == ChangeTracking || self.identity || self.is_retyped)
                         && refused.contains("cannot be kept") =>
@@ -831,22 +834,22 @@ impl Life {
                 }
             }
         }
-        // Both commands of a renamed app, and of a loss, have to work.
+        // Both commands that a renamed app or a loss suggests must work.
         let two = error.contains("`highwater clone ") || error.contains(" to-now ");
-        // Positions of another number of partitions are cloned under that number, which a life does not go back to.
+        // Positions of another partition count are cloned under that count, which a life does not return to.
         let is_divided = error.contains("PARTITIONS=");
         let index = usize::from(is_divided || two && rng.below(2) == 0);
         match self.ticks.follow_nth(error, index).await {
             Ok(done) => {
                 self.log.push(format!("  {done}"));
-                // A clone goes on where the other app was, which may be an older name of several.
+                // A clone continues where the other app was, which may be an older name of several.
                 let is_only =
                     self.left.iter().filter(|(name, _)| *name == self.ticks.name()).count() < 2;
                 if !done.contains(" clone ") || !is_only {
                     self.since_cause.clear();
                 }
                 if done.contains(" init ") {
-                    self.began();
+                    self.started();
                 }
                 if done.contains(" reset ") {
                     self.is_loss_known = false;
@@ -873,23 +876,23 @@ impl Life {
     }
 
     async fn resume_all(&mut self) {
-        for part in Partition::all(self.ticks.parts) {
+        for part in Partition::all(self.ticks.partitions) {
             self.ticks.partition = part;
             self.resume().await;
         }
     }
 
-    /// Lets the life become quiet, applies remedies while it fails, and judges it.
+    /// Lets the life become idle, applies fixes while it fails, and judges it.
     async fn end(&mut self, rng: &mut Rng) -> Result<(), String> {
         self.resume_all().await;
-        // A process that is idle reads its document again when it has something to write.
+        // An idle process reads its document again when it has something to write.
         self.act(Op::Insert, rng).await?;
         if self.until_quiet().await?.is_ok() {
             return self.judge_table();
         }
         self.log.push("-- fix the table".to_owned());
         self.fix_table().await;
-        for _ in 0..REMEDIES_MAX * self.ticks.parts {
+        for _ in 0..REMEDIES_MAX * self.ticks.partitions {
             let Err(error) = self.until_quiet().await? else { return self.judge_table() };
             self.follow(&error, rng).await?;
             self.resume_all().await;
@@ -899,7 +902,7 @@ impl Life {
     }
 }
 
-/// Returns the log of a life, and what was wrong with it.
+/// Returns the log of a life, and its violation, if any.
 async fn play(mode: CursorMode, seed: u64) -> (Vec<String>, Result<(), String>) {
     let mut rng =
         Rng(seed.wrapping_mul(7_919).wrapping_add(u64::from(mode.as_str().as_bytes()[0])));
@@ -927,7 +930,7 @@ async fn lives(mode: CursorMode) {
     let one = asked("LIVES_SEED");
     let first = one.unwrap_or(1);
     let count = if one.is_some() { 1 } else { asked("LIVES").unwrap_or(SEEDS) };
-    // What was wrong, to how many lives, the seed of the shortest, and its log.
+    // Each violation, its number of lives, the seed of the shortest, and its log.
     let mut wrong: BTreeMap<String, (u64, u64, Vec<String>)> = BTreeMap::new();
     for seed in first..first + count {
         let (log, result) = Box::pin(play(mode, seed)).await;
@@ -941,14 +944,14 @@ async fn lives(mode: CursorMode) {
             (found.1, found.2) = (seed, log);
         }
     }
-    let told: Vec<String> = wrong
+    let violations: Vec<String> = wrong
         .into_iter()
         .map(|(what, (lives, seed, log))| {
             let log = log.join("\n  ");
             format!("{what}: {lives} of {count} lives of {mode}; the shortest, LIVES_SEED={seed}:\n  {log}")
         })
         .collect();
-    assert!(told.is_empty(), "{}", told.join("\n\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n\n"));
 }
 
 #[tokio::test]

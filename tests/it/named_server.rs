@@ -1,26 +1,25 @@
-//! That the tests run on the server that the environment names: here the embedded one, as a process
-//! of its own that knows nothing of them.
+//! The tests run on the server named in the environment: here the embedded one, as a separate process.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use crate::any_server::{VARIABLE, named_server, say};
 
-/// Tests that run again, on the other server; the whole suite would take too long.
+/// Tests that run again on the other server; the whole suite would take too long.
 const AGAIN: [&str; 14] = [
     "writers::late::",
     "statements::every_statement",
     "source::an_updated_row",
-    "source::a_late_commit_is_not_passed_by",
-    "source_deletes::changes_tell",
-    "types::each_value_has_its_form",
+    "source::a_late_commit_is_not_skipped",
+    "source_deletes::changes_distinguish",
+    "types::each_value_has_its_documented_form",
     "doctor::",
     "limits::",
-    "source_auto::a_table_with_nothing",
-    "source_integer::rows_that_commit_late",
+    "source_auto::a_table_without_a_usable",
+    "source_integer::rows_committed_late",
     "source_range::",
-    "source_start::what_was_written_before",
-    "source_tracking::the_tables_rows",
+    "source_start::rows_committed_after",
+    "source_tracking::existing_rows",
     "source_variant::a_row_is_found_by",
 ];
 
@@ -34,9 +33,9 @@ impl Drop for Process {
 }
 
 #[test]
-fn the_tests_run_on_the_server_that_is_named() {
+fn the_tests_run_on_the_configured_server() {
     if named_server().is_some() {
-        return say(&format!("skipped: needs {VARIABLE} not to be set, and it is"));
+        return say(&format!("skipped: {VARIABLE} is set"));
     }
     let mut server = Command::new(env!("CARGO_BIN_EXE_highwater"))
         .arg("devdb")
@@ -51,17 +50,20 @@ fn the_tests_run_on_the_server_that_is_named() {
         .env(VARIABLE, connection.trim())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && told.contains("43 passed"), "{told}");
+    let stdout_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout_text.contains("43 passed"), "{stdout_text}");
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_fails_the_tests() {
+fn an_unreachable_server_fails_the_tests() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(AGAIN)
         .env(VARIABLE, "Server=tcp:127.0.0.1,1;User ID=sa;Password=no;TrustServerCertificate=true")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success() && told.contains("Connection refused"), "{told}");
+    let stdout_text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        !output.status.success() && stdout_text.contains("Connection refused"),
+        "{stdout_text}"
+    );
 }

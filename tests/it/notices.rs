@@ -1,4 +1,4 @@
-//! What is published with the programs: the licences and the list of what is linked into them, held to what cargo says.
+//! The licences and the bill of materials that are published with the programs, checked against cargo.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,14 +7,14 @@ use serde_json::Value as Json;
 
 use crate::settings::read;
 
-/// Most bytes of the file: it is compiled into the command line.
+/// Maximum size of the file: it is compiled into the command line.
 const BYTES_MAX: usize = 256 * 1024;
 
 fn list(json: &Json) -> &[Json] {
     json.as_array().unwrap()
 }
 
-/// Name and version of every crate of others that is linked into the program of a package.
+/// Name and version of every third-party crate linked into the program of a package.
 fn linked(package: &str) -> BTreeSet<String> {
     let options = ["--target", "x86_64-unknown-linux-musl", "--prefix", "depth", "--no-dedupe"];
     let mut cargo = Command::new(env!("CARGO"));
@@ -23,7 +23,7 @@ fn linked(package: &str) -> BTreeSet<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let mut linked = BTreeSet::new();
-    // What a macro needs runs in the compiler.
+    // Dependencies of a macro run in the compiler.
     let mut skipped_below = usize::MAX;
     for line in text.lines() {
         let digits = line.find(|c: char| !c.is_ascii_digit()).unwrap();
@@ -34,7 +34,7 @@ fn linked(package: &str) -> BTreeSet<String> {
         skipped_below = if line.contains("(proc-macro)") { depth } else { usize::MAX };
         let (name, rest) = line[digits..].split_once(" v").unwrap();
         let (version, origin) = rest.split_once(' ').unwrap_or((rest, ""));
-        // Ours have a path.
+        // Our own crates have a path.
         if skipped_below == usize::MAX && !origin.contains('/') {
             linked.insert(format!("{name} {version}"));
         }
@@ -43,7 +43,7 @@ fn linked(package: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_notices_name_every_crate_that_is_linked_and_no_other() {
+fn the_notices_list_exactly_the_linked_crates() {
     let notices = read("docs/third-party-notices.txt");
     let named = notices.lines().filter_map(|line| line.split_once(" | "));
     let named: BTreeSet<String> = named.map(|(name, _)| name.to_owned()).collect();
@@ -56,7 +56,7 @@ fn the_notices_name_every_crate_that_is_linked_and_no_other() {
 }
 
 #[test]
-fn the_bill_of_materials_has_every_crate_that_is_linked_with_its_checksum() {
+fn the_bill_of_materials_lists_every_linked_crate_with_its_checksum() {
     let made = || {
         let mut node = Command::new("node");
         node.arg(".ci/sbom.mjs").arg("c0ffee").current_dir(highwater_test_support::root());

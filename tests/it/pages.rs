@@ -1,6 +1,6 @@
-//! Property: pages of any size, put together, are one big ordered read.
+//! Property: pages of any size, concatenated, equal one large ordered read.
 //!
-//! The server orders, here as there: keys are never compared by the poller.
+//! The server orders in both cases: the poller never compares keys.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::sql::events;
 /// Tables read per mode.
 const CASES: u32 = 40;
 const ROWS_MAX: usize = 48;
-/// Values that a column is given; few, so that there are ties.
+/// Values of a column; few, so that there are ties.
 const VALUES: usize = 8;
-/// How far behind the server's clock a poller by time stays.
+/// How far a poller by time stays behind the server's clock.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Most columns of a key.
+/// Maximum number of columns of a key.
 const KEY_MAX: usize = 3;
 
-/// Types of a key, and values of them that are easily put in a wrong order.
+/// Types of a key, with values that are easily misordered.
 const KEYS: &[(&str, [&str; VALUES])] = &[
     ("int", ["-2147483648", "-10", "-9", "-1", "0", "9", "10", "2147483647"]),
     (
@@ -159,7 +159,7 @@ const KEYS: &[(&str, [&str; VALUES])] = &[
             "'23:59:59.9999999'",
         ],
     ),
-    // Of each family; of numbers and texts that are one value in several types; of times and bytes.
+    // Of each family; numbers and texts that are equal in several types; times and bytes.
     (
         VARIANT,
         [
@@ -201,10 +201,10 @@ const KEYS: &[(&str, [&str; VALUES])] = &[
     ),
 ];
 
-/// The type whose values have types of their own.
+/// The type whose values have their own types.
 const VARIANT: &str = "sql_variant";
 
-/// Types of a cursor that is a time. `NULL` stands for a row that no poller sees.
+/// Types of a time cursor. `NULL` means a row that no poller sees.
 const TIMES: [&str; 7] = [
     "datetime2(7)",
     "datetime2(3)",
@@ -226,20 +226,20 @@ const STAMPS: [&str; VALUES] = [
     "'2020-01-10'",
 ];
 
-/// Values of a cursor that is a number.
+/// Values of a numeric cursor.
 const NUMBERS: [i64; VALUES] = [i64::MIN, -10, -9, 0, 9, 10, 100, i64::MAX];
 
 #[derive(Clone, Debug)]
 struct Table {
-    /// Types of the key, as places in [`KEYS`].
+    /// Types of the key, as indexes into [`KEYS`].
     key: Vec<usize>,
     stamp: &'static str,
-    /// Place of the time, and of each value of the key.
+    /// Index of the time, and of each value of the key.
     rows: Vec<(usize, Vec<usize>)>,
     page: usize,
 }
 
-/// Tables whose keys are of `types`, as places in [`KEYS`].
+/// Tables whose key has the `types`, as indexes into [`KEYS`].
 fn tables(types: Vec<usize>) -> impl Strategy<Value = Table> {
     let row = (0..VALUES, vec(0..VALUES, KEY_MAX));
     (vec(select(types), 1..=KEY_MAX), select(&TIMES[..]), vec(row, 0..ROWS_MAX), 1..ROWS_MAX / 3)
@@ -247,7 +247,7 @@ fn tables(types: Vec<usize>) -> impl Strategy<Value = Table> {
 }
 
 impl Table {
-    /// Makes the table. Rows whose key is taken, as the server's order has it, are left out.
+    /// Creates the table. Rows whose key already exists, according to the server, are left out.
     async fn make(&self) -> AnyServer {
         let columns: Vec<String> = self
             .key
@@ -280,7 +280,7 @@ impl Table {
                 Err(error) => panic!("`{sql}`: {error}"),
             }
         }
-        // So that the order of the versions is not that of the rows.
+        // So that the order of the versions differs from that of the rows.
         session.run("UPDATE dbo.t SET at = at WHERE n % 3 = 0").await;
         server
     }
@@ -289,7 +289,7 @@ impl Table {
         (0..self.key.len()).map(|at| format!("k{at}")).collect()
     }
 
-    /// One big ordered read; without a cursor, in the order of the key.
+    /// One large ordered read; without a cursor, in key order.
     async fn ordered(&self, server: &AnyServer, cursor: &str) -> Vec<i64> {
         let (names, mut filter, mut order) =
             (self.names().join(", "), String::new(), String::new());
@@ -307,7 +307,7 @@ impl Table {
         self.paged_after(server, mode, cursor, None).await.0
     }
 
-    /// The same behind a position; with where it ended.
+    /// The same after a position; also returns where it ended.
     async fn paged_after(
         &self,
         server: &AnyServer,
@@ -323,7 +323,7 @@ impl Table {
         };
         let source = Mssql::new(settings).unwrap();
         let mut found = Vec::new();
-        // More pages than there can be: a poller that repeats one must not hang the test.
+        // More pages than possible: a poller that repeats one must not hang the test.
         for _ in 0..ROWS_MAX + 2 {
             let (read, has_rest) = events(&source, after.as_ref(), self.page).await;
             found.extend(read.iter().map(|event| {
@@ -379,11 +379,11 @@ fn pages_by_number_are_one_ordered_read() {
 }
 
 #[test]
-fn pages_of_a_tracked_tables_first_reading_are_one_ordered_read() {
+fn pages_of_a_tracked_tables_initial_read_are_one_ordered_read() {
     check(CursorMode::ChangeTracking, "");
 }
 
-/// Keys whose values have types of their own, each part of the key of several.
+/// Keys whose values have their own types, in each part of a composite key.
 #[test]
 fn pages_by_values_of_several_types_are_one_ordered_read() {
     let of_variants = |place: &usize| KEYS[*place].0 == VARIANT;
@@ -398,11 +398,11 @@ fn pages_by_values_of_several_types_are_one_ordered_read() {
     }
 }
 
-/// The rows of a table lie in the order of the key alone; of its changes none is left out or doubled.
+/// The rows of a table are ordered by the key alone; none of its changes is missing or doubled.
 #[tokio::test]
 async fn every_type_of_key_pages_through_a_tables_rows_and_their_changes() {
     for (place, (declared, _)) in KEYS.iter().enumerate() {
-        // Behind another column, so that the last part of the key is compared too.
+        // After another column, so that the last part of the key is compared too.
         let rows = (0..2 * VALUES).map(|n| (1, vec![n % 2, n / 2, 0])).collect();
         let table = Table { key: vec![0, place], stamp: TIMES[0], rows, page: 1 };
         let server = table.make().await;
@@ -424,7 +424,7 @@ async fn every_type_of_key_pages_through_a_tables_rows_and_their_changes() {
     }
 }
 
-/// Every type of key on its own, over the whole of its values at one time.
+/// Every type of key on its own, over all its values at one time.
 #[tokio::test]
 async fn every_type_of_key_pages_through_its_values() {
     for (place, (declared, _)) in KEYS.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Test binaries beside that of the library, as `cargo test --test` names them.
+/// Test binaries besides the library's, as named by `cargo test --test`.
 const BINARIES: [&str; 8] =
     ["engine", "it", "host", "handler", "azurite", "sim", "demo", "telemetry"];
 
@@ -49,7 +49,7 @@ fn visit(folder: &Path, seen: &mut impl FnMut(&Path)) {
     }
 }
 
-/// Reads formatted source: an inline module begins and ends where its line does.
+/// Reads formatted source: an inline module starts and ends at the start of a line.
 fn tests_in(module: &[String], text: &str) -> Vec<String> {
     let mut path = module.to_vec();
     let mut is_test = false;
@@ -77,14 +77,14 @@ fn function(code: &str) -> Option<String> {
     rest.split_once('(').map(|(name, _)| name.to_owned())
 }
 
-/// A line of the table from which `tests/host` makes its tests: `"STOP-01" => name = …`.
+/// A line of the table that defines the tests of `tests/host`: `"STOP-01" => name = …`.
 fn case(code: &str) -> Option<(String, String)> {
     let (id, rest) = code.strip_prefix('"')?.split_once("\" => ")?;
     let (name, _) = rest.split_once(" =")?;
     Some((id.to_owned(), name.to_owned()))
 }
 
-/// Returns the lines of the tables of a page, without their heads, as cells.
+/// Returns the table rows of a page, without headers, as cells.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let lines: Vec<&str> = page.lines().collect();
     let is_head = |index: usize| lines.get(index + 1).is_some_and(|next| next.starts_with("|---"));
@@ -94,7 +94,7 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
     rows.map(|(_, line)| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// Returns what stands between backticks, each with what follows up to the next one.
+/// Returns each text in backticks, with the text up to the next one.
 fn quoted(cell: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = cell.split('`').skip(1).collect();
     parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
@@ -121,12 +121,12 @@ fn every_test_that_the_page_of_rules_names_exists() {
 }
 
 #[test]
-fn the_page_of_failure_windows_names_tests_that_exist_and_all_of_them() {
+fn the_page_of_failure_windows_names_exactly_the_existing_tests() {
     assert_names_all(&page("contributing/failure-windows.md"), "engine", "windows::");
 }
 
 #[test]
-fn the_page_of_the_http_handler_names_all_tests_of_bad_input() {
+fn the_page_of_the_http_handler_names_all_bad_input_tests() {
     let page = page("reference/http-handler.md");
     let (_, part) = page.split_once("\n### Bad input\n").unwrap();
     let (part, _) = part.split_once("\n## ").unwrap();
@@ -153,12 +153,13 @@ fn the_page_of_steps_names_tests_that_exist() {
     }
 }
 
-/// Each row of a page must name one test of a module in its last cell, and all rows all of them.
+/// Each row of a page must name one test of a module in its last cell, and the rows together must name all of
+/// them.
 fn assert_names_all(page: &str, binary: &str, module: &str) {
     let known = tests_of(binary);
     let defined: BTreeSet<&str> =
         known.iter().filter_map(|name| name.strip_prefix(module)).collect();
-    assert!(page.contains(&format!("`{module}`")), "the page says where its tests are");
+    assert!(page.contains(&format!("`{module}`")), "the page names its test module");
     let mut named = BTreeSet::new();
     for cells in rows(page) {
         let tests = quoted(cells.last().unwrap());
@@ -192,7 +193,7 @@ mod tests {
 ";
     let found = tests_in(&["lease".to_owned()], text);
     assert_eq!(found, ["lease::at_the_top", "lease::stop_01", "lease::tests::inside"]);
-    // The one that runs is among them, so the files are where they are looked for.
+    // The running test is among them, so the files are found.
     let own = concat!(module_path!(), "::tests_are_found_where_cargo_finds_them");
     let (_, own) = own.split_once("::").unwrap();
     assert!(tests_of("it").contains(own), "{own}");

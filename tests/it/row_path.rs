@@ -1,4 +1,4 @@
-//! The bytes that rows become on their way to a handler: a change of them is a change of every id.
+//! The bytes that rows become on their way to a handler: a change of them changes every id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn settings() -> SourceSettings {
     }
 }
 
-/// Three rows: one with a value in each column, one without any, one that was deleted.
+/// Three rows: one with a value in each column, one without any, one deleted.
 fn cells() -> Vec<TokenRow<'static>> {
     let is_delivered = |name: &str| name != "gone";
     let full: Vec<ColumnData<'static>> = columns()
@@ -122,12 +122,12 @@ fn cells() -> Vec<TokenRow<'static>> {
         row.push(ColumnData::String(Some(op.to_owned().into())));
         row
     };
-    // Of `xml` the size is read, too.
+    // The size of `xml` is read, too.
     vec![row(&full, 1, 2001, "U"), row(&empty, 1, 2002, "U"), row(&full, 1, -1, "D")]
 }
 
 /// Returns digest, ids and body of these rows as a batch.
-fn told() -> String {
+fn digests() -> String {
     let described: Vec<_> =
         columns().iter().map(|(name, ty, length, _)| (*name, *ty, *length)).collect();
     let rows = Sampled::new(&settings(), &described).unwrap().read(cells()).unwrap();
@@ -183,5 +183,5 @@ fn rows_keep_their_bytes() {
         {"id":"493188762c5789367c09307fae94adfd","op":"upsert","pk":{"id":-7,"kéy \"2\"":"k\"ö\n"},"cursor":{"kind":"rowversion","value":"0x00000000000007D2","tiebreaker":{"id":-7,"kéy \"2\"":"k\"ö\n"}},"before":null,"after":{"id":-7,"kéy \"2\"":"k\"ö\n","tiny":null,"small":null,"big":null,"real":null,"float":null,"zero":null,"none":null,"bit":null,"blob":null,"char":null,"empty":null,"wide":null,"half":null,"odd":null,"any":null,"xml":null,"guid":null,"money":null,"date":null,"time":null,"at":null,"there":null,"old":null,"short":null,"nothing":null,"version":null},"source":{"poller":"örders","object":"dbo.\"orders\"","mode":"rowversion"}},
         {"id":"c2aadb24759fcf5420024704d4484d42","op":"delete","pk":{"id":-7,"kéy \"2\"":"k\"ö\n"},"cursor":{"kind":"rowversion","value":"0xFFFFFFFFFFFFFFFF","tiebreaker":{"id":-7,"kéy \"2\"":"k\"ö\n"}},"before":null,"after":null,"source":{"poller":"örders","object":"dbo.\"orders\"","mode":"rowversion"}}]}
     "#]]
-    .assert_eq(&told());
+    .assert_eq(&digests());
 }

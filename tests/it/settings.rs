@@ -22,13 +22,13 @@ pub(crate) fn example() -> BTreeMap<String, String> {
     serde_json::from_value(json["Values"].clone()).unwrap()
 }
 
-/// Holds a document to a table that it shows between two comments of one name.
+/// Checks that a document shows a table between two comments with its name.
 pub(crate) fn holds(document: &str, name: &str, table: &str) {
     let text = read(document);
     let (first, last) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let (before, rest) = text.split_once(&first).unwrap();
     let (shown, after) = rest.split_once(&last).unwrap();
-    // As for other expectations that stand in files.
+    // Like other expectations that are stored in files.
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         let text = format!("{before}{first}{table}{last}{after}");
         return fs::write(path(document), text).unwrap();
@@ -69,7 +69,7 @@ fn every_instrument_is_on_the_page_of_metrics() {
 }
 
 #[test]
-fn the_example_settings_are_good_and_every_function_has_a_poller() {
+fn the_example_settings_are_valid_and_every_function_has_a_poller() {
     let config = Config::from_vars(&example()).unwrap_or_else(|error| panic!("{error}"));
     let folder = highwater_test_support::root().join("function-definitions");
     for entry in fs::read_dir(folder).unwrap() {
@@ -87,7 +87,7 @@ fn the_example_settings_are_good_and_every_function_has_a_poller() {
 }
 
 #[test]
-fn no_retry_policy_of_the_host_is_shipped_since_it_would_multiply_attempts() {
+fn no_host_retry_policy_is_shipped_because_it_would_multiply_attempts() {
     for name in [
         "host.json",
         "function-definitions/poll/function.json",

@@ -1,5 +1,5 @@
-//! What the SQL Server source delivers: the real driver, over TLS, against the development server or
-//! the one that `HIGHWATER_TEST_SQLSERVER` names.
+//! What the SQL Server source reads: the real driver, over TLS, against the development server or the one
+//! that `HIGHWATER_TEST_SQLSERVER` names.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::sql::{World, drain, events, fetch, flights_in_order, logged};
 const FLIGHTS: usize = 27_004;
 
 #[tokio::test]
-async fn every_flight_comes_once_and_in_order() {
+async fn every_flight_is_read_once_and_in_order() {
     let world = AnyServer::with_flights(FLIGHTS).await;
     for mode in [RowVersion, TimestampPk] {
         let expected = flights_in_order(mode, FLIGHTS);
@@ -29,7 +29,7 @@ async fn every_flight_comes_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn ties_are_not_torn_by_the_end_of_a_batch() {
+async fn ties_may_be_split_across_batches_without_loss() {
     let world = AnyServer::with_flights(700).await;
     for mode in [RowVersion, TimestampPk] {
         let expected = flights_in_order(mode, 700);
@@ -41,7 +41,7 @@ async fn ties_are_not_torn_by_the_end_of_a_batch() {
 }
 
 #[tokio::test]
-async fn the_row_behind_a_batch_only_says_whether_there_is_more() {
+async fn the_row_after_a_batch_only_signals_that_more_rows_follow() {
     let world = AnyServer::with_flights(10).await;
     for mode in [RowVersion, TimestampPk] {
         let source = Mssql::new(world.flights(mode)).unwrap();
@@ -77,7 +77,7 @@ async fn a_retry_gets_the_rows_of_its_batch_and_no_others() {
 }
 
 #[tokio::test]
-async fn an_updated_row_comes_again() {
+async fn an_updated_row_is_read_again() {
     let world = AnyServer::with_flights(10).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     let (all, _) = events(&source, None, 100).await;
@@ -89,7 +89,7 @@ async fn an_updated_row_comes_again() {
 }
 
 #[tokio::test]
-async fn a_late_commit_is_not_passed_by() {
+async fn a_late_commit_is_not_skipped() {
     let world = AnyServer::with_flights(3).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     let mut writer = world.session().await;
@@ -145,7 +145,7 @@ async fn every_cursor_type_pages_through_its_ties() {
 }
 
 #[tokio::test]
-async fn a_composite_key_breaks_ties_and_need_not_be_delivered() {
+async fn a_composite_key_breaks_ties_and_may_be_excluded_from_events() {
     let world = AnyServer::start(
         "CREATE TABLE dbo.[Order Lines] ([order no] bigint NOT NULL, [line]]s] nvarchar(9) NOT NULL, \
          g uniqueidentifier NOT NULL, d decimal(9, 2) NOT NULL, note nvarchar(60), \
@@ -199,7 +199,7 @@ async fn a_filter_is_one_condition() {
 }
 
 #[tokio::test]
-async fn the_fingerprint_is_of_meaning_only() {
+async fn the_fingerprint_covers_meaning_only() {
     let world = World::with_flights(0).await;
     let base = world.flights(RowVersion);
     let of = |settings: &SourceSettings| {

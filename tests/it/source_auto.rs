@@ -1,4 +1,4 @@
-//! Mode `auto`: the mode is chosen by what the table has, said why, and kept.
+//! Mode `auto`: the mode is chosen by the table's columns, logged with a reason, and kept.
 
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 
@@ -41,7 +41,7 @@ async fn the_mode_follows_the_table_and_the_log_says_why() {
 }
 
 #[tokio::test]
-async fn a_poller_stays_with_what_it_chose_when_the_table_gets_better() {
+async fn a_poller_keeps_its_mode_if_the_table_gains_a_better_one() {
     let mut ticks = auto(
         "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, x int NULL); \
          INSERT INTO dbo.t (x) VALUES (1)",
@@ -53,14 +53,14 @@ async fn a_poller_stays_with_what_it_chose_when_the_table_gets_better() {
     ticks.tick_at(10).await;
     ticks.tick_at(15).await;
     assert_eq!((ticks.handler.ids(), mode(&ticks).await), (vec![1, 2], IntegerPk));
-    // Asked for by name, the new column is another source, and no checkpoint fits it.
+    // Configured by name, the new column is another source, and no checkpoint matches it.
     ticks.settings.cursor_column = Some("rv".to_owned());
     let error = ticks.failure().await;
     assert!(error.contains("cursor was `id`, is now `rv`"), "{error}");
 }
 
 #[tokio::test]
-async fn a_cursor_that_is_named_decides() {
+async fn a_configured_cursor_decides_the_mode() {
     let mut ticks = auto(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at datetimeoffset(3) NOT NULL, \
          rv rowversion NOT NULL); INSERT INTO dbo.t (id, at) VALUES (1, '2026-01-01T10:00:00+00:00')",
@@ -72,7 +72,7 @@ async fn a_cursor_that_is_named_decides() {
 }
 
 #[tokio::test]
-async fn a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add() {
+async fn a_table_without_a_usable_cursor_is_an_error_with_a_fix() {
     let mut ticks = auto("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)").await;
     let error = ticks.failure().await;
     assert!(error.contains("ALTER TABLE [dbo].[t] ADD rv ROWVERSION"), "{error}");
@@ -83,14 +83,14 @@ async fn a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add() {
 
 crate::ticks::also_cold![
     the_mode_follows_the_table_and_the_log_says_why,
-    a_poller_stays_with_what_it_chose_when_the_table_gets_better,
-    a_cursor_that_is_named_decides,
-    a_table_with_nothing_to_go_by_is_an_error_that_says_what_to_add,
+    a_poller_keeps_its_mode_if_the_table_gains_a_better_one,
+    a_configured_cursor_decides_the_mode,
+    a_table_without_a_usable_cursor_is_an_error_with_a_fix,
 ];
 
 #[tokio::test]
-async fn change_tracking_is_asked_for_only_where_the_answer_decides() {
-    // As another engine that speaks the protocol numbers what it does not know.
+async fn change_tracking_is_queried_only_if_the_result_matters() {
+    // The error number that another engine with this protocol uses for unknown names.
     let unknown =
         SqlError::new(33_557_097, 16, "function change_tracking_min_valid_version does not exist");
     for (column, cursor, expected) in [
@@ -113,7 +113,7 @@ async fn change_tracking_is_asked_for_only_where_the_answer_decides() {
         assert_eq!(source.shape().mode, expected);
         let is_warned = log.contains("event=\"change_tracking_unavailable\"");
         assert_eq!(is_warned, expected == IntegerPk, "{log}");
-        // What may be answered the next time decides nothing.
+        // A transient error decides nothing.
         if expected == IntegerPk {
             faults.clear();
             let deadlock = SqlError::new(1205, 13, "Transaction was deadlocked");

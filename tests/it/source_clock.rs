@@ -1,4 +1,4 @@
-//! A time column that is filled with the server's local time: the bound goes by the same clock.
+//! A time column that is filled with the server's local time: the bound uses the same clock.
 
 use highwater::admin::Init;
 use highwater::config::SourceClock::{self, Local, Offset, Utc};
@@ -20,7 +20,7 @@ async fn in_zone(minutes: i16, clock: SourceClock) -> Ticks {
     ticks
 }
 
-/// Keys that come where one transaction commits late, but within the settle window.
+/// Keys that are delivered if one transaction commits late, but within the settle window.
 async fn with_a_late_commit(zone: i16, clock: SourceClock) -> Vec<i64> {
     let mut ticks = in_zone(zone, clock).await;
     let late = ticks.at(0).await.begin("INSERT INTO dbo.t (id) VALUES (1)").await;
@@ -50,7 +50,8 @@ async fn east_of_utc_rows_would_come_hours_late() {
     }
 }
 
-/// Keys that come where the clock is set back by an hour at `HOUR`, and a row is written each half.
+/// Keys that are delivered if the clock is set back by an hour at `HOUR`, and a row is written every half
+/// hour.
 async fn through_an_autumn_night(clock: SourceClock) -> Vec<i64> {
     let mut ticks = in_zone(120, clock).await;
     for half in 0..8 {
@@ -75,7 +76,7 @@ async fn an_hour_that_is_repeated_is_skipped_unless_the_offset_is_fixed() {
 }
 
 #[tokio::test]
-async fn a_start_from_now_goes_by_the_same_clock() {
+async fn a_start_from_now_uses_the_same_clock() {
     let mut ticks = in_zone(-300, Local).await;
     ticks.start_now = true;
     ticks.at(0).await.run("INSERT INTO dbo.t (id) VALUES (1)").await;
@@ -88,7 +89,7 @@ async fn a_start_from_now_goes_by_the_same_clock() {
 }
 
 #[tokio::test]
-async fn a_column_that_tells_its_offset_takes_no_clock() {
+async fn a_column_with_an_offset_accepts_no_clock_setting() {
     let mut ticks = in_zone(0, Local).await;
     ticks.run("CREATE TABLE dbo.o (id int NOT NULL PRIMARY KEY, at datetimeoffset NOT NULL)").await;
     ticks.settings.relation = highwater::config::Relation::Table("o".to_owned());
@@ -100,6 +101,6 @@ crate::ticks::also_cold![
     west_of_utc_the_window_holds_by_the_local_clock_only,
     east_of_utc_rows_would_come_hours_late,
     an_hour_that_is_repeated_is_skipped_unless_the_offset_is_fixed,
-    a_start_from_now_goes_by_the_same_clock,
-    a_column_that_tells_its_offset_takes_no_clock,
+    a_start_from_now_uses_the_same_clock,
+    a_column_with_an_offset_accepts_no_clock_setting,
 ];

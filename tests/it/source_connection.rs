@@ -1,4 +1,4 @@
-//! How the SQL Server source connects, and what it does when that breaks.
+//! How the SQL Server source connects, and how it handles broken connections.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ async fn an_idle_fetch_is_one_request_on_the_same_connection() {
     assert_eq!(world.server.faults().logins(), logins);
 }
 
-/// Requests that one tick takes.
+/// Requests made by one tick.
 async fn requests(drain: &Drain<World>) -> u64 {
     let before = drain.world.server.faults().statements();
     drain.tick().await.result.unwrap();
@@ -35,7 +35,7 @@ async fn requests(drain: &Drain<World>) -> u64 {
 }
 
 #[tokio::test]
-async fn a_tick_takes_one_request_for_each_batch_and_an_idle_one_takes_one() {
+async fn a_tick_makes_one_request_per_batch_and_an_idle_tick_makes_one() {
     for (mode, cursor) in
         [(RowVersion, "rv"), (TimestampPk, "at"), (IntegerPk, "id"), (ChangeTracking, "")]
     {
@@ -57,7 +57,8 @@ async fn a_tick_takes_one_request_for_each_batch_and_an_idle_one_takes_one() {
         drain.world.database.execute(insert).unwrap();
         assert_eq!(requests(&drain).await, 2, "{mode}: three rows in batches of two");
         assert_eq!(drain.handler.ids(), [1, 2, 3, 4, 5, 6], "{mode}");
-        // The columns come behind the rows that were read by them; one more request reads these anew.
+        // The column descriptions arrive after the rows that were read with the old ones; one more request
+        // rereads these.
         drain.world.database.execute("ALTER TABLE dbo.t ADD more int NULL").unwrap();
         assert_eq!(requests(&drain).await, 2, "{mode}: idle, and the columns have changed");
         assert_eq!(requests(&drain).await, 1, "{mode}: idle again");
@@ -65,7 +66,7 @@ async fn a_tick_takes_one_request_for_each_batch_and_an_idle_one_takes_one() {
 }
 
 #[tokio::test]
-async fn what_the_operator_can_mend_is_named() {
+async fn errors_an_operator_can_fix_are_named() {
     let world = World::with_flights(5).await;
     let base = world.flights(RowVersion);
     let with_key = |key: &str| SourceSettings { key: vec![key.to_owned()], ..base.clone() };
@@ -102,7 +103,7 @@ async fn what_the_operator_can_mend_is_named() {
 }
 
 #[tokio::test]
-async fn settings_that_contradict_themselves_are_refused_without_connecting() {
+async fn contradictory_settings_are_rejected_without_connecting() {
     let world = World::with_flights(0).await;
     let base = world.flights(RowVersion);
     for (settings, expected) in [
@@ -126,7 +127,7 @@ async fn settings_that_contradict_themselves_are_refused_without_connecting() {
 }
 
 #[tokio::test]
-async fn a_connection_cut_in_mid_answer_is_not_used_again() {
+async fn a_connection_cut_during_a_response_is_not_reused() {
     let world = World::with_flights(50).await;
     let faults = world.server.faults();
     let source = Mssql::new(world.flights(TimestampPk)).unwrap();
@@ -141,7 +142,7 @@ async fn a_connection_cut_in_mid_answer_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_at_any_byte_is_whole_or_an_error() {
+async fn a_response_cut_at_any_byte_is_complete_or_an_error() {
     for tls in [false, true] {
         let world = World::with_flights(6).await;
         let options = Options { tls, ..Options::default() };
@@ -167,7 +168,7 @@ async fn an_answer_cut_at_any_byte_is_whole_or_an_error() {
 }
 
 #[tokio::test]
-async fn a_connection_that_broke_while_it_rested_costs_no_tick() {
+async fn a_connection_broken_while_idle_fails_no_tick() {
     let world = World::with_flights(50).await;
     let faults = world.server.faults();
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
@@ -219,7 +220,7 @@ async fn a_stalled_server_ends_the_fetch_and_its_connection() {
 #[tokio::test]
 async fn a_server_that_does_not_know_strict_encryption_is_named_as_the_cause() {
     let world = World::with_flights(5).await;
-    // One closes the connection at what it takes for a broken packet, one waits for the rest of it.
+    // One closes the connection at a supposedly broken packet, one waits for the rest of it.
     let options = Options { tls: false, ..Options::default() };
     let closing = Server::start(world.database.clone(), options).await.unwrap();
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -231,7 +232,7 @@ async fn a_server_that_does_not_know_strict_encryption_is_named_as_the_cause() {
         settings.connection.connect_timeout = Duration::from_millis(300);
         let (error, text) = failure(settings).await;
         assert_eq!(error.kind, ErrorKind::Transient, "{text}");
-        // Long before the time-out of the whole: that one has other words.
+        // Long before the overall timeout, which has another message.
         assert!(port == closing.port() || text.contains("TLS hello within 100ms"), "{text}");
         assert!(text.contains("`Encrypt=Strict` needs a server with TDS 8.0"), "{text}");
         assert!(text.contains("set `Encrypt=Mandatory`"), "{text}");
@@ -240,7 +241,7 @@ async fn a_server_that_does_not_know_strict_encryption_is_named_as_the_cause() {
 }
 
 #[tokio::test]
-async fn a_dropped_fetch_leaves_nothing_to_the_next_one() {
+async fn a_dropped_fetch_does_not_affect_the_next_one() {
     let world = World::with_flights(5).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     assert_eq!(fetch(&source, None, 100).await.unwrap().rows.len(), 5);
@@ -304,7 +305,7 @@ async fn every_level_of_encryption_connects() {
 }
 
 #[tokio::test]
-async fn a_token_logs_in_where_the_connection_string_asks_for_one() {
+async fn a_token_is_used_if_the_connection_string_requests_one() {
     let world = World::with_flights(5).await;
     let text = format!(
         "Server=127.0.0.1,{};Database=Highwater;TrustServerCertificate=true;\

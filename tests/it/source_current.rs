@@ -1,4 +1,4 @@
-//! A row by its key, as it is now: in each mode the same event as the row has in its turn.
+//! The current row of a key: in each mode the same event as in a regular read.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn current(source: &Mssql, at: &Cursor) -> Option<ChangeEvent> {
 }
 
 #[tokio::test]
-async fn a_row_that_has_not_changed_is_the_event_that_it_was() {
+async fn an_unchanged_row_produces_the_same_event() {
     for (mode, column, change) in MODES {
         let world = AnyServer::start(TABLE).await;
         let source = Mssql::new(settings(world.settings("t", mode, column))).unwrap();
@@ -61,7 +61,7 @@ async fn a_row_that_has_not_changed_is_the_event_that_it_was() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_filter_keeps_out_is_not_there() {
+async fn a_row_excluded_by_the_filter_is_not_found() {
     for (mode, column, _) in MODES {
         let world = AnyServer::start(TABLE).await;
         let base = settings(world.settings("t", mode, column));
@@ -74,7 +74,7 @@ async fn a_row_that_the_filter_keeps_out_is_not_there() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_or_too_large_is_an_error() {
+async fn an_invalid_key_or_a_row_that_is_too_large_is_an_error() {
     let world = AnyServer::start(TABLE).await;
     let base = settings(world.settings("t", CursorMode::RowVersion, "rv"));
     let (read, _) = events(&Mssql::new(base.clone()).unwrap(), None, 9).await;
@@ -99,7 +99,7 @@ async fn what_is_no_key_or_too_large_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_tracked_row_has_the_position_that_it_has_in_its_turn() {
+async fn a_tracked_row_has_the_same_position_as_in_a_regular_read() {
     let world = World::start(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9) NULL); \
          ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; \

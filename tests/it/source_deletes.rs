@@ -1,4 +1,4 @@
-//! Soft deletes: a column that tells, in every mode that sees its change.
+//! Soft deletes: a column that marks them, in every mode that reads its change.
 
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
@@ -33,7 +33,7 @@ fn settings(world: &AnyServer, mode: CursorMode, column: &str) -> SourceSettings
 }
 
 /// Key, operation and `after` of each event, one by one.
-async fn told(settings: SourceSettings, count: usize) -> Vec<String> {
+async fn described(settings: SourceSettings, count: usize) -> Vec<String> {
     let source = Mssql::new(settings).unwrap();
     let (mut found, mut after) = (Vec::new(), None);
     for _ in 0..count {
@@ -50,12 +50,12 @@ async fn told(settings: SourceSettings, count: usize) -> Vec<String> {
 const EXPECTED: [&str; 4] = ["1 upsert \"a\"", "2 delete null", "3 upsert \"c\"", "4 delete null"];
 
 #[tokio::test]
-async fn a_row_that_counts_as_deleted_is_a_delete_in_every_mode_that_sees_it() {
+async fn a_soft_deleted_row_is_a_delete_in_every_mode_that_reads_it() {
     let world = world().await;
     for mode in [RowVersion, TimestampPk, ChangeTracking] {
         for column in ["flag", "Count_Of", "gone_at", "gone_by"] {
             assert_eq!(
-                told(settings(&world, mode, column), 9).await,
+                described(settings(&world, mode, column), 9).await,
                 EXPECTED,
                 "{mode} by {column}"
             );
@@ -63,21 +63,21 @@ async fn a_row_that_counts_as_deleted_is_a_delete_in_every_mode_that_sees_it() {
     }
     let columns = Some(vec!["note".to_owned()]);
     let listed = SourceSettings { columns, ..settings(&world, RowVersion, "flag") };
-    assert_eq!(told(listed, 9).await, EXPECTED, "the column need not be delivered");
+    assert_eq!(described(listed, 9).await, EXPECTED, "the column need not be delivered");
     let query = Relation::Query("SELECT id, rv, flag, note FROM dbo.t".to_owned());
     let query = SourceSettings { relation: query, ..settings(&world, RowVersion, "flag") };
-    assert_eq!(told(query, 9).await, EXPECTED);
+    assert_eq!(described(query, 9).await, EXPECTED);
 }
 
 #[tokio::test]
-async fn changes_tell_soft_and_hard_deletes_and_a_row_that_comes_back() {
+async fn changes_distinguish_soft_deletes_hard_deletes_and_reinserted_rows() {
     let world = world().await;
     let source = Mssql::new(settings(&world, ChangeTracking, "flag")).unwrap();
     let (all, _) = events(&source, None, 9).await;
     world.execute("UPDATE dbo.t SET flag = 1 WHERE id = 1").await;
     world.execute("DELETE FROM dbo.t WHERE id = 2; UPDATE dbo.t SET flag = 0 WHERE id = 4").await;
     let (changes, _) = events(&source, Some(&all[3].cursor), 9).await;
-    let told: Vec<_> = changes
+    let described: Vec<_> = changes
         .iter()
         .map(|event| {
             let json: serde_json::Value = serde_json::from_str(&event.json).unwrap();
@@ -89,11 +89,11 @@ async fn changes_tell_soft_and_hard_deletes_and_a_row_that_comes_back() {
             )
         })
         .collect();
-    assert_eq!(told, ["1 delete null", "2 delete null", "4 upsert \"d\""]);
+    assert_eq!(described, ["1 delete null", "2 delete null", "4 upsert \"d\""]);
 }
 
 #[tokio::test]
-async fn a_column_that_cannot_tell_is_refused() {
+async fn an_unsuitable_delete_column_is_rejected() {
     let world = world().await;
     for (settings, expected) in [
         (settings(&world, RowVersion, "note"), "never NULL, so every row would count as deleted"),

@@ -1,4 +1,4 @@
-//! Servers that speak the protocol and encode text otherwise than SQL Server does.
+//! Servers that speak the protocol and encode text differently from SQL Server.
 
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{IntegerPk, RowVersion};
@@ -10,16 +10,16 @@ use highwater_devdb::{
 
 use crate::sql::{fetch, settings};
 
-/// What becomes of the bytes that text is cast to.
+/// How text is cast to bytes.
 #[derive(Clone, Copy, Debug)]
 enum Cast {
-    /// UTF-8, as another engine behind the protocol has it.
+    /// UTF-8, as in another engine with this protocol.
     Utf8,
-    /// UTF-16 with its last byte cut off, but for the sample that is asked for when connecting.
+    /// UTF-16 without its last byte, except for the sample that is read when connecting.
     Cut,
 }
 
-/// The development server's engine with other casts of text.
+/// The development server's engine with different casts of text.
 struct Other(Database, Cast);
 
 struct OtherSession(Box<dyn Session>, Cast);
@@ -87,7 +87,7 @@ async fn people(cast: Cast) -> (Server, SourceSettings) {
 }
 
 #[tokio::test]
-async fn text_in_another_encoding_is_an_error_and_never_other_letters() {
+async fn text_in_another_encoding_is_an_error_and_never_garbled() {
     let (_server, settings) = people(Cast::Utf8).await;
     let error = fetch(&Mssql::new(settings).unwrap(), None, 9).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration, "{error}");
@@ -97,7 +97,7 @@ async fn text_in_another_encoding_is_an_error_and_never_other_letters() {
 }
 
 #[tokio::test]
-async fn what_the_error_advises_is_read() {
+async fn the_fix_suggested_by_the_error_works() {
     let (_server, settings) = people(Cast::Utf8).await;
     let columns_excluded = vec!["name".to_owned()];
     let source = Mssql::new(SourceSettings { columns_excluded, ..settings }).unwrap();
@@ -106,7 +106,7 @@ async fn what_the_error_advises_is_read() {
 }
 
 #[tokio::test]
-async fn text_of_an_odd_number_of_bytes_is_an_error_and_never_cut() {
+async fn text_with_an_odd_number_of_bytes_is_an_error_and_never_truncated() {
     let (_server, settings) = people(Cast::Cut).await;
     let error = fetch(&Mssql::new(settings).unwrap(), None, 9).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Configuration, "{error}");
@@ -114,7 +114,7 @@ async fn text_of_an_odd_number_of_bytes_is_an_error_and_never_cut() {
 }
 
 #[tokio::test]
-async fn text_keys_in_another_encoding_are_refused_too() {
+async fn text_keys_in_another_encoding_are_rejected_too() {
     let database = Database::in_memory().unwrap();
     let tsql = "CREATE TABLE dbo.t (id nvarchar(9) NOT NULL PRIMARY KEY, n int NOT NULL); \
                 INSERT INTO dbo.t VALUES (N'Smit', 1)";
@@ -128,7 +128,7 @@ async fn text_keys_in_another_encoding_are_refused_too() {
 }
 
 #[tokio::test]
-async fn the_encoding_is_asked_with_the_session_and_costs_no_request() {
+async fn the_encoding_is_queried_with_the_session_setup() {
     let world = crate::sql::World::with_flights(5).await;
     let source = Mssql::new(world.flights(RowVersion)).unwrap();
     fetch(&source, None, 100).await.unwrap();

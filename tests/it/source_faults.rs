@@ -1,5 +1,5 @@
-//! What the SQL Server source does when the server fails over, sends it on, stalls or lets it wait:
-//! nothing lost, nothing skipped, and no longer than it may take.
+//! The SQL Server source while the server fails over, redirects, stalls or delays: nothing is lost, nothing
+//! skipped, and every wait is bounded.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use tempfile::NamedTempFile;
 
 use crate::sql::{World, drain, failure, fetch, flights_in_order};
 
-/// Pauses that a test can wait for.
+/// Pauses short enough for a test.
 const RETRY: RetryTerms =
     RetryTerms { time_max: Duration::from_secs(5), pause_min: Duration::from_millis(20) };
 
-/// A source of `world` that tries again, and connects by `text` where there is one.
+/// A source of `world` that retries, and connects by `text` if given.
 fn source(world: &World, text: Option<&str>) -> Mssql {
     let mut settings = world.flights(TimestampPk);
     if let Some(text) = text {
@@ -35,7 +35,7 @@ fn source(world: &World, text: Option<&str>) -> Mssql {
     Mssql::new(settings).unwrap().with_retries(RETRY)
 }
 
-/// What is read of the first hundred rows; its age is another each time.
+/// The first hundred rows without their age, which differs each time.
 async fn rows(source: &Mssql) -> Vec<Row> {
     fetch(source, None, 100).await.unwrap().rows
 }
@@ -52,11 +52,11 @@ fn error(number: i32, class: u8) -> SqlError {
 }
 
 #[tokio::test]
-async fn a_failover_in_the_middle_costs_no_row_and_no_tick() {
+async fn a_failover_during_a_read_loses_no_row_and_fails_no_tick() {
     let world = World::with_flights(60).await;
     let faults = world.server.faults();
     let source = source(&world, None);
-    // The node goes while it answers, the gateway has no other yet, and then one that is busy.
+    // The node goes away during a response, the gateway has no other yet, and then one that is busy.
     faults.arm_matching("SELECT TOP", 1, Fault::Error(error(40197, 20)));
     faults.arm_matching("SELECT TOP", 1, Fault::DropAfterRows(7));
     faults.arm_login(1, LoginFault::Error(error(40613, 14)));
@@ -68,7 +68,7 @@ async fn a_failover_in_the_middle_costs_no_row_and_no_tick() {
 }
 
 #[tokio::test]
-async fn a_deadlock_victim_reads_again_from_its_first_row_on_the_same_connection() {
+async fn a_deadlock_victim_restarts_the_read_on_the_same_connection() {
     let world = World::with_flights(60).await;
     let faults = world.server.faults();
     let source = source(&world, None);
@@ -80,7 +80,7 @@ async fn a_deadlock_victim_reads_again_from_its_first_row_on_the_same_connection
 }
 
 #[tokio::test]
-async fn an_answer_that_broke_after_some_rows_is_read_again_from_its_first() {
+async fn a_response_broken_after_some_rows_is_reread_from_the_first_row() {
     let world = World::with_flights(60).await;
     let faults = world.server.faults();
     let source = source(&world, None);
@@ -92,7 +92,7 @@ async fn an_answer_that_broke_after_some_rows_is_read_again_from_its_first() {
 }
 
 #[tokio::test]
-async fn what_does_not_heal_by_itself_is_told_at_once() {
+async fn permanent_errors_are_reported_at_once() {
     let world = World::with_flights(5).await;
     let faults = world.server.faults();
     let source = source(&world, None);
@@ -108,7 +108,7 @@ async fn what_does_not_heal_by_itself_is_told_at_once() {
         faults.arm_matching("SELECT TOP", 9, Fault::Error(error(number, 14)));
         let failed = fetch(&source, None, 10).await.unwrap_err();
         faults.clear();
-        // Whatever the number, the columns may be others now: the second statement describes them.
+        // Whatever the number, the columns may have changed: the second statement describes them.
         assert_eq!((failed.kind, faults.statements() - before), (kind, 2), "{number}");
     }
     let tried = faults.logins_tried();
@@ -137,7 +137,7 @@ async fn a_failover_that_takes_too_long_fails_the_tick_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_in_mid_answer_is_left_and_nothing_of_it_is_kept() {
+async fn a_response_that_stalls_is_abandoned_and_discarded() {
     let world = World::with_flights(40).await;
     let faults = world.server.faults();
     let text = format!("{};Command Timeout=1", world.server.connection_string());
@@ -153,7 +153,7 @@ async fn a_server_that_stalls_in_mid_answer_is_left_and_nothing_of_it_is_kept() 
 }
 
 #[tokio::test]
-async fn a_server_that_stalls_before_or_in_the_login_is_left_in_time() {
+async fn a_server_that_stalls_before_or_during_login_is_abandoned_in_time() {
     let world = World::with_flights(5).await;
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -170,7 +170,7 @@ async fn a_server_that_stalls_before_or_in_the_login_is_left_in_time() {
 }
 
 #[tokio::test]
-async fn packets_of_a_size_that_was_not_agreed_are_read_or_refused_and_never_misread() {
+async fn packets_of_an_unnegotiated_size_are_read_or_rejected_and_never_misread() {
     let world = World::with_flights(40).await;
     let faults = world.server.faults();
     let source = source(&world, None);
@@ -184,7 +184,7 @@ async fn packets_of_a_size_that_was_not_agreed_are_read_or_refused_and_never_mis
     for claimed in [0, 7, 8, 100, 60_000] {
         rows(&hasty).await;
         faults.arm_matching("SELECT TOP", 1, Fault::PacketClaims(claimed));
-        // Where the driver takes it for a connection that broke while it rested, it asks again.
+        // If the driver treats it as a connection that broke while idle, it retries.
         if let Ok(read) = fetch(&hasty, None, 100).await {
             assert_eq!(read.rows, whole, "{claimed}");
         }
@@ -193,7 +193,7 @@ async fn packets_of_a_size_that_was_not_agreed_are_read_or_refused_and_never_mis
 }
 
 #[tokio::test]
-async fn every_packet_size_that_can_be_asked_for_works() {
+async fn every_packet_size_that_can_be_requested_works() {
     let world = World::with_flights(40).await;
     let whole = rows(&source(&world, None)).await;
     for size in [512, 4_096, 32_767] {
@@ -203,7 +203,7 @@ async fn every_packet_size_that_can_be_asked_for_works() {
     }
 }
 
-/// Servers of which each sends a login on to the next one, and the last one lets it in.
+/// A chain of servers that redirect a login to the next one; the last one accepts it.
 async fn redirected(world: &World, hops: usize) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::new();
     for _ in 0..hops {
@@ -238,7 +238,7 @@ async fn two_redirects_are_followed_and_a_third_is_not() {
 }
 
 #[tokio::test]
-async fn a_login_carries_what_the_connection_string_says_through_redirects_too() {
+async fn connection_string_options_survive_redirects() {
     let world = World::with_flights(5).await;
     let servers = redirected(&world, 2).await;
     let plain = servers[1].connection_string();
@@ -260,7 +260,7 @@ async fn a_login_carries_what_the_connection_string_says_through_redirects_too()
 }
 
 #[tokio::test]
-async fn a_server_that_sends_a_login_back_to_itself_is_left() {
+async fn a_server_that_redirects_to_itself_is_abandoned() {
     let world = World::with_flights(5).await;
     let here = LoginFault::Redirect("127.0.0.1".to_owned(), world.server.port());
     world.server.faults().arm_login(1_000, here);
@@ -272,7 +272,7 @@ async fn a_server_that_sends_a_login_back_to_itself_is_left() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_server_that_is_gone_begins_again_at_the_gateway() {
+async fn a_redirect_to_an_unreachable_server_restarts_at_the_gateway() {
     let world = World::with_flights(5).await;
     world.server.faults().redirect_once("127.0.0.1", free_port().unwrap());
     assert_eq!(drain(&source(&world, None), 10).await.len(), 5);
@@ -280,10 +280,10 @@ async fn a_redirect_to_a_server_that_is_gone_begins_again_at_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_to_a_server_with_the_right_certificate_only() {
+async fn redirects_require_a_matching_certificate() {
     let world = World::with_flights(5).await;
     let gateway = &redirected(&world, 1).await[0];
-    // The next server's certificate is of another authority.
+    // The next server's certificate has another authority.
     let file = authority(gateway);
     let certificate = format!("ServerCertificate={}", file.path().display());
     let text = gateway.connection_string().replace("TrustServerCertificate=true", &certificate);
@@ -294,7 +294,7 @@ async fn a_redirect_leads_to_a_server_with_the_right_certificate_only() {
 }
 
 #[tokio::test]
-async fn the_name_in_the_certificate_can_be_another_than_the_hosts() {
+async fn the_certificate_name_may_differ_from_the_host() {
     let world = World::with_flights(5).await;
     let file = authority(&world.server);
     for (name, fits) in [("localhost", true), ("db.example.org", false)] {
@@ -318,11 +318,11 @@ async fn the_name_in_the_certificate_can_be_another_than_the_hosts() {
 }
 
 #[tokio::test]
-async fn each_session_gives_way_to_others() {
+async fn each_session_has_low_deadlock_priority() {
     let world = World::with_flights(5).await;
     let faults = world.server.faults();
     let text = format!("{};Command Timeout=3", world.server.connection_string());
-    // Only the very text of the settings meets this error.
+    // Only the exact text of the settings meets this error.
     let session = "SET LOCK_TIMEOUT 1500; SET DEADLOCK_PRIORITY LOW;";
     faults.arm_matching(session, 1, Fault::Error(error(229, 14)));
     let settings = SourceSettings {
@@ -336,7 +336,7 @@ async fn each_session_gives_way_to_others() {
 #[tokio::test]
 async fn all_addresses_of_a_name_are_tried() {
     let world = World::with_flights(5).await;
-    // On many machines the name leads to `::1` first, where nobody listens.
+    // On many machines the name resolves to `::1` first, where nothing listens.
     for failover in ["true", "false"] {
         let text = world.server.connection_string().replace("127.0.0.1", "localhost");
         let text = format!("{text};MultiSubnetFailover={failover}");
@@ -347,7 +347,7 @@ async fn all_addresses_of_a_name_are_tried() {
     assert!(chain(&failed).contains("name not found, check `Server`"), "{}", chain(&failed));
 }
 
-/// Hands out `token-0`, `token-1` and so on, each good for an hour.
+/// Issues `token-0`, `token-1` and so on, each valid for an hour.
 #[derive(Debug)]
 struct Hourly {
     clock: Arc<TokioClock>,
@@ -393,7 +393,7 @@ async fn a_token_is_kept_for_the_next_login_and_replaced_before_it_expires() {
     faults.only_token("token-1");
     fetch(&source, None, 10).await.unwrap();
     assert_eq!((faults.logins(), hourly.asked.load(Ordering::Relaxed)), (3, 2));
-    // One that the server takes no more is told to the operator.
+    // A token that the server no longer accepts is reported to the operator.
     faults.only_token("another");
     broken();
     let failed = fetch(&source, None, 10).await.unwrap_err();
@@ -401,7 +401,7 @@ async fn a_token_is_kept_for_the_next_login_and_replaced_before_it_expires() {
     assert!(chain(&failed).contains("the identity's database user"), "{}", chain(&failed));
 }
 
-/// Never answers, as where a machine has no identity.
+/// Never responds, as on a machine without an identity.
 #[derive(Debug)]
 struct Mute;
 
@@ -417,7 +417,7 @@ impl TokenCredential for Mute {
 }
 
 #[tokio::test]
-async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
+async fn an_unresponsive_identity_endpoint_is_distinguished_from_a_silent_server() {
     let world = World::with_flights(5).await;
     let text = format!(
         "Server=127.0.0.1,{};Authentication=Active Directory Managed Identity;Connect Timeout=1",
@@ -428,15 +428,15 @@ async fn an_identity_that_does_not_answer_is_told_from_a_silent_server() {
     assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
     assert!(failed.contains("no complete answer within 1s; if that is too short"), "{failed}");
     assert!(failed.contains("raise `Connect Timeout` in the connection string"), "{failed}");
-    let standing = Standing { fingerprint: None, after: None, state: &SourceState::new() };
-    let found = source.examine(standing, &SystemClock).await;
+    let position = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let found = source.examine(position, &SystemClock).await;
     let fix = found[0].fix.as_deref().unwrap_or_default();
     assert!(found[0].unreachable && fix.starts_with("give the app an identity"), "{found:?}");
     assert_eq!(world.server.faults().logins_tried(), 0);
 }
 
 #[tokio::test]
-async fn a_read_that_finished_work_waits_for_is_not_tried_again() {
+async fn a_read_that_blocks_finished_work_is_not_retried() {
     let world = World::with_flights(60).await;
     let faults = world.server.faults();
     let source = source(&world, None);

@@ -1,7 +1,7 @@
-//! A table that is replaced, or tracked again, between two ticks: the poller stops, the printed command ends
+//! A table that is replaced, or tracked again, between two ticks: the poller stops, the printed command fixes
 //! that in the same process, and then every row of the table has been delivered.
 //!
-//! Rows are told apart by a token in their payload: a new row may have the key and cursor of an old one.
+//! Rows are distinguished by a token in their payload: a new row may have the key and cursor of an old one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ impl Handler for Tokens {
     }
 }
 
-/// A table, and the poller of it.
+/// A table and its poller.
 struct Life {
     server: AnyServer,
     settings: SourceSettings,
@@ -92,7 +92,7 @@ impl Life {
         self.server.execute("DROP TABLE dbo.t").await;
     }
 
-    /// Inserts rows with these numbers, stamped so many seconds ago.
+    /// Inserts rows with these numbers, with timestamps this many seconds ago.
     async fn insert(&mut self, numbers: std::ops::RangeInclusive<i64>, ago: u32) {
         for n in numbers {
             self.tokens += 1;
@@ -131,7 +131,7 @@ impl Life {
         report.result.map(|_| report.rows).map_err(|error| chain(&error))
     }
 
-    /// Ticks until nothing is delivered any more.
+    /// Ticks until nothing more is delivered.
     async fn quiet(&mut self, process: &Poller) {
         let mut idle = 0;
         for _ in 0..20 {
@@ -167,7 +167,7 @@ impl Life {
         self.handler.0.lock().unwrap().clear();
     }
 
-    /// Returns which of the last so many rows were not delivered.
+    /// Returns which of the last `rows` rows were not delivered.
     fn missing(&self, rows: u32) -> Vec<u32> {
         let seen = self.handler.0.lock().unwrap();
         (self.tokens - rows + 1..=self.tokens)
@@ -189,7 +189,7 @@ impl Life {
 }
 
 #[tokio::test]
-async fn a_table_that_was_dropped_and_created_again_stops_until_it_is_read_anew() {
+async fn a_recreated_table_stops_the_poller_until_a_reset() {
     for mode in MODES {
         let mut life = Life::new(mode).await;
         let warm = life.process();
@@ -198,7 +198,7 @@ async fn a_table_that_was_dropped_and_created_again_stops_until_it_is_read_anew(
         assert_eq!(life.missing(10), [0; 0], "{mode}");
         life.drop_table().await;
         life.create().await;
-        // Numbers begin again, and times are those of long ago.
+        // Numbers restart, and times are in the distant past.
         life.insert(1..=15, 1_000).await;
         let error = life.tick(&warm).await.unwrap_err();
         let cold = life.process();
@@ -211,7 +211,7 @@ async fn a_table_that_was_dropped_and_created_again_stops_until_it_is_read_anew(
 }
 
 #[tokio::test]
-async fn a_table_that_was_replaced_by_its_copy_goes_on_where_it_was() {
+async fn a_table_replaced_by_its_copy_continues_at_its_position() {
     for mode in [IntegerPk, TimestampPk] {
         let mut life = Life::new(mode).await;
         let warm = life.process();
@@ -241,8 +241,8 @@ async fn a_table_that_was_replaced_by_its_copy_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_table_that_was_emptied_goes_on_behind_what_it_had() {
-    // Without an identity the numbers are the writer's own: that there are none does not say that they begin again.
+async fn a_truncated_table_continues_after_its_old_position() {
+    // Without an identity the writer assigns the numbers: an empty table does not mean that they restart.
     for mode in [IntegerPk, TimestampPk, RowVersion] {
         let mut life = Life::new(mode).await;
         let warm = life.process();
@@ -254,7 +254,7 @@ async fn a_table_that_was_emptied_goes_on_behind_what_it_had() {
         life.quiet(&warm).await;
         assert_eq!(life.missing(6), [0; 0], "{mode}");
     }
-    // Under change tracking what was tracked is gone with the rows.
+    // With change tracking the tracked changes are gone with the rows.
     let mut life = Life::new(ChangeTracking).await;
     let warm = life.process();
     life.insert(1..=3, 0).await;
@@ -272,10 +272,10 @@ const OFF: &str = "ALTER TABLE dbo.t DISABLE CHANGE_TRACKING";
 const ON: &str = "ALTER TABLE dbo.t ENABLE CHANGE_TRACKING";
 
 #[tokio::test]
-async fn tracking_that_was_off_stops_until_the_table_is_read_anew() {
+async fn reenabled_tracking_stops_the_poller_until_a_reset() {
     for ticks_while_off in [0, 2] {
         for is_warm in [true, false] {
-            // Rows that were there before tracking began have no version: it begins at the same one again.
+            // Rows from before tracking started have no version: it restarts at the same one.
             for before_tracking in [true, false] {
                 let case = format!("{ticks_while_off} {is_warm} {before_tracking}");
                 let mut life = Life::new(ChangeTracking).await;
@@ -307,7 +307,7 @@ async fn tracking_that_was_off_stops_until_the_table_is_read_anew() {
                     error = life.tick(&process).await.unwrap_err();
                 }
                 let Calls { puts, refused, .. } = life.store.take_calls();
-                // That tracking is off leaves no trace on the server once it is on again.
+                // After tracking is on again, the server has no trace of the gap.
                 assert_eq!((puts, refused), (u64::from(ticks_while_off > 0), 0), "{case}");
                 life.remedy(&error, "to-beginning").await;
                 life.quiet(&process).await;
@@ -318,7 +318,7 @@ async fn tracking_that_was_off_stops_until_the_table_is_read_anew() {
 }
 
 #[tokio::test]
-async fn documents_of_earlier_versions_adopt_the_table_with_their_next_write() {
+async fn documents_of_earlier_versions_record_the_table_with_their_next_write() {
     for mode in MODES {
         let mut life = Life::new(mode).await;
         let first = life.process();
@@ -354,7 +354,7 @@ async fn documents_of_earlier_versions_adopt_the_table_with_their_next_write() {
 }
 
 #[tokio::test]
-async fn a_view_that_is_created_again_is_the_same_source() {
+async fn a_recreated_view_is_the_same_source() {
     let mut life = Life::new(RowVersion).await;
     let view = "CREATE VIEW dbo.v AS SELECT id, rv, note FROM dbo.t";
     life.server.execute(view).await;

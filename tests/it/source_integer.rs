@@ -1,4 +1,4 @@
-//! Mode `integer+pk`: the mark that it reads by outlives every process.
+//! Mode `integer+pk`: its mark outlives every process.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const NUMBERED: &str =
     "CREATE TABLE dbo.t (id int IDENTITY NOT NULL PRIMARY KEY, note nvarchar(9) NULL)";
 
 #[tokio::test]
-async fn a_mark_settles_though_no_process_outlives_its_tick() {
+async fn a_mark_settles_even_if_each_tick_has_its_own_process() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
     assert_eq!(
@@ -26,14 +26,14 @@ async fn a_mark_settles_though_no_process_outlives_its_tick() {
     assert_eq!(ticks.tick_at(4).await, (vec![], 0), "it has not settled");
     ticks.run("INSERT INTO dbo.t (note) VALUES ('d')").await;
     let (ids, writes) = ticks.tick_at(5).await;
-    assert_eq!(ids, [1, 2, 3], "two batches of what was there when the mark was taken");
+    assert_eq!(ids, [1, 2, 3], "two batches of the rows from before the mark");
     assert_eq!(writes, 4, "marker, acquire, two commits: the next mark rides on one of them");
     assert_eq!(ticks.tick_at(10).await, (vec![4], 2));
     assert_eq!(ticks.tick_at(16).await, (vec![], 0), "idle ticks write nothing");
 }
 
 #[tokio::test]
-async fn rows_that_no_tick_has_taken_a_mark_for_are_seen_by_whoever_asks_whether_some_wait() {
+async fn rows_without_a_mark_are_counted_as_pending() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a')").await;
     ticks.tick_at(0).await;
@@ -47,14 +47,14 @@ async fn rows_that_no_tick_has_taken_a_mark_for_are_seen_by_whoever_asks_whether
     };
     let source = Mssql::new(ticks.settings.clone()).unwrap();
     assert!(!source.has_rows_behind(window).await.unwrap(), "all are delivered");
-    // The timer is off: no tick notes the new number, so no mark ever settles.
+    // The timer is off: no tick records the new number, so no mark ever settles.
     ticks.at(7).await.run("INSERT INTO dbo.t (note) VALUES ('b')").await;
     assert_eq!(source.fetch(window).await.unwrap().rows, []);
     assert!(source.has_rows_behind(window).await.unwrap());
 }
 
 #[tokio::test]
-async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
+async fn rows_committed_late_within_the_window_are_not_skipped() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     let late = ticks.at(0).await.begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('early')").await;
@@ -64,7 +64,7 @@ async fn rows_that_commit_late_but_within_the_window_are_not_passed_by() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_cut_moves_no_mark() {
+async fn a_truncated_response_moves_no_mark() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks
         .at(10)
@@ -82,12 +82,12 @@ async fn an_answer_that_was_cut_moves_no_mark() {
     ticks.run("UPDATE dbo.t SET note = 'a' WHERE id = 1").await;
     ticks.settings.limits = SizeLimits { value_bytes_max: 14, batch_bytes_max: 9_999 };
     let rows = Mssql::new(ticks.settings.clone()).unwrap().fetch(window).await.unwrap();
-    let told = (rows.rows.len(), rows.more, settles(&rows));
-    assert_eq!(told, (1, true, false), "a value is too long");
+    let fetched = (rows.rows.len(), rows.more, settles(&rows));
+    assert_eq!(fetched, (1, true, false), "a value is too long");
 }
 
 #[tokio::test]
-async fn a_range_is_read_whole_as_long_as_its_columns_fit() {
+async fn a_range_is_read_in_full_if_its_columns_fit() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.at(10).await.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
     let state = settled_at_three();
@@ -96,12 +96,12 @@ async fn a_range_is_read_whole_as_long_as_its_columns_fit() {
     let upto = Cursor::integer(3, [("id", 3.into())].into_iter().collect());
     let window = FetchWindow { after: None, upto: Some(&upto), rows_max: 10, state: &state };
     assert_eq!(source.fetch(window).await.unwrap().rows.len(), 3);
-    // Elsewhere there is room left for what events have beside their columns.
+    // Elsewhere room is reserved for the parts of events other than columns.
     let window = FetchWindow { upto: None, ..window };
     assert_eq!(source.fetch(window).await.unwrap().rows.len(), 1);
 }
 
-/// What is kept where the mark over three rows has settled.
+/// The source state after the mark over three rows has settled.
 fn settled_at_three() -> SourceState {
     SourceState::from_iter([
         ("waiting".to_owned(), "3".into()),
@@ -109,13 +109,13 @@ fn settled_at_three() -> SourceState {
     ])
 }
 
-/// Whether a mark moves on.
+/// Whether a mark settles.
 fn settles(rows: &Rows) -> bool {
     rows.remember.as_ref().is_some_and(|remember| remember.state.contains_key("settled"))
 }
 
 #[tokio::test]
-async fn without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for() {
+async fn late_commits_are_lost_without_the_settle_window() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.settings.settle = Duration::ZERO;
     let late = ticks.at(0).await.begin("INSERT INTO dbo.t (note) VALUES ('late')").await;
@@ -126,13 +126,13 @@ async fn without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for() {
 }
 
 #[tokio::test]
-async fn a_batch_of_numbers_that_failed_is_read_again_as_it_was() {
+async fn a_failed_batch_of_numbers_is_reread_unchanged() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
     ticks.tick_at(0).await;
     ticks.handler.then_fail(highwater::handler::HandlerError::Retryable("503".to_owned()));
     ticks.failure_at(5).await;
-    // Even where what was remembered is gone.
+    // Even if the source state is gone.
     let mut document = ticks.document().await;
     document.source_state.clear();
     ticks.overwrite(&document).await;
@@ -142,15 +142,15 @@ async fn a_batch_of_numbers_that_failed_is_read_again_as_it_was() {
 }
 
 #[tokio::test]
-async fn numbers_that_were_taken_back_stop_the_poller() {
+async fn a_reseeded_identity_stops_the_poller() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
     ticks.tick_at(0).await;
     assert_eq!(ticks.tick_at(5).await.0, [1, 2]);
-    // Rows that were deleted are no reason to stop.
+    // Deleted rows are not a reason to stop.
     ticks.run("DELETE FROM dbo.t").await;
     assert_eq!(ticks.tick_at(6).await.0, [0; 0]);
-    // Another process writes the document that this one remembers.
+    // Another process writes the document that this one has cached.
     let (operator, cli) = (Operator { by: "ann", reason: "maintenance" }, ticks.process());
     cli.admin().pause(operator).await.unwrap();
     cli.admin().resume(operator).await.unwrap();
@@ -161,7 +161,7 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     let row = highwater::poller::outcome_row(&report.result);
     assert_eq!((row.event, row.status), ("position_lost", 500));
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
-    // Once the numbers have passed the checkpoint the table looks right again, and it is not.
+    // Once the numbers have passed the checkpoint the table looks intact again, but is not.
     ticks.run("INSERT INTO dbo.t (note) VALUES ('y'), ('x')").await;
     let error = ticks.failure_at(12).await;
     assert!(error.contains("checkpoint is at `2`, the last identity of `dbo.t` is `1`"), "{error}");
@@ -172,7 +172,8 @@ async fn numbers_that_were_taken_back_stop_the_poller() {
     ticks.recovers(&error).await;
 }
 
-/// The gap that docs/reference/sources.md names: nothing on the server tells such a table from the one before it.
+/// The gap that docs/reference/sources.md describes: nothing on the server distinguishes such a table from
+/// the old one.
 #[tokio::test]
 async fn a_truncated_table_that_grows_past_the_checkpoint_between_ticks_is_not_noticed() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
@@ -185,7 +186,7 @@ async fn a_truncated_table_that_grows_past_the_checkpoint_between_ticks_is_not_n
 }
 
 #[tokio::test]
-async fn a_reset_to_now_leaves_a_position_that_the_table_has_not_reached_again() {
+async fn a_reset_to_now_replaces_a_position_that_the_table_has_not_reached() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b'), ('c')").await;
     ticks.tick_at(0).await;
@@ -202,7 +203,7 @@ async fn a_reset_to_now_leaves_a_position_that_the_table_has_not_reached_again()
 }
 
 #[tokio::test]
-async fn a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint() {
+async fn a_recreated_table_stops_the_poller_even_if_it_grew_past_the_checkpoint() {
     let mut ticks = Ticks::numbered(NUMBERED).await;
     ticks.run("INSERT INTO dbo.t (note) VALUES ('a'), ('b')").await;
     ticks.tick_at(0).await;
@@ -233,14 +234,14 @@ async fn one_process_needs_no_more_writes_for_its_marks() {
 }
 
 crate::ticks::also_cold![
-    a_mark_settles_though_no_process_outlives_its_tick,
-    rows_that_no_tick_has_taken_a_mark_for_are_seen_by_whoever_asks_whether_some_wait,
-    rows_that_commit_late_but_within_the_window_are_not_passed_by,
-    without_the_window_late_commits_are_lost_so_it_has_to_be_asked_for,
-    a_batch_of_numbers_that_failed_is_read_again_as_it_was,
-    numbers_that_were_taken_back_stop_the_poller,
+    a_mark_settles_even_if_each_tick_has_its_own_process,
+    rows_without_a_mark_are_counted_as_pending,
+    rows_committed_late_within_the_window_are_not_skipped,
+    late_commits_are_lost_without_the_settle_window,
+    a_failed_batch_of_numbers_is_reread_unchanged,
+    a_reseeded_identity_stops_the_poller,
     a_truncated_table_that_grows_past_the_checkpoint_between_ticks_is_not_noticed,
-    a_reset_to_now_leaves_a_position_that_the_table_has_not_reached_again,
-    a_table_that_was_created_again_stops_the_poller_though_it_has_grown_past_the_checkpoint,
+    a_reset_to_now_replaces_a_position_that_the_table_has_not_reached,
+    a_recreated_table_stops_the_poller_even_if_it_grew_past_the_checkpoint,
     one_process_needs_no_more_writes_for_its_marks,
 ];

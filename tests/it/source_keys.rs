@@ -25,7 +25,7 @@ async fn timed(rows: &str) -> Ticks {
 }
 
 #[tokio::test]
-async fn five_rows_at_one_position_are_an_error_and_never_two_of_them() {
+async fn five_rows_at_one_position_are_an_error_and_never_partly_delivered() {
     let row = "(1, '2020-01-01T10:00:00', 0)";
     let mut ticks = timed(&[row; 5].join(", ")).await;
     for _ in 0..2 {
@@ -43,7 +43,7 @@ async fn five_rows_at_one_position_are_an_error_and_never_two_of_them() {
         let found = ticks.world.session().await.run(query).await;
         assert_eq!(found.len(), 1, "{query}");
     }
-    // What it advises helps.
+    // The suggested fix works.
     ticks.settings.key = vec!["id".to_owned(), "n".to_owned()];
     ticks.run("DELETE FROM dbo.t").await;
     let rows = [1, 2, 3].map(|n| format!("(1, '2020-01-01T10:00:00', {n})")).join(", ");
@@ -64,7 +64,7 @@ async fn duplicates_are_found_wherever_a_page_ends() {
             assert_eq!(error.kind, ErrorKind::Configuration);
             assert!(error.reason.contains("`id` = 2"), "{mode} by {rows_max}: {error}");
         }
-        // The row after the page is the first of the two: they are found by the next page.
+        // The row after the page is the first of the two: the next page finds them.
         assert_eq!(fetch(&source, None, 1).await.unwrap().rows.len(), 1, "{mode}");
     }
 }
@@ -93,7 +93,7 @@ async fn a_range_and_a_closed_window_are_checked_too() {
     let report = audited(&mut ticks).tick(&TickRequest::default()).await;
     report.result.unwrap();
     assert_eq!(ticks.handler.ids(), [1, 2]);
-    // It lies at the checkpoint, so no page after it can hold it.
+    // It is at the checkpoint, so no later page can contain it.
     ticks.run("INSERT INTO dbo.t VALUES (2, '2020-01-02', 1)").await;
     assert_eq!(ticks.tick().await.0, [0; 0]);
     let report = audited(&mut ticks).tick(&TickRequest::default()).await;
@@ -108,7 +108,7 @@ async fn a_range_and_a_closed_window_are_checked_too() {
 }
 
 #[tokio::test]
-async fn keys_that_only_the_collation_takes_for_equal_are_not_unique() {
+async fn keys_equal_under_the_collation_are_not_unique() {
     let world = AnyServer::start(
         "CREATE TABLE dbo.t (id nvarchar(9) COLLATE Latin1_General_100_CI_AS NOT NULL, \
          at datetime2(7) NOT NULL); \
@@ -121,7 +121,7 @@ async fn keys_that_only_the_collation_takes_for_equal_are_not_unique() {
 }
 
 #[tokio::test]
-async fn a_key_without_a_unique_index_is_warned_of_once() {
+async fn a_key_without_a_unique_index_is_warned_about_once() {
     let warned = |text: &str| text.matches("event=\"key_without_unique_index\"").count();
     let poll = async |tsql: &str| {
         let world = AnyServer::start(tsql).await;
@@ -168,14 +168,14 @@ async fn rowversions_are_unique_without_the_key() {
     assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 3);
 }
 
-/// Two keys each that differ in form, and not to the server.
+/// Pairs of keys that differ in form, but not to the server.
 const EQUAL_KEYS: [(&str, &str, &str); 2] = [
     ("datetimeoffset(7)", "'2020-01-01T10:00:00+00:00'", "'2020-01-01T12:00:00+02:00'"),
     ("sql_variant", "CAST(7 AS int)", "CAST(7 AS bigint)"),
 ];
 
 #[tokio::test]
-async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
+async fn keys_equal_on_the_server_are_not_unique() {
     for (key, one, other) in EQUAL_KEYS {
         for (cursor, mode, at) in
             [("datetime2(7)", TimestampPk, "'2020-01-01'"), ("int", IntegerPk, "1")]
@@ -188,7 +188,7 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
             .await;
             let settings = world.settings("t", mode, "at");
             let settings = SourceSettings { settle: Duration::ZERO, ..settings };
-            // The column that says so stands between two others then.
+            // The delete column is then between two others.
             let gone = (mode == TimestampPk).then(|| "Gone".to_owned());
             let deletes = SourceSettings { soft_delete: gone, ..settings.clone() };
             for settings in [&settings, &deletes] {
@@ -207,7 +207,7 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
                 }
                 world.execute("UPDATE dbo.t SET gone = 1 WHERE gone = 0").await;
             }
-            // Of one row alone, deleted or not, nothing is said.
+            // A single row, deleted or not, is not reported.
             world
                 .execute(&format!(
                     "DELETE FROM dbo.t; INSERT INTO dbo.t (id, at) VALUES ({one}, {at})"
@@ -219,7 +219,7 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
                 let (found, _) = events(source, None, 2).await;
                 assert_eq!(source.current(&found[0].cursor).await.unwrap().rows.len(), 1, "{key}");
             }
-            // With an index it cannot happen, and the server is not asked.
+            // With an index it cannot happen, and the server is not queried.
             world.execute("CREATE UNIQUE INDEX ux ON dbo.t (id)").await;
             for settings in [settings, deletes] {
                 let source = Mssql::new(settings).unwrap();
@@ -230,7 +230,7 @@ async fn keys_that_only_the_server_takes_for_equal_are_not_unique() {
 }
 
 #[tokio::test]
-async fn a_unique_index_that_is_dropped_under_a_running_process_is_noticed() {
+async fn dropping_a_unique_index_is_noticed_by_a_running_process() {
     for (key, one, other) in EQUAL_KEYS {
         for (cursor, mode, at) in
             [("datetime2(7)", TimestampPk, "'2020-01-0N'"), ("int", IntegerPk, "N")]
@@ -249,7 +249,8 @@ async fn a_unique_index_that_is_dropped_under_a_running_process_is_noticed() {
             ticks.settings.cursor_column = Some("at".to_owned());
             ticks.at(0).await;
             ticks.until_quiet().await.unwrap();
-            // The twins are the second row of a page and the first of the next: between them paging would lose one.
+            // The twins are the second row of a page and the first of the next: between them paging would
+            // lose one.
             ticks
                 .run(&format!(
                     "DROP INDEX ux ON dbo.t; INSERT INTO dbo.t VALUES ({one}, {}, N'second'); \
@@ -258,11 +259,11 @@ async fn a_unique_index_that_is_dropped_under_a_running_process_is_noticed() {
                     three = at(3),
                 ))
                 .await;
-            let (error, told) = logged(async { ticks.until_quiet().await.unwrap_err() }).await;
+            let (error, log) = logged(async { ticks.until_quiet().await.unwrap_err() }).await;
             assert!(error.contains("the key of `dbo.t` is not unique"), "{key} by {mode}: {error}");
-            let warned = told.matches("event=\"key_without_unique_index\"").count();
-            assert_eq!(warned, 1, "{told}");
-            // As it says: the duplicate is removed, and the index is there again.
+            let warned = log.matches("event=\"key_without_unique_index\"").count();
+            assert_eq!(warned, 1, "{log}");
+            // As suggested: the duplicate is removed, and the index is restored.
             ticks
                 .run(&format!(
                     "UPDATE dbo.t SET at = {} WHERE note = N'twin'; CREATE UNIQUE INDEX ux ON dbo.t (id, at)",
@@ -280,7 +281,7 @@ async fn a_unique_index_that_is_dropped_under_a_running_process_is_noticed() {
 }
 
 crate::ticks::also_cold![
-    five_rows_at_one_position_are_an_error_and_never_two_of_them,
+    five_rows_at_one_position_are_an_error_and_never_partly_delivered,
     rows_before_the_duplicates_are_delivered_once_with_and_without_prefetch,
-    keys_that_only_the_server_takes_for_equal_are_not_unique,
+    keys_equal_on_the_server_are_not_unique,
 ];

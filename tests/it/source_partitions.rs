@@ -1,4 +1,4 @@
-//! Parts of a poller: together they read each row once, whatever the key is.
+//! Partitions of a poller: together they read each row once, for any key.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::any_server::AnyServer;
 use crate::sql::events;
 use crate::ticks::Ticks;
 
-const PARTS: u16 = 3;
+const PARTITIONS: u16 = 3;
 
 /// Types of a key, each with an expression of row number `@n` that differs from row to row.
 const KEYS: [(&str, &str); 11] = [
@@ -34,10 +34,11 @@ const KEYS: [(&str, &str); 11] = [
     ),
 ];
 
-/// Reads all parts of `settings`; returns how often each event came, and how many rows each part has.
+/// Reads all partitions of `settings`; returns how often each event was read, and how many rows each
+/// partition has.
 async fn read(settings: &SourceSettings) -> (BTreeMap<String, u32>, Vec<usize>) {
     let (mut times, mut sizes) = (BTreeMap::new(), Vec::new());
-    for partition in Partition::all(PARTS) {
+    for partition in Partition::all(PARTITIONS) {
         let settings = SourceSettings { partition, ..settings.clone() };
         let (rows, _) = events(&Mssql::new(settings).unwrap(), None, 100).await;
         sizes.push(rows.len());
@@ -49,7 +50,7 @@ async fn read(settings: &SourceSettings) -> (BTreeMap<String, u32>, Vec<usize>) 
 }
 
 #[tokio::test]
-async fn parts_have_each_row_once_for_every_type_of_key() {
+async fn partitions_contain_each_row_once_for_every_key_type() {
     for (declared, value) in KEYS {
         let mut tsql = format!(
             "CREATE TABLE dbo.t (k {declared} NOT NULL PRIMARY KEY, rv rowversion NOT NULL)"
@@ -61,17 +62,17 @@ async fn parts_have_each_row_once_for_every_type_of_key() {
         let world = AnyServer::start(&tsql).await;
         let settings = world.settings("t", RowVersion, "rv");
         let settings = SourceSettings { key: vec!["k".to_owned()], ..settings };
-        let (whole, _) = events(&Mssql::new(settings.clone()).unwrap(), None, 100).await;
+        let (unpartitioned, _) = events(&Mssql::new(settings.clone()).unwrap(), None, 100).await;
         let (times, sizes) = read(&settings).await;
         assert_eq!(sizes.iter().sum::<usize>(), 40, "{declared}: {sizes:?}");
-        let once = whole.iter().all(|row| times.get(&row.id.to_string()) == Some(&1));
-        assert!(once && times.len() == whole.len(), "{declared}: {times:?}");
+        let once = unpartitioned.iter().all(|row| times.get(&row.id.to_string()) == Some(&1));
+        assert!(once && times.len() == unpartitioned.len(), "{declared}: {times:?}");
         assert!(sizes.iter().all(|size| *size >= 4), "{declared}: {sizes:?}");
     }
 }
 
 #[tokio::test]
-async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there() {
+async fn a_composite_key_maps_to_one_partition_and_so_does_its_deleted_row() {
     let mut tsql = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON (CHANGE_RETENTION = 2 DAYS, \
                     AUTO_CLEANUP = ON); \
                     CREATE TABLE dbo.t (a int NOT NULL, b nvarchar(9) NOT NULL, \
@@ -86,7 +87,7 @@ async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there()
     let (times, sizes) = read(&settings).await;
     assert_eq!((times.len(), sizes.iter().sum::<usize>()), (30, 30), "{sizes:?}");
     let mut gone = 0;
-    for partition in Partition::all(PARTS) {
+    for partition in Partition::all(PARTITIONS) {
         let source = Mssql::new(SourceSettings { partition, ..settings.clone() }).unwrap();
         let (before, _) = events(&source, None, 100).await;
         let last = before.last().unwrap();
@@ -102,9 +103,9 @@ async fn a_key_of_several_columns_is_of_one_part_and_a_deleted_row_stays_there()
     }
 }
 
-/// Parts of a table that is replaced while they are paused cannot come up to the bound of the old table.
+/// Partitions of a table that is replaced while they are paused cannot reach the bound of the old table.
 #[tokio::test]
-async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_that_it_prints() {
+async fn a_repartition_stopped_by_a_lost_position_completes_after_the_printed_fix() {
     let ann = Operator { by: "ann", reason: "more parts" };
     let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, note nvarchar(9))";
     let mut ticks =
@@ -121,8 +122,8 @@ async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_t
     assert!(error.contains("is not the table that the checkpoint was made of"), "{error}");
     ticks.follow(&error).await.unwrap();
     run(&mut ticks).await.unwrap();
-    ticks.parts = 2;
-    // Below the bound of the table that is gone.
+    ticks.partitions = 2;
+    // Below the bound of the old table.
     ticks.run("INSERT INTO dbo.t VALUES (3, N'c'), (4, N'd')").await;
     for part in Partition::all(2) {
         ticks.partition = part;
@@ -134,11 +135,11 @@ async fn a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_t
 }
 
 #[tokio::test]
-async fn a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_divided() {
+async fn a_poller_is_still_partitioned_if_its_first_document_is_lost() {
     let table = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)";
     let rows = "INSERT INTO dbo.t VALUES (1), (2), (3), (4), (5), (6)";
     let mut ticks = Ticks::numbered(&format!("{table}; {rows}")).await;
-    ticks.parts = 2;
+    ticks.partitions = 2;
     for part in Partition::all(2).into_iter().rev() {
         ticks.partition = part;
         ticks.until_quiet().await.unwrap();
@@ -153,6 +154,6 @@ async fn a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_di
 }
 
 crate::ticks::also_cold![
-    a_repartition_that_a_lost_position_stops_is_finished_after_the_remedy_that_it_prints,
-    a_poller_whose_first_part_has_lost_its_document_is_still_known_to_be_divided,
+    a_repartition_stopped_by_a_lost_position_completes_after_the_printed_fix,
+    a_poller_is_still_partitioned_if_its_first_document_is_lost,
 ];

@@ -1,4 +1,4 @@
-//! A query as the source: the same promises as for a table.
+//! A query as the source: the same guarantees as for a table.
 
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
@@ -16,7 +16,7 @@ fn query(base: SourceSettings, text: &str) -> SourceSettings {
 }
 
 #[tokio::test]
-async fn a_query_is_read_as_a_table_is() {
+async fn a_query_is_read_like_a_table() {
     let world = AnyServer::with_flights(FLIGHTS).await;
     for mode in [RowVersion, TimestampPk] {
         for text in [
@@ -41,7 +41,7 @@ async fn a_query_is_read_as_a_table_is() {
 }
 
 #[tokio::test]
-async fn a_query_of_two_tables_sees_what_changes_in_the_one_with_the_cursor() {
+async fn a_query_of_two_tables_sees_changes_of_the_cursor_table() {
     let world = AnyServer::start(
         "CREATE TABLE dbo.o (id int NOT NULL PRIMARY KEY, c int NOT NULL, rv rowversion NOT NULL); \
          CREATE TABLE dbo.c (id int NOT NULL PRIMARY KEY, name nvarchar(9) NOT NULL); \
@@ -58,7 +58,7 @@ async fn a_query_of_two_tables_sees_what_changes_in_the_one_with_the_cursor() {
 }
 
 #[tokio::test]
-async fn a_query_has_filters_lists_and_marks_as_a_table_has() {
+async fn a_query_supports_filters_column_lists_and_marks_like_a_table() {
     let world = AnyServer::with_flights(20).await;
     let base =
         query(world.flights(RowVersion), "SELECT id AS number, rv, carrier FROM dbo.flights");
@@ -81,7 +81,7 @@ async fn a_query_has_filters_lists_and_marks_as_a_table_has() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_known_of_a_query_is_said_once() {
+async fn limits_of_a_query_are_reported_once() {
     let world = AnyServer::with_flights(5).await;
     let text = "SELECT id, rv FROM dbo.flights";
     let source = Mssql::new(query(world.flights(RowVersion), text)).unwrap();
@@ -97,7 +97,7 @@ async fn what_cannot_be_known_of_a_query_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_query_that_cannot_be_read_is_named() {
+async fn an_invalid_query_is_named() {
     let world = AnyServer::with_flights(5).await;
     for (text, expected) in [
         ("SELECT id, nothing FROM dbo.flights", "error 207: Invalid column name 'nothing'"),
@@ -128,7 +128,7 @@ async fn a_query_that_cannot_be_read_is_named() {
 }
 
 #[tokio::test]
-async fn a_mode_that_is_left_open_goes_by_the_type_of_the_cursor() {
+async fn an_unset_mode_follows_the_cursor_type() {
     let world = AnyServer::with_flights(5).await;
     let base = query(world.flights(RowVersion), "SELECT id, rv, time_hour FROM dbo.flights");
     for (cursor, mode) in [("rv", RowVersion), ("time_hour", TimestampPk), ("id", IntegerPk)] {
@@ -144,7 +144,7 @@ async fn a_mode_that_is_left_open_goes_by_the_type_of_the_cursor() {
 }
 
 #[tokio::test]
-async fn the_fingerprint_is_of_the_query() {
+async fn the_fingerprint_covers_the_query() {
     let world = AnyServer::with_flights(0).await;
     let base = world.flights(RowVersion);
     let of = |settings: SourceSettings| Mssql::new(settings).unwrap().shape().fingerprint.clone();

@@ -18,7 +18,7 @@ const TABLE: &str = "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowvers
 
 const MODES: [CursorMode; 4] = [RowVersion, IntegerPk, TimestampPk, ChangeTracking];
 
-/// The column that a mode orders by; where it has none, none is looked at.
+/// The cursor column of a mode, if it has one.
 fn cursor(mode: CursorMode) -> &'static str {
     match mode {
         RowVersion => "rv",
@@ -31,21 +31,21 @@ async fn world() -> AnyServer {
     AnyServer::start(TABLE).await
 }
 
-/// Reads what lies behind `after`, as the events' rows.
+/// Reads the rows after `after`, as events.
 async fn after(source: &Mssql, after: Option<&highwater::cursor::Cursor>) -> Vec<Json> {
     let (events, _) = events(source, after, 9).await;
     let read = |json: &str| serde_json::from_str::<Json>(json).unwrap()["after"].clone();
     events.iter().map(|event| read(&event.json)).collect()
 }
 
-/// Makes the view anew, so that its columns change as those of a table would.
+/// Recreates the view, so that its columns change like those of a table.
 async fn view(world: &AnyServer, columns: &str) {
     world.execute("DROP VIEW dbo.v").await;
     world.execute(&format!("CREATE VIEW dbo.v AS SELECT {columns} FROM dbo.t")).await;
 }
 
 #[tokio::test]
-async fn a_column_that_is_added_is_in_the_first_row_behind_it() {
+async fn an_added_column_is_in_the_first_row_after_it() {
     let world = world().await;
     world.track("dbo.t").await;
     for (number, mode) in MODES.into_iter().enumerate() {
@@ -57,14 +57,14 @@ async fn a_column_that_is_added_is_in_the_first_row_behind_it() {
         let (id, column) = (number + 2, format!("new{number}"));
         world.execute(&format!("ALTER TABLE dbo.t ADD {column} int NULL")).await;
         world.execute(&format!("INSERT INTO dbo.t (id, {column}) VALUES ({id}, 7)")).await;
-        // What the column was filled with by adding it is an update too.
+        // Filling the added column is an update too.
         let rows = after(&source, Some(at)).await;
         assert_eq!(rows.last().unwrap()[&column], 7, "{mode}: {rows:?}");
     }
 }
 
 #[tokio::test]
-async fn what_changes_is_followed_and_told() {
+async fn schema_changes_are_followed_and_logged() {
     let world = world().await;
     world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
     let source = Mssql::new(world.settings("v", RowVersion, "rv")).unwrap();
@@ -79,7 +79,7 @@ async fn what_changes_is_followed_and_told() {
         "{log}"
     );
     let (_, log) = logged(after(&source, None)).await;
-    assert!(!log.contains("schema_changed"), "it is told once: {log}");
+    assert!(!log.contains("schema_changed"), "it is logged once: {log}");
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn a_table_whose_columns_are_retyped_and_dropped_is_followed() {
     if let Err(error) = session.try_run("ALTER TABLE dbo.t ALTER COLUMN b decimal(9, 2) NULL").await
     {
         assert!(error.to_string().contains("highwater-devdb"), "{error}");
-        return say("skipped: the embedded server knows no ALTER COLUMN");
+        return say("skipped: the embedded server does not support ALTER COLUMN");
     }
     let (rows, log) = logged(after(&source, None)).await;
     assert_eq!(rows[0]["b"], "1.00");
@@ -102,7 +102,7 @@ async fn a_table_whose_columns_are_retyped_and_dropped_is_followed() {
 }
 
 #[tokio::test]
-async fn what_is_not_read_may_change() {
+async fn columns_that_are_not_read_may_change() {
     let world = world().await;
     world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
     let settings = SourceSettings {
@@ -118,7 +118,7 @@ async fn what_is_not_read_may_change() {
 }
 
 #[tokio::test]
-async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
+async fn a_dropped_or_reordered_key_or_cursor_always_stops_the_poller() {
     let world = world().await;
     world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").await;
     let settings = world.settings("v", RowVersion, "rv");
@@ -138,7 +138,7 @@ async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
             assert!(error.reason.contains(expected), "{columns}: {error}");
             assert_eq!(error.is_position_lost(), lost, "{columns}");
         }
-        // It goes on once the column is as it was.
+        // It continues once the column has been restored.
         view(&world, "id, rv, a").await;
         assert_eq!(fetch(&source, None, 9).await.unwrap().rows.len(), 1, "{columns}");
     }
@@ -148,7 +148,7 @@ async fn a_key_or_cursor_that_is_gone_or_orders_otherwise_always_stops() {
 }
 
 #[tokio::test]
-async fn a_poller_that_is_to_stop_does_until_the_columns_or_the_setting_change() {
+async fn with_stop_the_poller_stops_until_the_columns_or_the_setting_change() {
     let world = world().await;
     world.execute("CREATE VIEW dbo.v AS SELECT id, rv, a FROM dbo.t").await;
     let stop = SourceSettings {
@@ -198,7 +198,7 @@ async fn a_change_between_two_processes_is_noticed() {
         let ((ids, _), log) = logged(ticks.tick()).await;
         assert_eq!(ids.last(), Some(&3), "{mode}");
         assert_eq!(log.matches("event=\"schema_changed\"").count(), 1, "{mode}: {log}");
-        // What was followed is what is known, also to a poller that is to stop.
+        // Followed changes are known, also to a poller that is set to stop.
         ticks.settings.on_schema_change = OnSchemaChange::Stop;
         ticks.run("INSERT INTO dbo.t (id) VALUES (4)").await;
         let ((ids, _), log) = logged(ticks.tick()).await;
@@ -208,7 +208,7 @@ async fn a_change_between_two_processes_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_retyped_between_two_processes_stops() {
+async fn a_key_retyped_between_two_processes_stops_the_poller() {
     let mut ticks = ticks(RowVersion).await;
     let note = "CONCAT('row ', id) AS note";
     ticks.run(&format!("CREATE VIEW dbo.v AS SELECT id, rv, {note} FROM dbo.t")).await;
@@ -230,7 +230,7 @@ async fn a_key_that_was_retyped_between_two_processes_stops() {
 }
 
 #[tokio::test]
-async fn a_position_in_another_order_cannot_be_kept_though_no_row_is_missing() {
+async fn a_position_in_another_sort_order_cannot_be_kept() {
     let table = |key: &str| {
         format!(
             "CREATE TABLE dbo.t (id {key} NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL, note nvarchar(9))"
@@ -246,7 +246,7 @@ async fn a_position_in_another_order_cannot_be_kept_though_no_row_is_missing() {
     ticks.settings.cursor_column = Some("at".to_owned());
     ticks.at(0).await;
     ticks.until_quiet().await.unwrap();
-    // The same rows, and one that follows the position as a number and not as a text.
+    // The same rows, and one that follows the position as a number but not as a text.
     ticks.run("DROP TABLE dbo.t").await;
     ticks.run(&table("nvarchar(9)")).await;
     for (id, note) in [("N'2'", "two"), ("N'3'", "three"), ("N'10'", "ten")] {
@@ -264,11 +264,11 @@ async fn a_position_in_another_order_cannot_be_kept_though_no_row_is_missing() {
 
 crate::ticks::also_cold![
     a_change_between_two_processes_is_noticed,
-    a_position_in_another_order_cannot_be_kept_though_no_row_is_missing,
-    a_key_that_was_retyped_between_two_processes_stops,
+    a_position_in_another_sort_order_cannot_be_kept,
+    a_key_retyped_between_two_processes_stops_the_poller,
 ];
 
-/// Runs the command that an error names, as an operator would in a process of its own.
+/// Runs the command that an error names, like an operator in a separate process.
 async fn reset_to_beginning(ticks: &mut Ticks) {
     let cli = ticks.process();
     let plan = Box::pin(cli.admin().plan_reset(ResetTo::Beginning, false)).await.unwrap();
@@ -295,7 +295,7 @@ async fn a_warm_process_resumes_after_the_reset_that_a_retyped_key_asks_for() {
         let command = "`highwater reset orders to-beginning --reason \"position lost\"`";
         assert!(error.contains("is now `nvarchar(9)") && error.contains(command), "{error}");
     }
-    assert_eq!(ticks.handler.received().len(), 1, "nothing is read by the other order");
+    assert_eq!(ticks.handler.received().len(), 1, "nothing is read in the other order");
     Box::pin(reset_to_beginning(&mut ticks)).await;
     assert_eq!(warm(&poller).await, Ok(TickOutcome::Committed { more: false }));
     let delivered = ticks.handler.received().into_iter().flat_map(|batch| batch.event_ids);
@@ -327,14 +327,14 @@ async fn a_warm_process_resumes_at_its_position_after_an_operator_has_accepted_t
 }
 
 #[tokio::test]
-async fn columns_are_described_again_after_any_refusal_whatever_its_number() {
+async fn columns_are_described_again_after_any_server_error() {
     let world = World::start(TABLE).await;
     world.database.execute("CREATE VIEW dbo.v AS SELECT id, rv, a, b FROM dbo.t").unwrap();
     let source = Mssql::new(world.settings("v", RowVersion, "rv")).unwrap();
     assert_eq!(after(&source, None).await[0]["b"], 1);
     world.database.execute("DROP VIEW dbo.v").unwrap();
     world.database.execute("CREATE VIEW dbo.v AS SELECT id, rv, a FROM dbo.t").unwrap();
-    // How a server refuses a view whose table has lost a column.
+    // The server's error for a view whose table has lost a column.
     let refusal = SqlError::new(
         4413,
         16,

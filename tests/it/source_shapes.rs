@@ -1,4 +1,4 @@
-//! What of a table is read: filters with values, lists of columns, names of every kind.
+//! Which parts of a table are read: filters with values, lists of columns, names of every kind.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ async fn values_are_of_their_type() {
 }
 
 #[tokio::test]
-async fn a_filter_and_its_values_are_part_of_the_fingerprint_and_fit_each_other() {
+async fn a_filter_and_its_values_are_fingerprinted_and_must_match() {
     let world = AnyServer::with_flights(0).await;
     let base = world.flights(RowVersion);
     let of = |filter, values: &[(&str, &str)]| {
@@ -91,7 +91,7 @@ async fn a_filter_and_its_values_are_part_of_the_fingerprint_and_fit_each_other(
 }
 
 #[tokio::test]
-async fn columns_are_left_out_by_name_but_key_and_cursor_stay() {
+async fn columns_are_excluded_by_name_except_key_and_cursor() {
     let world = AnyServer::with_flights(3).await;
     let base = world.flights(RowVersion);
     let without = |names: &[&str]| {
@@ -119,12 +119,12 @@ async fn columns_are_left_out_by_name_but_key_and_cursor_stay() {
     assert!(error.reason.contains("both a column list and excluded columns"), "{error}");
 }
 
-/// Names that break whatever does not quote them.
+/// Names that break unquoted statements.
 const NAMES: [&str; 8] =
     ["a]b", "a[b", "a\"b", "a'b", "a b.c", "; DROP TABLE x --", "Größe 日本 😀", "select"];
 
 #[tokio::test]
-async fn odd_names_work_in_every_place_and_mode() {
+async fn unusual_names_work_everywhere_and_in_every_mode() {
     for name in NAMES {
         let bracketed = format!("[{}]", name.replace(']', "]]"));
         let table = format!("[s {}].{bracketed}", name.replace(']', "]]"));

@@ -1,4 +1,4 @@
-//! Where a poller begins that never ran: at the beginning, or, when told so once, with what comes next.
+//! Where a new poller starts: at the beginning, or, if requested once, from now.
 
 use highwater::admin::Init;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
@@ -24,7 +24,7 @@ async fn poller_of(mode: CursorMode) -> Ticks {
 }
 
 #[tokio::test]
-async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before() {
+async fn in_every_mode_only_rows_after_the_start_are_delivered() {
     for mode in [RowVersion, TimestampPk, IntegerPk, ChangeTracking] {
         let mut ticks = poller_of(mode).await;
         ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
@@ -40,13 +40,13 @@ async fn in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_befor
             ticks.tick_at(second).await;
         }
         assert_eq!(ticks.handler.ids(), [3, 4], "{mode}");
-        // Started is started: rows are not skipped a second time.
+        // A start happens once: rows are not skipped a second time.
         assert_eq!(ticks.process().admin().init().await.unwrap(), Init::StartedBefore);
     }
 }
 
 #[tokio::test]
-async fn a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_the_poller() {
+async fn a_table_replaced_between_start_and_first_delivery_stops_the_poller() {
     for mode in [RowVersion, TimestampPk, IntegerPk] {
         let mut ticks = poller_of(mode).await;
         ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
@@ -63,7 +63,7 @@ async fn a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_th
 }
 
 #[tokio::test]
-async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell() {
+async fn rows_committed_after_the_start_are_delivered_if_the_mode_detects_them() {
     for mode in [RowVersion, ChangeTracking] {
         let mut ticks = poller_of(mode).await;
         let late = ticks.at(0).await.begin("INSERT INTO dbo.t (x) VALUES (1)").await;
@@ -75,7 +75,7 @@ async fn what_was_written_before_the_start_and_commits_after_it_comes_where_the_
 }
 
 #[tokio::test]
-async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
+async fn times_that_a_type_cannot_distinguish_are_not_skipped() {
     for declared in ["date", "smalldatetime", "datetime", "datetime2(0)", "datetimeoffset(3)"] {
         let mut ticks = Ticks::embedded(
             &format!("CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, at {declared} NOT NULL)"),
@@ -94,7 +94,7 @@ async fn times_that_a_type_cannot_tell_apart_are_not_skipped() {
 }
 
 #[tokio::test]
-async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
+async fn no_tick_starts_from_now_implicitly_or_after_state_loss() {
     let mut ticks = poller_of(RowVersion).await;
     ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
     let report = ticks.report().await;
@@ -114,7 +114,7 @@ async fn no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost() {
 }
 
 #[tokio::test]
-async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
+async fn a_poller_that_starts_at_the_beginning_can_be_initialized_too() {
     let mut ticks = poller_of(RowVersion).await;
     ticks.start_now = false;
     ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
@@ -123,7 +123,7 @@ async fn a_poller_that_starts_at_the_beginning_may_be_started_too() {
 }
 
 #[tokio::test]
-async fn an_untracked_table_has_no_present_end() {
+async fn an_untracked_table_has_no_current_position() {
     let mut ticks = poller_of(ChangeTracking).await;
     ticks.run("ALTER TABLE dbo.t DISABLE CHANGE_TRACKING").await;
     let error = chain(&ticks.process().admin().init().await.unwrap_err());
@@ -131,10 +131,10 @@ async fn an_untracked_table_has_no_present_end() {
 }
 
 crate::ticks::also_cold![
-    in_every_mode_what_comes_after_the_start_is_delivered_and_nothing_before,
-    a_table_that_is_replaced_after_the_start_and_before_a_delivery_stops_the_poller,
-    what_was_written_before_the_start_and_commits_after_it_comes_where_the_mode_can_tell,
-    times_that_a_type_cannot_tell_apart_are_not_skipped,
-    no_tick_starts_from_now_by_itself_nor_after_the_state_was_lost,
-    a_poller_that_starts_at_the_beginning_may_be_started_too,
+    in_every_mode_only_rows_after_the_start_are_delivered,
+    a_table_replaced_between_start_and_first_delivery_stops_the_poller,
+    rows_committed_after_the_start_are_delivered_if_the_mode_detects_them,
+    times_that_a_type_cannot_distinguish_are_not_skipped,
+    no_tick_starts_from_now_implicitly_or_after_state_loss,
+    a_poller_that_starts_at_the_beginning_can_be_initialized_too,
 ];

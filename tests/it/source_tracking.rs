@@ -1,4 +1,5 @@
-//! Mode `change_tracking`: rows first, then what changed, deletes too; never past what was forgotten.
+//! Mode `change_tracking`: rows first, then changes including deletes, and never past changes that were
+//! cleaned up.
 
 use highwater::admin::ResetTo;
 use highwater::config::Relation;
@@ -19,7 +20,7 @@ async fn tracked(rows: &str) -> Ticks {
     ticks
 }
 
-/// Changes that can be forgotten on demand.
+/// Changes that can be cleaned up on demand.
 async fn forgetful(rows: &str) -> Ticks {
     let needs = "a clean-up of changes on demand";
     let ticks = Ticks::embedded(TRACKED, ChangeTracking, needs).await;
@@ -28,7 +29,7 @@ async fn forgetful(rows: &str) -> Ticks {
 }
 
 impl Ticks {
-    /// What the handler was given since `from`, as `-2` for a delete of key 2.
+    /// The keys delivered since `from`, with `-2` for a delete of key 2.
     fn signed(&self, from: usize) -> Vec<i64> {
         let received = self.handler.received();
         received[from..]
@@ -46,20 +47,20 @@ impl Ticks {
 }
 
 #[tokio::test]
-async fn the_tables_rows_come_first_and_then_what_changed_with_deletes() {
+async fn existing_rows_come_first_then_changes_with_deletes() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
     assert_eq!(ticks.changes().await, [1, 2, 3]);
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "snapshot@1");
     ticks.run("UPDATE dbo.t SET note = 'z' WHERE id = 2; DELETE FROM dbo.t WHERE id = 1").await;
     ticks.run("INSERT INTO dbo.t VALUES (4, 'd')").await;
-    // The new row lies behind the last one read, and is a change all the same: it comes once.
+    // The new row is after the last one read, and is a change all the same: it is delivered once.
     assert_eq!(ticks.changes().await, [2, -1, 4]);
     assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "4");
     assert_eq!(ticks.changes().await, [0; 0]);
 }
 
 #[tokio::test]
-async fn changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch() {
+async fn changes_of_one_transaction_may_be_split_across_batches_without_loss() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (0, 'a')").await;
     ticks.changes().await;
     ticks.run("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e')").await;
@@ -70,9 +71,9 @@ async fn changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch() {
 }
 
 #[tokio::test]
-async fn what_changes_while_the_rows_are_read_comes_again() {
+async fn changes_during_the_initial_read_are_delivered_again() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
-    // The changes are to lie between two reads.
+    // The changes must be between two reads.
     ticks.flow.prefetch = false;
     let mut writer = ticks.world.session().await;
     ticks.handler.then(async move {
@@ -84,7 +85,7 @@ async fn what_changes_while_the_rows_are_read_comes_again() {
 }
 
 #[tokio::test]
-async fn late_commits_get_later_versions_and_are_not_passed_by() {
+async fn late_commits_get_later_versions_and_are_not_skipped() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (9, 'a')").await;
     ticks.changes().await;
     let late = ticks.begin("INSERT INTO dbo.t VALUES (1, 'late')").await;
@@ -95,7 +96,7 @@ async fn late_commits_get_later_versions_and_are_not_passed_by() {
 }
 
 #[tokio::test]
-async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
+async fn a_position_with_cleaned_up_changes_stops_and_skips_nothing() {
     let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a')").await;
     ticks.changes().await;
     ticks.run("UPDATE dbo.t SET note = 'b'").await;
@@ -112,7 +113,7 @@ async fn a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing() {
         assert!(error.contains("up to version `2`, and are kept from version `3` on"), "{error}");
         assert_eq!(ticks.document().await.checkpoint.cursor.unwrap().value, "2");
     }
-    // What was cleaned up does not come back, so nothing can be kept.
+    // Changes that were cleaned up are gone, so the position cannot be kept.
     assert!(!error.contains(" keep "), "{error}");
     let keep = Box::pin(ticks.process().admin().plan_reset(ResetTo::Keep, true)).await;
     let refused = highwater::error::chain(&keep.unwrap_err());
@@ -128,7 +129,7 @@ fn read_into_small_batches(ticks: &mut Ticks) -> Mssql {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
+async fn a_truncated_response_is_checked_before_delivery() {
     let noted = "'abcdefghi'";
     let mut ticks =
         forgetful(&format!("INSERT INTO dbo.t VALUES (1, {noted}), (2, {noted})")).await;
@@ -152,7 +153,7 @@ async fn an_answer_that_was_cut_is_checked_before_it_is_delivered() {
         error.reason.contains("up to version `1`, and are kept from version `7` on"),
         "{error}"
     );
-    // Told before a value over the limit, since that would be raised in vain.
+    // Reported before a value over the limit, since raising the limit would be in vain.
     ticks.settings.limits.value_bytes_max = 4;
     let source = read_into_small_batches(&mut ticks);
     let error = source.fetch(window).await.unwrap_err();
@@ -179,7 +180,7 @@ async fn a_value_over_the_limit_is_named_among_rows_and_among_changes() {
 }
 
 #[tokio::test]
-async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too() {
+async fn changes_expiring_during_the_initial_read_stop_the_poller_too() {
     let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b'), (3, 'c')").await;
     let database = ticks.world.database().clone();
     ticks.handler.then(async move {
@@ -193,7 +194,7 @@ async fn rows_that_are_still_being_read_when_their_changes_expire_stop_the_polle
 }
 
 #[tokio::test]
-async fn a_resting_tables_position_is_renewed_before_it_expires() {
+async fn the_position_of_an_idle_table_is_renewed_before_it_expires() {
     let mut ticks = forgetful("INSERT INTO dbo.t VALUES (1, 'a')").await;
     ticks.changes().await;
     ticks.run("UPDATE dbo.t SET note = 'b'").await;
@@ -211,12 +212,12 @@ async fn a_resting_tables_position_is_renewed_before_it_expires() {
 }
 
 #[tokio::test]
-async fn a_failed_batch_comes_again_as_it_was() {
+async fn a_failed_batch_is_reread_unchanged() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'a'), (2, 'b')").await;
     let refuse = || highwater::handler::HandlerError::Retryable("503".to_owned());
     ticks.handler.then_fail(refuse());
     ticks.failure().await;
-    // A version later, the rows still are those of the first one.
+    // One version later, the rows are still those of the first one.
     ticks.run("INSERT INTO dbo.t VALUES (3, 'c')").await;
     assert_eq!(ticks.changes().await, [1, 2, 3, 3]);
     ticks.run("DELETE FROM dbo.t WHERE id = 1; UPDATE dbo.t SET note = 'z'").await;
@@ -242,19 +243,19 @@ async fn tracking_that_is_off_or_was_off_is_an_error() {
     let error = ticks.failure().await;
     assert!(error.contains("changes made while tracking is off stay unknown"), "{error}");
     assert!(error.contains("Turn tracking on if it is still off"), "{error}");
-    // It is refused with the command.
+    // It is rejected, with the right command.
     let refused = ticks.follow(&error).await.unwrap_err();
     assert!(refused.contains("run `ALTER TABLE [dbo].[t] ENABLE CHANGE_TRACKING`"), "{refused}");
     ticks.run("INSERT INTO dbo.t VALUES (2, 'c')").await;
     ticks.run("ALTER TABLE dbo.t ENABLE CHANGE_TRACKING; INSERT INTO dbo.t VALUES (3, 'd')").await;
-    // What changed in between stays unknown, however often it is asked for.
+    // The changes in between remain unknown, however often they are requested.
     ticks.failure().await;
     let error = ticks.failure().await;
     ticks.recovers(&error).await;
 }
 
 #[tokio::test]
-async fn a_filter_keeps_rows_out_but_no_deletes() {
+async fn a_filter_excludes_rows_but_not_deletes() {
     let mut ticks = tracked("INSERT INTO dbo.t VALUES (1, 'eu'), (2, 'us'), (3, 'eu')").await;
     ticks.settings.filter = Some("id > 0 AND note = 'eu' -- only these".to_owned());
     assert_eq!(ticks.changes().await, [1, 3]);
@@ -264,7 +265,7 @@ async fn a_filter_keeps_rows_out_but_no_deletes() {
 }
 
 #[tokio::test]
-async fn the_key_has_to_be_the_primary_key() {
+async fn the_key_must_be_the_primary_key() {
     let mut ticks = tracked("CREATE TABLE dbo.u (a int, b int, PRIMARY KEY (a, b))").await;
     ticks.settings.relation = Relation::Table("u".to_owned());
     ticks.settings.key = vec!["a".to_owned()];
@@ -319,18 +320,18 @@ async fn a_composite_key_is_read_back_from_a_deleted_row() {
 }
 
 crate::ticks::also_cold![
-    the_tables_rows_come_first_and_then_what_changed_with_deletes,
-    changes_of_one_transaction_are_not_torn_by_the_end_of_a_batch,
-    what_changes_while_the_rows_are_read_comes_again,
-    late_commits_get_later_versions_and_are_not_passed_by,
-    a_position_whose_changes_were_cleaned_up_stops_and_skips_nothing,
-    an_answer_that_was_cut_is_checked_before_it_is_delivered,
+    existing_rows_come_first_then_changes_with_deletes,
+    changes_of_one_transaction_may_be_split_across_batches_without_loss,
+    changes_during_the_initial_read_are_delivered_again,
+    late_commits_get_later_versions_and_are_not_skipped,
+    a_position_with_cleaned_up_changes_stops_and_skips_nothing,
+    a_truncated_response_is_checked_before_delivery,
     a_value_over_the_limit_is_named_among_rows_and_among_changes,
-    rows_that_are_still_being_read_when_their_changes_expire_stop_the_poller_too,
-    a_resting_tables_position_is_renewed_before_it_expires,
-    a_failed_batch_comes_again_as_it_was,
+    changes_expiring_during_the_initial_read_stop_the_poller_too,
+    the_position_of_an_idle_table_is_renewed_before_it_expires,
+    a_failed_batch_is_reread_unchanged,
     tracking_that_is_off_or_was_off_is_an_error,
-    a_filter_keeps_rows_out_but_no_deletes,
-    the_key_has_to_be_the_primary_key,
+    a_filter_excludes_rows_but_not_deletes,
+    the_key_must_be_the_primary_key,
     a_composite_key_is_read_back_from_a_deleted_row,
 ];

@@ -1,4 +1,4 @@
-//! A key of type `sql_variant`: each value has a type of its own, which the statements have to name.
+//! A key of type `sql_variant`: each value has its own type, which the statements must name.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use highwater::source::{FetchWindow, Source as _};
 use crate::any_server::AnyServer;
 use crate::sql::{World, events, fetch};
 
-// One row after the other: the values of one statement would all get one type first.
+// One row at a time: the values of one statement would all be converted to one type.
 const TABLE: &str = "CREATE TABLE dbo.t (shop int NOT NULL, k sql_variant NOT NULL, \
                      at datetime2(3) NOT NULL, n bigint NOT NULL, rv rowversion NOT NULL, \
                      PRIMARY KEY (shop, k)); \
@@ -56,7 +56,7 @@ async fn world() -> AnyServer {
 }
 
 #[tokio::test]
-async fn keys_of_several_types_come_in_the_servers_order_whatever_the_page() {
+async fn keys_of_several_types_follow_the_servers_order_for_any_page_size() {
     for (mode, cursor) in MODES {
         let world = world().await;
         let source = Mssql::new(settings(world.settings("t", mode, cursor))).unwrap();
@@ -75,7 +75,7 @@ async fn keys_of_several_types_come_in_the_servers_order_whatever_the_page() {
 }
 
 #[tokio::test]
-async fn ranges_between_such_keys_are_counted_and_divided() {
+async fn ranges_between_such_keys_are_counted_and_split() {
     let world = world().await;
     for (mode, cursor) in MODES.into_iter().take(2) {
         let source = Mssql::new(settings(world.settings("t", mode, cursor))).unwrap();
@@ -119,9 +119,9 @@ async fn a_row_is_found_by_such_a_key_and_a_deleted_one_keeps_it() {
     }
 }
 
-/// What a checkpoint holds may have been edited: nothing of it gets into a statement.
+/// A checkpoint may have been edited: no part of it is inserted into a statement.
 #[tokio::test]
-async fn a_key_that_names_no_type_is_refused_before_anything_is_sent() {
+async fn a_key_without_a_type_is_rejected_before_a_request() {
     let world = World::start(TABLE).await;
     let source = Mssql::new(settings(world.settings("t", CursorMode::TimestampPk, "at"))).unwrap();
     let (all, _) = events(&source, None, 9).await;
@@ -145,12 +145,12 @@ async fn a_key_that_names_no_type_is_refused_before_anything_is_sent() {
         assert!(error.reason.contains("has its type as prefix"), "{error}");
     }
     assert_eq!(faults.statements(), sent);
-    // What is read as a value is one, whatever it says.
+    // A text that is read as a value stays a value, whatever it contains.
     let text = "nvarchar(99) COLLATE Latin1_General_CI_AS:é:9' OR 1 = 1; DROP TABLE dbo.t --";
     let mut cursor = all[0].cursor.clone();
     cursor.key.insert("k".to_owned(), text.into());
     assert_eq!(keys(&events(&source, Some(&cursor), 9).await.0), ORDERED[1..]);
-    // A collation that the server does not know is the server's to refuse.
+    // The server rejects a collation that it does not know.
     cursor.key.insert("k".to_owned(), "nvarchar(9) COLLATE Klingon_CI_AS:a".into());
     let error = fetch(&source, Some(&cursor), 9).await.unwrap_err();
     assert!(chain(&error).contains("Klingon_CI_AS"), "{}", chain(&error));

@@ -19,7 +19,7 @@ use crate::any_server::{named_server, say};
 
 const FLIGHTS: &[u8] = include_bytes!("../../src/cli/demo/flights.csv.gz");
 
-/// The embedded server with TLS over an empty database, whatever server the tests are pointed at.
+/// The embedded server with TLS over an empty database, regardless of the server under test.
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) database: Database,
@@ -28,7 +28,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start(tsql: &str) -> Self {
         if named_server().is_some() {
-            say("on the embedded server: needs what only that has (faults, its clock, its values)");
+            say("on the embedded server: needs its faults, clock or values");
         }
         let database = Database::in_memory().unwrap();
         database.execute(tsql).unwrap();
@@ -63,7 +63,7 @@ impl World {
     }
 }
 
-/// Polls `work` until the armed faults have met their requests, and drops it then.
+/// Polls `work` until the armed faults have been triggered, and then drops it.
 pub(crate) async fn dropped_at_fault<T>(faults: &Faults, work: impl Future<Output = T>) {
     let met = async {
         while faults.armed() > 0 {
@@ -73,7 +73,7 @@ pub(crate) async fn dropped_at_fault<T>(faults: &Faults, work: impl Future<Outpu
     tokio::select! {
         biased;
         () = met => {}
-        _ = work => panic!("ended before a request met the armed fault"),
+        _ = work => panic!("finished before a request triggered the armed fault"),
     }
 }
 
@@ -135,7 +135,7 @@ fn flights() -> String {
     text
 }
 
-/// Ids of the first `count` flights in the order in which a mode has to deliver them.
+/// Ids of the first `count` flights in the delivery order of a mode.
 pub(crate) fn flights_in_order(mode: CursorMode, count: usize) -> Vec<i64> {
     let text = flights();
     let mut flights: Vec<(&str, i64)> = text
@@ -162,7 +162,7 @@ pub(crate) async fn fetch(
     source.fetch(FetchWindow { after, upto: None, rows_max, state: &SourceState::new() }).await
 }
 
-/// Fetches what must be readable, as events.
+/// Fetches rows that must be readable, as events.
 pub(crate) async fn events(
     source: &Mssql,
     after: Option<&Cursor>,
@@ -189,7 +189,7 @@ pub(crate) async fn drain(source: &Mssql, rows_max: usize) -> Vec<i64> {
     }
 }
 
-/// Fetches what must fail; returns the chain of causes.
+/// Runs a fetch that must fail; returns the chain of causes.
 pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
     let source = Mssql::new(settings).unwrap();
     let error = fetch(&source, None, 10).await.unwrap_err();
@@ -197,10 +197,10 @@ pub(crate) async fn failure(settings: SourceSettings) -> (FetchError, String) {
     (error, text)
 }
 
-/// Runs `work`; returns what it gave, and what was logged meanwhile.
+/// Runs `work`; returns its result and the log.
 pub(crate) async fn logged<T>(work: impl Future<Output = T>) -> (T, String) {
-    // An event that another thread sends first, without anybody to listen there, would count as one
-    // that nobody ever listens to.
+    // Without this, an event that another thread sends first, without a subscriber, would be disabled for all
+    // threads.
     static EVERYWHERE: std::sync::Once = std::sync::Once::new();
     EVERYWHERE.call_once(|| {
         let quiet = tracing_subscriber::fmt().with_writer(std::io::sink).finish();

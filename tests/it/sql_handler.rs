@@ -1,4 +1,4 @@
-//! The handler `sql` over the real driver and TLS, on whichever SQL Server the tests are pointed at.
+//! The handler `sql` over the real driver and TLS, on the SQL Server under test.
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use highwater::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
 use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
 use highwater::handler::sql::{Sql, create_fence, create_ledger, table_name};
-use highwater::handler::{CallTries, Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread};
+use highwater::handler::{
+    CallTries, Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread,
+};
 use highwater::state::{FencingToken, Generation};
 use highwater::value::Value;
 
@@ -17,7 +19,7 @@ pub(crate) const LEDGER: &str = "dbo.highwater_ledger";
 pub(crate) const COPIES: &str = "CREATE TABLE dbo.copies (id int NOT NULL PRIMARY KEY, \
     item nvarchar(9) NULL, amount decimal(9, 2) NULL, own int NOT NULL DEFAULT 7)";
 
-/// Statements that make the fence and the ledger.
+/// Statements that create the fence and the ledger.
 pub(crate) fn tables() -> String {
     let (fence, ledger) = (table_name("t", FENCE).unwrap(), table_name("t", LEDGER).unwrap());
     format!("{} {}", create_fence(&fence), create_ledger(&ledger))
@@ -50,7 +52,7 @@ fn label() -> SourceLabel {
     SourceLabel { poller: "orders".to_owned(), object: "dbo.orders".to_owned(), mode: "rowversion" }
 }
 
-/// The state of the row `id` at a version: its item, if it is there.
+/// The state of row `id` at a version: its item, or `None` if it was deleted.
 pub(crate) fn event(version: u64, id: i64, item: Option<&str>) -> ChangeEvent {
     let mut key = KeyValues::new();
     key.insert("id".to_owned(), id.into());
@@ -82,7 +84,7 @@ pub(crate) async fn deliver_under(
     deliver_as(sql, ("orders", None), (generation, token), replay_id, events).await
 }
 
-/// Delivers under a name of its own, beside the poller of the events.
+/// Delivers under another name, alongside the poller of the events.
 pub(crate) async fn deliver_as(
     sql: &Sql,
     (poller, rows): (&str, Option<&dyn Reread>),
@@ -148,7 +150,7 @@ impl World {
         rows.iter().map(|row| row.get::<&str, _>(0).unwrap().to_owned()).collect()
     }
 
-    /// The target, a line for each row.
+    /// The target, one line per row.
     pub(crate) async fn copies(&self) -> Vec<String> {
         let line = "CONCAT(id, N' ', item, N' ', amount, N' ', own)";
         self.texts(&format!("SELECT {line} AS t FROM dbo.copies ORDER BY id")).await
@@ -180,7 +182,7 @@ async fn rows_are_inserted_changed_and_deleted_by_their_key() {
 }
 
 #[tokio::test]
-async fn of_several_states_of_a_row_the_last_one_is_written() {
+async fn the_last_of_several_row_states_is_written() {
     let world = World::start().await;
     let sql = world.handler_with_ledger();
     let events = [
@@ -197,7 +199,7 @@ async fn of_several_states_of_a_row_the_last_one_is_written() {
 }
 
 #[tokio::test]
-async fn a_stale_owner_is_told_so_and_changes_nothing() {
+async fn a_stale_owner_is_rejected_and_changes_nothing() {
     let world = World::start().await;
     let (old, new) = (world.handler_with_ledger(), world.handler_with_ledger());
     deliver_under(&old, (5, 3), None, &[event(1, 1, Some("a"))]).await.unwrap();
@@ -213,7 +215,7 @@ async fn a_stale_owner_is_told_so_and_changes_nothing() {
         assert_eq!((refused.stale.token.0, refused.current.token.0), (3, 4));
     }
     assert_eq!((world.copies().await, world.fence().await, world.noted().await), before);
-    // A document that was made again begins its tokens anew, under a higher generation.
+    // A recreated document restarts its tokens, under a higher generation.
     deliver_under(&old, (6, 1), None, &stale).await.unwrap();
     let refused = deliver_under(&new, (5, 9), None, &stale).await.unwrap_err();
     assert!(matches!(refused, HandlerError::Fenced(_)), "{refused}");
@@ -238,7 +240,7 @@ async fn an_event_in_the_ledger_is_not_applied_again() {
     let sql = world.handler_with_ledger();
     let events = [event(1, 1, Some("a")), event(2, 2, Some("b"))];
     deliver(&sql, &events).await.unwrap();
-    // What an application has to keep: a second write would undo it.
+    // A value that an application must keep: a second write would overwrite it.
     world
         .0
         .execute("UPDATE dbo.copies SET item = N'kept'; DELETE FROM dbo.copies WHERE id = 2")
@@ -247,19 +249,19 @@ async fn an_event_in_the_ledger_is_not_applied_again() {
     deliver(&again, &[events.as_slice(), &[event(3, 3, Some("c"))]].concat()).await.unwrap();
     assert_eq!(world.copies().await, ["1 kept 1.50 7", "3 c 3.50 7"]);
     assert_eq!(world.noted().await, 3);
-    // On purpose, they are; but each replay applies them once.
+    // They are duplicates on purpose; but each replay applies them once.
     deliver_under(&sql, GRANT, Some("replay-1"), &events).await.unwrap();
     assert_eq!(world.copies().await, ["1 a 1.50 7", "2 b 2.50 7", "3 c 3.50 7"]);
     world.0.execute("UPDATE dbo.copies SET item = N'kept'").await;
     deliver_under(&sql, GRANT, Some("replay-1"), &events).await.unwrap();
     assert_eq!(world.copies().await, ["1 kept 1.50 7", "2 kept 2.50 7", "3 kept 3.50 7"]);
-    // Without a ledger a row is written as often as it comes, to the same effect.
+    // Without a ledger a row is written as often as it is delivered, with the same result.
     deliver(&world.handler(), &events).await.unwrap();
     assert_eq!(world.copies().await, ["1 a 1.50 7", "2 b 2.50 7", "3 kept 3.50 7"]);
 }
 
 #[tokio::test]
-async fn a_ledger_forgets_what_is_old_but_nothing_that_still_comes() {
+async fn a_ledger_removes_old_events_but_none_that_may_be_redelivered() {
     let world = World::start().await;
     let age = format!("UPDATE {LEDGER} SET applied_at = DATEADD(DAY, -8, SYSUTCDATETIME())");
     deliver(&world.handler_with_ledger(), &[event(1, 1, Some("a"))]).await.unwrap();
@@ -274,7 +276,7 @@ async fn a_ledger_forgets_what_is_old_but_nothing_that_still_comes() {
 
 /// Three columns: 699 rows fit into a statement.
 #[tokio::test]
-async fn a_batch_of_several_statements_counts_as_a_whole() {
+async fn a_batch_of_several_statements_is_atomic() {
     let world = World::start().await;
     let sql = world.handler_with_ledger();
     let mut version = 0;
@@ -302,7 +304,7 @@ async fn a_batch_of_several_statements_counts_as_a_whole() {
 }
 
 #[tokio::test]
-async fn columns_go_where_the_settings_say() {
+async fn columns_are_mapped_as_configured() {
     let world = World::with(
         "CREATE TABLE dbo.copies (number bigint NOT NULL PRIMARY KEY, text nvarchar(20) NULL, \
          rv rowversion NOT NULL)",
@@ -322,7 +324,7 @@ async fn columns_go_where_the_settings_say() {
 }
 
 #[tokio::test]
-async fn a_mistake_in_the_settings_or_the_target_says_what_to_do() {
+async fn errors_in_settings_or_target_include_a_fix() {
     let world = World::with(
         "CREATE TABLE dbo.copies (id int NOT NULL PRIMARY KEY, item nvarchar(9) NULL, \
          amount int IDENTITY(1, 1) NOT NULL, rv rowversion NOT NULL)",
@@ -383,7 +385,7 @@ fn assert_misconfigured(result: Result<(), HandlerError>, expected: &str) {
 }
 
 #[tokio::test]
-async fn a_table_that_is_missing_is_told_with_the_command_that_prints_it() {
+async fn a_missing_table_is_reported_with_the_command_that_prints_its_ddl() {
     let world = World::start().await;
     let config = world.config();
     for (config, expected) in [

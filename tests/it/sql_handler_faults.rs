@@ -1,4 +1,4 @@
-//! The handler `sql` when the database or the connection fails: needs the embedded server's faults.
+//! The handler `sql` when the database or the connection fails; needs the embedded server's faults.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn error(number: i32) -> Fault {
 }
 
 #[tokio::test]
-async fn what_passes_is_tried_again_and_applied_once() {
+async fn transient_errors_are_retried_and_applied_once() {
     for (statement, fault) in [
         ("UPDATE [dbo].[highwater_fence]", error(1205)),
         ("INSERT INTO [dbo].[highwater_ledger]", error(1205)),
@@ -70,7 +70,7 @@ async fn what_passes_is_tried_again_and_applied_once() {
         let batch = [event(2, 1, Some("b")), event(3, 2, Some("c"))];
         deliver(&sql, &batch).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
         assert_eq!(found(&world), (all(&["1b", "2c"]), 3), "{statement}: {fault:?}");
-        // The same batch once more, as after a lost answer of the handler: nothing is written.
+        // The same batch again, as after a lost response of the handler: nothing is written.
         world.database.execute("UPDATE dbo.copies SET item = N'kept'").unwrap();
         deliver(&sql, &batch).await.unwrap();
         assert_eq!(found(&world).0, all(&["1kept", "2kept"]), "{statement}: {fault:?}");
@@ -78,7 +78,7 @@ async fn what_passes_is_tried_again_and_applied_once() {
 }
 
 #[tokio::test]
-async fn tries_end_and_say_what_kept_them_from_it() {
+async fn exhausted_retries_report_the_last_error() {
     let world = world().await;
     let sql = handler(&world);
     world.server.faults().arm_matching("UPDATE hw_t SET", 3, error(1205));
@@ -96,7 +96,7 @@ async fn tries_end_and_say_what_kept_them_from_it() {
 }
 
 #[tokio::test]
-async fn a_row_that_the_target_refuses_is_rejected_with_the_reason() {
+async fn a_row_that_violates_a_constraint_is_rejected_with_the_reason() {
     let world = world().await;
     let sql = handler(&world);
     for (row, expected) in [
@@ -119,21 +119,21 @@ async fn a_row_that_the_target_refuses_is_rejected_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_changed_is_looked_at_again() {
+async fn a_changed_target_is_described_again() {
     let world = world().await;
     let config = config(world.connection());
     let sql = Sql::new("shop", &config).unwrap();
     deliver(&sql, &[event(1, 1, Some("a"))]).await.unwrap();
     world.database.execute("DROP TABLE dbo.copies").unwrap();
     world.database.execute(&COPIES.replace("decimal(9, 2)", "decimal(19, 2)")).unwrap();
-    // By the old description the amount would not fit.
+    // The amount would not fit the old description.
     deliver(&sql, &[event(99_999_999, 1, Some("b"))]).await.unwrap();
     assert_eq!(found(&world).0, all(&["1b"]));
 }
 
 /// The lease is lost while the handler writes: the engine drops it.
 #[tokio::test]
-async fn a_delivery_that_is_dropped_is_undone_and_leaves_no_transaction_open() {
+async fn a_dropped_delivery_is_rolled_back() {
     let world = world().await;
     let sql = handler(&world);
     deliver(&sql, &[event(1, 1, Some("a"))]).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_delivery_that_is_dropped_is_undone_and_leaves_no_transaction_open() {
 
 /// Two owners write at once: the one with the higher token wins, in whichever order they arrive.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_owners_at_once_the_newer_one_has_the_last_word() {
+async fn the_newer_of_two_concurrent_owners_writes_last() {
     let world = world().await;
     for round in 0..20_u64 {
         let (old, new) = (handler(&world), handler(&world));

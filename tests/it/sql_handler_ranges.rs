@@ -1,4 +1,4 @@
-//! The handler `sql` while a part of the past is delivered again beside the poller.
+//! The handler `sql` while a past range is redelivered alongside the poller.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::sql_handler::{World, deliver_as, deliver_under, event};
 
 const RANGE: &str = "orders.replay.x";
 
-/// Rows that are as they were, or not; while it is asked, the poller tries to write.
+/// Unchanged or changed rows; while they are queried, the poller tries to write.
 #[derive(Debug)]
 struct Rows<'a> {
     unchanged: bool,
@@ -41,7 +41,7 @@ impl Reread for Rows<'_> {
 }
 
 #[tokio::test]
-async fn a_range_writes_rows_that_are_as_they_were_under_a_fence_of_its_own() {
+async fn a_range_writes_unchanged_rows_under_its_own_fence() {
     let world = World::start().await;
     let sql = world.handler_with_ledger();
     deliver_under(&sql, (5, 3), None, &[event(1, 1, Some("a"))]).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_range_writes_rows_that_are_as_they_were_under_a_fence_of_its_own() {
     assert_eq!(world.copies().await, ["1 a 1.50 7", "2 b 2.50 7"]);
     assert_eq!(world.fence().await, ["shop/orders 5 3", "shop/orders.replay.x 9 1"]);
     assert_eq!(world.noted().await, 3, "once by the poller, once by the replay");
-    // The range's grants are no news to the poller.
+    // The range's grants do not affect the poller.
     deliver_under(&sql, (5, 3), None, &[event(3, 1, Some("c"))]).await.unwrap();
     assert_eq!(world.copies().await, ["1 c 3.50 7", "2 b 2.50 7"]);
 }
@@ -68,7 +68,7 @@ async fn a_range_writes_nothing_once_a_row_has_a_newer_state() {
     let rows = Rows::new(false, None);
     let events = [event(1, 1, Some("older"))];
     let refused = deliver_as(&sql, (RANGE, Some(&rows)), (9, 1), Some("replay-x"), &events).await;
-    // No attempt is counted, and the batch is read anew at once.
+    // No attempt is counted, and the batch is reread at once.
     let Err(HandlerError::Throttled { retry_after, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(retry_after, Some(Duration::ZERO));
     assert_eq!(world.copies().await, ["1 newer 9.50 7"]);
@@ -76,7 +76,7 @@ async fn a_range_writes_nothing_once_a_row_has_a_newer_state() {
 }
 
 #[tokio::test]
-async fn the_poller_waits_with_a_newer_state_until_the_range_has_written() {
+async fn the_poller_waits_until_the_range_has_written() {
     let world = World::start().await;
     let (range, live) = (world.handler(), world.handler());
     deliver_under(&live, (5, 3), None, &[event(1, 1, Some("older"))]).await.unwrap();

@@ -26,7 +26,7 @@ const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, item
     amount decimal(9, 2) NULL, rv rowversion NOT NULL)";
 
 async fn world() -> World {
-    // A version of the source's is no column of the target.
+    // The source's version is not a column of the target.
     let copies = COPIES.replace("own int", "rv rowversion NOT NULL, own int");
     World::start(&format!("{ORDERS}; {copies}; {}", tables())).await
 }
@@ -74,7 +74,7 @@ fn copied(world: &World) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_row_that_the_target_refuses_is_set_aside_and_all_others_arrive() {
+async fn a_row_that_the_target_rejects_is_quarantined_and_all_others_arrive() {
     let world = world().await;
     let item = |id| if id == 37 { "much too long" } else { "short" };
     insert(&world, (1..=500).map(|id| (id, item(id))));
@@ -93,12 +93,12 @@ async fn a_row_that_the_target_refuses_is_set_aside_and_all_others_arrive() {
 }
 
 #[tokio::test]
-async fn a_tick_of_a_stale_owner_is_refused_by_the_target_and_commits_nothing() {
+async fn a_stale_owners_tick_is_rejected_by_the_target_and_commits_nothing() {
     let world = world().await;
     insert(&world, [(1, "first")].into_iter());
     let poller = poller(&world);
     poller.tick(&TickRequest::default()).await.result.unwrap();
-    // A newer owner, of a document that this one knows nothing of.
+    // A newer owner, whose document this one does not know.
     let newer = Sql::new("shop", &config(world.connection())).unwrap();
     let far = (9_000_000_000_000, 1);
     deliver_under(&newer, far, None, &[event(1, 9, Some("newer"))]).await.unwrap();
@@ -142,14 +142,14 @@ async fn an_aborted_transaction_is_rolled_back_before_the_lease_is_released() {
     assert_eq!(copied(&world), [1]);
 }
 
-/// Returns the text between back quotes that begins so.
+/// Returns the text between backquotes that starts with `beginning`.
 fn printed<'a>(message: &'a str, beginning: &str) -> &'a str {
     let found = message.split('`').find(|text| text.starts_with(beginning));
     found.unwrap_or_else(|| panic!("no `{beginning}` in {message}"))
 }
 
 #[tokio::test]
-async fn a_restored_older_document_goes_on_after_the_command_that_the_error_prints() {
+async fn a_restored_older_document_continues_after_the_printed_command() {
     let world = world().await;
     let store = Arc::<MemoryStore>::default();
     let poller = poller_of(&world, store.clone(), "one");
@@ -161,13 +161,13 @@ async fn a_restored_older_document_goes_on_after_the_command_that_the_error_prin
         insert(&world, [(id, "more")].into_iter());
         poller.tick(&TickRequest::default()).await.result.unwrap();
     }
-    // As an older version of a blob is put back.
+    // Like restoring an older version of a blob.
     let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
     store.store(&key, older, Precondition::Matches(etag)).await.unwrap();
     insert(&world, [(10, "after")].into_iter());
     let mut message = String::new();
     let other = poller_of(&world, store.clone(), "two");
-    // More ticks than grants since the copy: only the first takes one, so none catches up with the fence.
+    // More ticks than grants since the copy: only the first acquires one, so none catches up with the fence.
     for number in 0..12 {
         let process = if number % 2 == 0 { &poller } else { &other };
         let report = process.tick(&TickRequest::default()).await;
@@ -181,7 +181,7 @@ async fn a_restored_older_document_goes_on_after_the_command_that_the_error_prin
         panic!("`{command}`")
     };
     assert_eq!(reason, "--reason \"state document is an older copy\"");
-    // In a process of its own; `tests/host/reset.rs` runs the command itself.
+    // In a separate process; `tests/host/reset.rs` runs the command itself.
     let fence: Fence = fence.parse().unwrap();
     let operator = poller_of(&world, store.clone(), "operator");
     let present = operator.admin().present().await.unwrap();

@@ -54,7 +54,7 @@ impl World {
         SqlStore::new(self.settings(TABLE, "app")).unwrap()
     }
 
-    /// A store that waits no longer than a second for an answer.
+    /// A store that waits at most a second for a response.
     pub(crate) fn impatient_store(&self) -> SqlStore {
         let request_timeout = Duration::from_secs(1);
         SqlStore::new(SqlStoreSettings { request_timeout, ..self.settings(TABLE, "app") }).unwrap()
@@ -109,7 +109,7 @@ async fn a_poller_has_one_row_for_its_document_and_one_for_its_marker() {
 }
 
 #[tokio::test]
-async fn applications_share_a_table_and_nothing_else() {
+async fn applications_sharing_a_table_are_isolated() {
     let world = World::start().await;
     let [shop, capital, ops] =
         ["shop", "Shop", "ops"].map(|app| SqlStore::new(world.settings(TABLE, app)).unwrap());
@@ -122,12 +122,12 @@ async fn applications_share_a_table_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn only_the_clock_of_the_database_counts() {
+async fn only_the_database_clock_is_used() {
     let world = World::start().await;
     let store = world.store();
     world.database.set_now("2001-02-03T04:05:06.1234567").unwrap();
     let stamp = time::macros::datetime!(2001-02-03 04:05:06.123_456_7 UTC);
-    assert_eq!(store.load(&orders()).await.unwrap().date, stamp, "where nothing is stored, too");
+    assert_eq!(store.load(&orders()).await.unwrap().date, stamp, "also if nothing is stored");
     let written = store.store(&orders(), b"1".to_vec(), Precondition::Absent).await.unwrap();
     assert_eq!(written.date, stamp);
     world.database.set_now("2001-02-03T04:06:00").unwrap();
@@ -137,7 +137,7 @@ async fn only_the_clock_of_the_database_counts() {
 }
 
 #[tokio::test]
-async fn a_write_by_hand_makes_every_tag_stale() {
+async fn a_manual_write_makes_every_etag_stale() {
     let world = World::start().await;
     let store = world.store();
     let etag = create(&store, &orders(), "1").await.unwrap();
@@ -147,9 +147,9 @@ async fn a_write_by_hand_makes_every_tag_stale() {
     assert_eq!(content(&store, &orders()).await.as_deref(), Some("2"));
 }
 
-/// Versions are counted again from the backup on, so that one may come twice.
+/// Versions are counted from the backup on, so one may be reused.
 #[tokio::test]
-async fn a_tag_from_before_a_restore_is_stale() {
+async fn an_etag_from_before_a_restore_is_stale() {
     let world = World::start().await;
     let store = world.store();
     let etag = create(&store, &orders(), "1").await.unwrap();
@@ -161,7 +161,7 @@ async fn a_tag_from_before_a_restore_is_stale() {
 }
 
 #[tokio::test]
-async fn a_large_document_is_stored_whole_and_one_too_large_is_refused() {
+async fn a_large_document_is_stored_and_one_too_large_is_rejected() {
     let world = World::start().await;
     let store = world.store();
     let mut etag = create(&store, &orders(), "").await.unwrap();
@@ -181,7 +181,7 @@ async fn a_large_document_is_stored_whole_and_one_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn one_request_each_on_a_connection_that_stays() {
+async fn each_operation_is_one_request_on_a_reused_connection() {
     let world = World::start().await;
     let store = world.store();
     store.load(&orders()).await.unwrap();
@@ -196,7 +196,7 @@ async fn one_request_each_on_a_connection_that_stays() {
 }
 
 #[tokio::test]
-async fn what_the_operator_can_mend_is_named() {
+async fn errors_an_operator_can_fix_are_named() {
     let world = World::start().await;
     let login = |from: &str, to: &str| {
         let text = world.server.connection_string().replace(from, to);
@@ -228,9 +228,9 @@ async fn what_the_operator_can_mend_is_named() {
     }
 }
 
-/// Columns as they must be, but for one; or one too many; or no key.
+/// Correct columns except for one; one too many; or no key.
 #[tokio::test]
-async fn a_table_of_another_shape_is_refused_by_name() {
+async fn a_table_with_other_columns_is_rejected_by_name() {
     let good = create_table(&table_name("other").unwrap());
     let changed = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
@@ -261,7 +261,7 @@ async fn a_table_of_another_shape_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_table_without_its_key_is_refused_once_it_has_a_document_twice() {
+async fn a_table_without_its_key_is_rejected_once_it_has_a_duplicate() {
     let world = World::without_table().await;
     let definition = create_table(&table_name("other").unwrap());
     let (columns, _) = definition.split_once(",\n    PRIMARY KEY").unwrap();
@@ -277,7 +277,7 @@ async fn a_table_without_its_key_is_refused_once_it_has_a_document_twice() {
 }
 
 #[tokio::test]
-async fn a_missing_right_names_the_grant() {
+async fn a_missing_permission_names_the_grant() {
     let world = World::start().await;
     let store = world.store();
     let denied = "The UPDATE permission was denied on the object 'highwater_state'.";
@@ -291,9 +291,9 @@ async fn a_missing_right_names_the_grant() {
     assert!(text.contains(expected), "{text}");
 }
 
-/// Kinds of what a write may end in, and whether the row was written by then.
+/// The possible outcomes of a write, and whether the row was written by then.
 #[tokio::test]
-async fn only_what_is_certain_is_told_as_certain() {
+async fn an_uncertain_outcome_is_reported_as_unknown() {
     let world = World::start().await;
     let faults = world.server.faults();
     let error = |number, severity| Fault::Error(SqlError::new(number, severity, "no"));
@@ -318,14 +318,14 @@ async fn only_what_is_certain_is_told_as_certain() {
                 faults.arm_matching("UPDATE", 1, fault.clone());
                 replace(&store, "new", &etag).await
             };
-            let told = match result.unwrap_err() {
+            let outcome = match result.unwrap_err() {
                 StoreError::Unknown { .. } => "unknown",
                 StoreError::Unreachable { .. } => "unreachable",
                 error @ (StoreError::Conflict { .. } | StoreError::Refused { .. }) => {
                     panic!("{fault:?}: {error}")
                 }
             };
-            assert_eq!(told, kind, "{statement}: {fault:?}");
+            assert_eq!(outcome, kind, "{statement}: {fault:?}");
             if matches!(fault, Fault::Stall(_)) {
                 tokio::time::sleep(Duration::from_secs(2)).await;
             }
@@ -336,7 +336,7 @@ async fn only_what_is_certain_is_told_as_certain() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unreachable() {
+async fn a_missing_server_is_unreachable() {
     let world = World::start().await;
     let mut settings = world.settings(TABLE, "app");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -348,7 +348,7 @@ async fn a_server_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_read_over_a_connection_that_broke_while_it_rested_is_answered() {
+async fn a_read_succeeds_after_its_connection_broke_while_idle() {
     let world = World::start().await;
     let store = world.store();
     store.load(&orders()).await.unwrap();
@@ -357,7 +357,7 @@ async fn a_read_over_a_connection_that_broke_while_it_rested_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_hangs_holds_up_no_other() {
+async fn a_hanging_request_blocks_no_other() {
     let world = World::start().await;
     let store = Arc::new(world.store());
     world.server.faults().arm_matching("SELECT s.", 1, Fault::Stall(Duration::from_secs(5)));
@@ -373,7 +373,7 @@ async fn a_request_that_hangs_holds_up_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_requests_than_connections_are_all_answered() {
+async fn more_requests_than_connections_all_complete() {
     let world = World::start().await;
     let store = Arc::new(world.store());
     let mut loads = tokio::task::JoinSet::new();

@@ -1,4 +1,4 @@
-//! Ticks over the SQL store: what the blob store is held to in `tests/azurite/lease_faults.rs`.
+//! Ticks over the SQL store: the checks of `tests/azurite/lease_faults.rs` for the blob store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn faults() -> [Fault; 8] {
         error(1205, 13),
         error(1222, 16),
         error(40197, 17),
-        // It lands when nobody waits for it any more, or not at all, as another try was first.
+        // It lands after it was abandoned, or not at all because another attempt was first.
         Fault::Stall(Duration::from_secs(2)),
     ]
 }
@@ -105,13 +105,13 @@ async fn check(fault: Fault, nth: u32) {
     let (document, writes_after) = setup.document().await;
     assert_eq!(writes_after - writes, 2, "{fault:?} at write {nth}: one commit each");
     assert_eq!(document.lease.fencing_token.0, token + 1, "{fault:?}: granted once");
-    assert!(document.lease.released_at.is_some(), "{fault:?}: no ghost lease is left");
+    assert!(document.lease.released_at.is_some(), "{fault:?}: no lease without an owner remains");
     assert_eq!(setup.handler.ids(), [1, 2], "{fault:?}: delivered once");
     assert!(document.in_flight.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_answer_to_the_acquisition_is_one_grant() {
+async fn a_broken_response_to_the_acquisition_causes_one_grant() {
     let mut checks = tokio::task::JoinSet::new();
     for fault in faults() {
         checks.spawn(check(fault, 0));
@@ -120,7 +120,7 @@ async fn a_broken_answer_to_the_acquisition_is_one_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_answer_to_the_commit_is_one_commit() {
+async fn a_broken_response_to_the_commit_causes_one_commit() {
     let mut checks = tokio::task::JoinSet::new();
     for fault in faults() {
         checks.spawn(check(fault, 1));
@@ -129,7 +129,7 @@ async fn a_broken_answer_to_the_commit_is_one_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_answer_to_the_creation_is_one_document() {
+async fn a_broken_response_to_the_creation_causes_one_document() {
     for fault in [Fault::DropBeforeRun, Fault::DropBeforeAnswer] {
         let setup = Setup::new().await;
         setup.source.put(1, "first");
@@ -159,7 +159,7 @@ async fn two_instances_share_one_poller_on_the_table() {
 }
 
 #[tokio::test]
-async fn a_claim_is_judged_by_the_time_of_the_database_alone() {
+async fn an_acquisition_is_judged_by_the_database_clock_alone() {
     let setup = Setup::new().await;
     let now = |text: &str| setup.world.database.set_now(text).unwrap();
     now("2001-02-03T04:00:00");
@@ -170,8 +170,8 @@ async fn a_claim_is_judged_by_the_time_of_the_database_alone() {
     });
     killed.await.unwrap_err();
     let b = setup.instance("b");
-    // The clock of this machine is far off in any case. 30 s of ttl, two grains and 2 s of margin; the
-    // time that passes between read and write is added, so this stays clear of the edge.
+    // The clock of this machine is far off in any case. 30 s of TTL, two grains and 2 s of margin; the time
+    // between read and write is added, so this stays clear of the edge.
     for (time, expected_token) in
         [("2001-02-03T03:00:00", 1), ("2001-02-03T04:00:25", 1), ("2001-02-03T04:00:32.1", 2)]
     {
@@ -189,7 +189,7 @@ async fn a_claim_is_judged_by_the_time_of_the_database_alone() {
 }
 
 #[tokio::test]
-async fn a_missing_table_is_an_error_that_says_what_to_do() {
+async fn a_missing_table_is_an_error_with_a_fix() {
     let setup = Setup::new().await;
     setup.world.database.execute("DROP TABLE dbo.highwater_state").unwrap();
     setup.source.put(1, "first");

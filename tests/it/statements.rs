@@ -1,5 +1,5 @@
-//! Holds the written list of what the embedded server understands: every line of `docs/contributing/devdb.md` runs,
-//! every near miss is the error that stands behind it, and every answer the one SQL Server gives.
+//! Checks the documented statements of the embedded server: every line of `docs/contributing/devdb.md` runs,
+//! every near miss is the error given after it, and every response is that of SQL Server.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use highwater_devdb::{Database, Engine as _, Reply, Value};
 
 use crate::any_server::AnyServer;
 
-/// The lines of the page's blocks that begin so.
+/// The lines of the page's blocks with this fence.
 fn lines(fence: &str) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/contributing/devdb.md");
     let page = fs::read_to_string(page).unwrap();
@@ -37,7 +37,7 @@ async fn every_statement_of_the_list_runs() {
     assert!(failed.is_empty(), "\n{}", failed.join("\n"));
 }
 
-/// Tables to miss or to ask, in a database that is called `master`.
+/// Tables to query or to miss, in a database called `master`.
 fn database() -> Database {
     let database = Database::in_memory().unwrap();
     database.execute("CREATE TABLE dbo.R (id int NOT NULL, g nvarchar(9))").unwrap();
@@ -49,7 +49,7 @@ fn database() -> Database {
     database
 }
 
-/// The replies to each line of the page's blocks that begin so, with what stands behind the line.
+/// The replies to each line of the page's blocks with this fence, with the text after the line.
 fn replies(fence: &str) -> Vec<(String, String, Vec<Reply>)> {
     let database = database();
     let lines = lines(fence);
@@ -63,30 +63,30 @@ fn replies(fence: &str) -> Vec<(String, String, Vec<Reply>)> {
 }
 
 #[test]
-fn every_near_miss_is_an_error_and_no_empty_result() {
+fn every_near_miss_is_an_error_instead_of_an_empty_result() {
     let mut wrong = Vec::new();
     for (sql, number, replies) in replies("```sql refused") {
-        let told = replies.iter().find_map(|reply| match reply {
+        let actual = replies.iter().find_map(|reply| match reply {
             Reply::Error(error) => Some(error.number),
             Reply::Rows { .. } | Reply::Done(_) => None,
         });
-        if told != number.parse().ok() {
-            wrong.push(format!("{sql}\n    gives {told:?}, not {number}: {replies:?}"));
+        if actual != number.parse().ok() {
+            wrong.push(format!("{sql}\n    gives {actual:?}, not {number}: {replies:?}"));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_answer_is_that_of_sql_server() {
+fn every_response_matches_sql_server() {
     let mut wrong = Vec::new();
     for (sql, expected, replies) in replies("```sql answered") {
-        let told = match replies.as_slice() {
+        let actual = match replies.as_slice() {
             [Reply::Rows { rows, .. }] => rows.first().and_then(|row| row.first()).map(shown),
             _ => None,
         };
-        if told.as_ref() != Some(&expected) {
-            wrong.push(format!("{sql}\n    gives {told:?}, not {expected}: {replies:?}"));
+        if actual.as_ref() != Some(&expected) {
+            wrong.push(format!("{sql}\n    gives {actual:?}, not {expected}: {replies:?}"));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

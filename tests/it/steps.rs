@@ -15,7 +15,7 @@ use crate::sql_handler::{COPIES, tables};
 const ORDERS: &str = "CREATE TABLE dbo.orders (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, \
     amount decimal(9, 2) NULL, rv rowversion NOT NULL)";
 
-/// Notes what it is told, and fails as long as a file is there.
+/// Records its environment, and fails while a file exists.
 const SCRIPT: &str =
     r#"cat >> "$0/lines"; env | grep ^HIGHWATER_ >> "$0/variables"; test ! -e "$0/down""#;
 
@@ -98,8 +98,8 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Values of a variable that the process was told, once for each call.
-    fn told(&self, name: &str) -> Vec<String> {
+    /// Values of a variable that the process received, once per call.
+    fn values(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.file("variables")).unwrap();
         let prefix = format!("{name}=");
         text.lines().filter_map(|line| line.strip_prefix(&prefix)).map(str::to_owned).collect()
@@ -107,32 +107,32 @@ impl Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_one_target_did_not_take_goes_on_there_and_not_before() {
+async fn a_batch_rejected_by_one_target_continues_at_that_target() {
     let setup = Setup::new("copies,tell").await;
     setup.insert(1..=3);
     fs::write(setup.file("down"), "").unwrap();
     let error = chain(&setup.tick().await.result.unwrap_err());
     assert!(error.contains("step `tell`: "), "{error}");
     assert_eq!(setup.ids("dbo.copies"), [1, 2, 3]);
-    // Had the first step been called again, it would have put the row back.
+    // A second call of the first step would have restored the row.
     setup.world.database.execute("DELETE FROM dbo.copies WHERE id = 2").unwrap();
     fs::remove_file(setup.file("down")).unwrap();
     assert_eq!(setup.tick().await.rows, 3);
     assert_eq!(setup.ids("dbo.copies"), [1, 3]);
     let lines = fs::read_to_string(setup.file("lines")).unwrap();
     assert_eq!(lines.lines().count(), 6);
-    let attempts = setup.told("HIGHWATER_ATTEMPT");
+    let attempts = setup.values("HIGHWATER_ATTEMPT");
     assert_eq!(attempts, ["1", "2"]);
     for name in ["HIGHWATER_STARTED_AT", "HIGHWATER_BATCH_ID", "HIGHWATER_OF_BATCH"] {
-        let told = setup.told(name);
-        assert!(told.len() == 2 && told[0] == told[1], "{name}: {told:?}");
+        let values = setup.values(name);
+        assert!(values.len() == 2 && values[0] == values[1], "{name}: {values:?}");
     }
-    assert_ne!(setup.told("HIGHWATER_BATCH_ID"), setup.told("HIGHWATER_OF_BATCH"));
-    assert_eq!(setup.told("HIGHWATER_STEP"), ["tell", "tell"]);
+    assert_ne!(setup.values("HIGHWATER_BATCH_ID"), setup.values("HIGHWATER_OF_BATCH"));
+    assert_eq!(setup.values("HIGHWATER_STEP"), ["tell", "tell"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_tables_of_one_database_are_both_written_though_they_share_fence_and_ledger() {
+async fn two_tables_of_one_database_can_share_fence_and_ledger() {
     let setup = Setup::new("copies,mirror").await;
     for ids in [1..=3, 4..=5] {
         setup.insert(ids);

@@ -1,4 +1,4 @@
-//! What each store says of itself, without asking the service.
+//! The declared properties of each store, without calling the service.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use highwater::state::{
 };
 
 #[test]
-fn each_store_declares_the_grain_of_its_clock() {
+fn each_store_declares_its_clock_resolution() {
     let connection = StorageConnection::parse("UseDevelopmentStorage=true").unwrap();
     let options = ServiceOptions {
         timeout: Duration::from_secs(1),
@@ -28,7 +28,7 @@ fn each_store_declares_the_grain_of_its_clock() {
     };
     let stores: [(&str, Arc<dyn StateStore>, u64); 4] = [
         ("memory", Arc::new(MemoryStore::default()), 0),
-        // One machine has one clock, which a file does not make coarser.
+        // One machine has one clock, and a file does not reduce its resolution.
         ("file", Arc::new(FileStore::new(Path::new("state"), "app", Arc::new(SystemClock))), 0),
         // `Date` and `Last-Modified` are in whole seconds.
         ("blob", Arc::new(BlobStore::new(&service, "db-state", "app").unwrap()), 1_000),

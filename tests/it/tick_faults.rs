@@ -1,7 +1,7 @@
-//! Ticks over a SQL Server whose connections break, stall, move and give way in every order that
-//! chance finds: nothing is lost, nothing skipped, nothing delivered twice, and order kept.
+//! Ticks over a SQL Server whose connections break, stall, move and recover in random order: nothing is lost,
+//! nothing skipped, nothing delivered twice, and the order is kept.
 //!
-//! Handler and store never fail here, so that each version of a row has to arrive exactly once.
+//! Handler and store never fail here, so each version of a row must arrive exactly once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use highwater_devdb::{Database, Fault, LoginFault, Options, Server, SqlError};
 use crate::any_server::say_embedded;
 use crate::ticks::limits;
 
-/// Every mode; a history's seed decides which it polls by.
+/// Every mode; a history's seed decides which one it uses.
 const MODES: [CursorMode; 4] = [
     CursorMode::RowVersion,
     CursorMode::TimestampPk,
@@ -34,7 +34,7 @@ const MODES: [CursorMode; 4] = [
     CursorMode::ChangeTracking,
 ];
 
-/// Where rows stand in the source's order, and their ids and values, as they arrive.
+/// The rows' positions in the source's order, with their ids and values, as they arrive.
 type Arrived = Vec<((String, i64), i64)>;
 
 #[derive(Debug, Default)]
@@ -51,9 +51,9 @@ impl Handler for Recorder {
 fn arrival(event: &ChangeEvent) -> ((String, i64), i64) {
     let json: serde_json::Value = serde_json::from_str(event.json.as_ref()).unwrap();
     let of = |column: &str| json["after"][column].as_i64().unwrap();
-    // A row of the table's first reading stands behind the changes up to its version.
+    // A row of the table's initial read comes after the changes up to its version.
     let place = event.cursor.value.rsplit('@').next().unwrap();
-    // Numbers order as text where blanks stand in front of them.
+    // Numbers order as text if they are padded with leading blanks.
     let is_number = matches!(event.cursor.mode, CursorMode::IntegerPk | CursorMode::ChangeTracking);
     let place = if is_number { format!("{place:>20}") } else { place.to_owned() };
     ((place, of("id")), of("v"))
@@ -75,8 +75,8 @@ impl Random {
     }
 }
 
-/// Arms something for the next tick.
-fn misfortune(random: &mut Random, server: &Server) {
+/// Arms a fault for the next tick.
+fn arm_random_fault(random: &mut Random, server: &Server) {
     let faults = server.faults();
     let error = |number, class| SqlError::new(number, class, "from the server");
     let reads = |fault| faults.arm_matching("SELECT TOP", 1, fault);
@@ -100,17 +100,17 @@ fn misfortune(random: &mut Random, server: &Server) {
             let here = LoginFault::Redirect("127.0.0.1".to_owned(), server.port());
             faults.arm_login(times, here);
         }
-        // Whatever comes first: the session's settings, the catalogue, or a read.
+        // The first request of any kind: the session's settings, the catalog, or a read.
         _ => faults.arm(1, Fault::DropAfterBytes(random.size(60))),
     }
 }
 
-/// A table that is written between the ticks.
+/// A table that is written between ticks.
 struct Table {
     database: Database,
     mode: CursorMode,
     rows: u64,
-    /// Values so far; each is written once, at a time of its own.
+    /// Values so far; each is written once, at a distinct time.
     values: u32,
 }
 
@@ -187,7 +187,7 @@ fn poller(server: &Server, mode: CursorMode, handler: Arc<Recorder>) -> Poller {
     })
 }
 
-/// Runs one history; returns how many of its ticks failed.
+/// Runs one history; returns the number of failed ticks.
 async fn history(seed: u64) -> usize {
     let mut random = Random(seed);
     let mode = MODES[random.size(4)];
@@ -205,7 +205,7 @@ async fn history(seed: u64) -> usize {
     for _ in 0..12 {
         table.write(&mut random);
         for _ in 0..random.below(3) {
-            misfortune(&mut random, &server);
+            arm_random_fault(&mut random, &server);
         }
         let report = poller.tick(&TickRequest::default()).await;
         failed += usize::from(report.result.is_err());
@@ -213,7 +213,7 @@ async fn history(seed: u64) -> usize {
     server.faults().clear();
     // A time that may have been rounded up is read a little later.
     table.database.set_now("2026-01-01T11:00:00").unwrap();
-    // On a busy machine even a good answer may come too late.
+    // On a busy machine even a good response may come too late.
     let mut last = None;
     for _ in 0..50 {
         last = poller.tick(&TickRequest::default()).await.result.ok();
@@ -221,26 +221,26 @@ async fn history(seed: u64) -> usize {
             break;
         }
     }
-    let told = format!("seed {seed}, {mode}");
-    assert_eq!(last, Some(TickOutcome::Idle), "{told}");
+    let description = format!("seed {seed}, {mode}");
+    assert_eq!(last, Some(TickOutcome::Idle), "{description}");
 
     let arrived = handler.0.lock().unwrap().clone();
     let in_order = arrived.is_sorted_by(|(before, _), (after, _)| before < after);
-    assert!(in_order, "{told}: out of order, or twice: {arrived:?}");
+    assert!(in_order, "{description}: out of order, or twice: {arrived:?}");
     let values = |arrived: Arrived| -> BTreeMap<i64, i64> {
         arrived.into_iter().map(|((_, id), value)| (id, value)).collect()
     };
     let whole = source(&server, CursorMode::RowVersion, 30_000);
     let (truth, _) = crate::sql::events(&whole, None, 1_000).await;
     let truth = truth.iter().map(arrival).collect();
-    assert_eq!(values(arrived), values(truth), "{told}: lost or skipped");
+    assert_eq!(values(arrived), values(truth), "{description}: lost or skipped");
     failed
 }
 
 #[tokio::test]
-async fn whatever_the_connection_meets_each_version_arrives_once_and_in_order() {
+async fn each_version_arrives_once_and_in_order_despite_connection_faults() {
     say_embedded("faults of its connections");
     let failed: usize = join_all((0..60).map(history)).await.into_iter().sum();
-    // Otherwise the faults came to nothing.
+    // Otherwise the faults had no effect.
     assert!((20..600).contains(&failed), "{failed} of 720 ticks failed");
 }

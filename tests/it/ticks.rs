@@ -1,4 +1,4 @@
-//! Whole ticks over the real wire: by default in one process that stays warm, as a host keeps it.
+//! Complete ticks over the real wire: by default in one process that stays warm, as under a host.
 //!
 //! [`also_cold!`] runs the tests of a module a second time, with a new process for each tick.
 
@@ -27,10 +27,10 @@ use highwater::tick::{TickReport, TickRequest};
 
 use crate::any_server::{AnyServer, Session};
 
-/// A real server's database must have leave to track changes before a table's are.
+/// A real server needs tracking enabled for the database before it can be enabled for a table.
 const TRACKING: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON";
 
-/// Returns limits that nothing here meets but the number of rows of a batch.
+/// Returns limits that nothing here meets except the number of rows of a batch.
 pub(crate) fn limits(batch_rows_max: usize) -> Limits {
     let second = Duration::from_secs(1);
     Limits {
@@ -68,23 +68,23 @@ macro_rules! also_cold {
 }
 pub(crate) use also_cold;
 
-/// A poller and the process that runs it. The process survives from tick to tick, unless it is told
-/// to restart, its settings change, or the test runs [`also_cold!`].
+/// A poller and the process that runs it. The process survives from tick to tick, unless it is restarted, its
+/// settings change, or the test runs [`also_cold!`].
 pub(crate) struct Ticks {
     pub(crate) world: AnyServer,
     pub(crate) settings: SourceSettings,
     pub(crate) handler: Arc<RecordingHandler>,
     pub(crate) start_now: bool,
     pub(crate) flow: Flow,
-    /// Into how many parts the keys are divided, and the one whose poller is meant by what follows.
-    pub(crate) parts: u16,
+    /// The partition count, and the partition that later calls refer to.
+    pub(crate) partitions: u16,
     pub(crate) partition: Option<Partition>,
     memory: Arc<MemoryStore>,
     store: Arc<FaultyStore>,
     /// The server's time.
     second: AtomicU32,
     lives: u32,
-    /// The pollers of the running process by name, each with the settings that it was started with.
+    /// The pollers of the running process by name, each with the settings of its start.
     running: BTreeMap<String, (String, Arc<Poller>)>,
 }
 
@@ -99,7 +99,7 @@ impl Ticks {
             handler,
             start_now: false,
             flow: Flow::default(),
-            parts: 1,
+            partitions: 1,
             partition: None,
             memory,
             store,
@@ -109,7 +109,7 @@ impl Ticks {
         }
     }
 
-    /// A server in which several transactions write at once, and a poller of `dbo.t` by `id`.
+    /// A server with several concurrent writers, and a poller of `dbo.t` by `id`.
     pub(crate) async fn numbered(tsql: &str) -> Self {
         Self::concurrent(tsql, IntegerPk).await
     }
@@ -121,7 +121,7 @@ impl Ticks {
         Self::new(world, settings)
     }
 
-    /// As [`Ticks::concurrent`], on the embedded server, which alone has what `needs` says.
+    /// Like [`Ticks::concurrent`], on the embedded server, the only one with the feature `needs`.
     pub(crate) async fn embedded(tsql: &str, mode: CursorMode, needs: &str) -> Self {
         let world = AnyServer::embedded(tsql, needs).await;
         let settings = world.settings("t", mode, "id");
@@ -149,10 +149,10 @@ impl Ticks {
         if self.start_now { poller.starting_now() } else { poller }
     }
 
-    /// As [`Self::process`], for each of so many parts.
-    pub(crate) fn processes(&mut self, parts: u16) -> Vec<Poller> {
+    /// Like [`Self::process`], for each of `partitions`.
+    pub(crate) fn processes(&mut self, partitions: u16) -> Vec<Poller> {
         let partition = self.partition;
-        let all = Partition::all(parts).into_iter().map(|part| {
+        let all = Partition::all(partitions).into_iter().map(|part| {
             self.partition = part;
             self.process()
         });
@@ -161,18 +161,18 @@ impl Ticks {
         all
     }
 
-    /// Returns the name of the poller, or of the part of it that is meant.
+    /// Returns the name of the poller, or of its current partition.
     pub(crate) fn name(&self) -> String {
         self.partition.map_or_else(|| "orders".to_owned(), |part| part.name("orders"))
     }
 
-    /// Means the part of this name from now on, if there is one.
+    /// Selects the partition of this name, if there is one.
     fn mean(&mut self, name: &str) {
-        let mut parts = Partition::all(self.parts).into_iter().flatten();
-        self.partition = parts.find(|part| part.name("orders") == name).or(self.partition);
+        let mut partitions = Partition::all(self.partitions).into_iter().flatten();
+        self.partition = partitions.find(|part| part.name("orders") == name).or(self.partition);
     }
 
-    /// Returns how the keys are divided by the documents.
+    /// Returns the partitioning according to the documents.
     pub(crate) async fn division(&self) -> Division {
         division(&*self.memory, "orders").await.unwrap()
     }
@@ -221,14 +221,14 @@ impl Ticks {
         self.failure().await
     }
 
-    /// Runs a tick that has to fail.
+    /// Runs a tick that must fail.
     pub(crate) async fn failure(&mut self) -> String {
         let report = self.report().await;
         self.store.take_calls();
         chain(&report.result.unwrap_err())
     }
 
-    /// Ticks the same process until nothing is new, letting 10 seconds pass before each tick.
+    /// Ticks the same process until there are no new rows, waiting 10 seconds before each tick.
     ///
     /// Returns the error of a process that keeps failing.
     pub(crate) async fn until_quiet(&mut self) -> Result<(), String> {
@@ -241,7 +241,8 @@ impl Ticks {
                 Ok(outcome) => (idle, failed, last) = (0, 0, format!("{outcome:?}")),
                 Err(error) => (idle, failed, last) = (0, failed + 1, chain(&error)),
             }
-            // The first may lose its note to a pause or a resume, the second takes a mark, the third lets it settle.
+            // The first may lose its note to a pause or a resume, the second sets a mark, the third lets it
+            // settle.
             if idle == 3 {
                 return Ok(());
             }
@@ -252,28 +253,28 @@ impl Ticks {
         Err(format!("not quiet after {TICKS_MAX} ticks: {last}"))
     }
 
-    /// Does what the first command in an error's message says, as an operator in a process of their own.
+    /// Runs the first command in an error's message, like an operator in a separate process.
     ///
-    /// Returns what was done; an error if the message contains no command, or the command is refused.
+    /// Returns the executed command; an error if the message contains no command, or the command is rejected.
     pub(crate) async fn follow(&mut self, message: &str) -> Result<String, String> {
         Box::pin(self.follow_nth(message, 0)).await
     }
 
-    /// As [`Self::follow`], for the command at `index`; the last one where there are fewer.
+    /// Like [`Self::follow`], for the command at `index`, or the last one if there are fewer.
     pub(crate) async fn follow_nth(
         &mut self,
         message: &str,
         index: usize,
     ) -> Result<String, String> {
         let mut commands = commands(message);
-        // Whether the table has the same rows is for an operator to know: see `follow_keep`.
+        // Only an operator can know whether the table has the same rows: see `follow_keep`.
         commands.retain(|command| !command.contains(" keep "));
         commands.truncate(index + 1);
         let command = commands.pop().ok_or_else(|| format!("no command in: {message}"))?;
         Box::pin(self.run_command(command)).await
     }
 
-    /// As [`Self::follow`], for the command that keeps the position.
+    /// Like [`Self::follow`], for the command that keeps the position.
     pub(crate) async fn follow_keep(&mut self, message: &str) -> Result<String, String> {
         let keep = commands(message).into_iter().find(|command| command.contains(" keep "));
         let keep = keep.ok_or_else(|| format!("no `keep` in: {message}"))?;
@@ -288,9 +289,9 @@ impl Ticks {
         let other = self.process();
         match words[..] {
             ["ALTER", ..] => self.run(&command).await,
-            // Of a whole poller all partitions start.
-            ["highwater", "init", "orders", ..] if self.parts > 1 => {
-                for part in self.processes(self.parts) {
+            // Without a partition name, all partitions start.
+            ["highwater", "init", "orders", ..] if self.partitions > 1 => {
+                for part in self.processes(self.partitions) {
                     part.admin().init().await.map_err(|error| chain(&error))?;
                 }
             }
@@ -319,8 +320,8 @@ impl Ticks {
         Ok(command)
     }
 
-    /// Does what an error's message says, and expects the same process to recover: it stops failing,
-    /// and the `note` of each row of its table has been delivered.
+    /// Runs the command in an error's message, and expects the same process to recover: it stops failing, and
+    /// the `note` of each row of its table has been delivered.
     pub(crate) async fn recovers(&mut self, message: &str) {
         self.follow(message).await.unwrap();
         if let Err(error) = self.until_quiet().await {
@@ -354,12 +355,12 @@ impl Ticks {
         self.memory.lose(&StateKey::Document(self.name()));
     }
 
-    /// Deletes the marker that says that the poller has run.
+    /// Deletes the marker that records that the poller has run.
     pub(crate) fn lose_marker(&self) {
         self.memory.lose(&StateKey::Marker(self.name()));
     }
 
-    /// Gives the application another name: the state is kept elsewhere from now on.
+    /// Renames the application: its state is kept elsewhere from now on.
     pub(crate) fn rename_app(&mut self, app: &str) {
         self.memory = Arc::new(self.memory.under_app(app));
         self.store = Arc::new(FaultyStore::new(self.memory.clone()));
@@ -379,7 +380,7 @@ impl Ticks {
         self
     }
 
-    /// Lets time pass by the server's clock.
+    /// Waits on the server's clock.
     pub(crate) async fn pass(&self, seconds: u32) {
         self.at(self.second() + seconds).await;
     }
@@ -393,7 +394,7 @@ impl Ticks {
         self.world.execute(tsql).await;
     }
 
-    /// Leaves a transaction open behind `tsql`.
+    /// Leaves a transaction open after `tsql`.
     pub(crate) async fn begin(&self, tsql: &str) -> Session {
         let mut writer = self.world.session().await;
         writer.run(&format!("BEGIN TRAN; {tsql}")).await;
@@ -405,7 +406,7 @@ pub(crate) async fn commit(mut writer: Session) {
     writer.run("COMMIT").await;
 }
 
-/// Returns the commands that a message prints.
+/// Returns the commands in a message.
 fn commands(message: &str) -> Vec<String> {
     let known = |text: &&str| {
         ["ALTER TABLE ", "highwater reset ", "highwater init ", "highwater clone "]

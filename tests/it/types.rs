@@ -1,4 +1,5 @@
-//! `docs/reference/types.md`, row by row over the wire: what is read, and that it reads back as the same value.
+//! `docs/reference/types.md`, row by row over the wire: each value is read, and round-trips to the same
+//! value.
 
 use std::fmt::Write as _;
 
@@ -41,7 +42,7 @@ const fn collated(
     Case { declared, collation: Some(collation), values }
 }
 
-/// Types that have no order.
+/// Types without an order.
 const UNORDERED: [&str; 4] = ["text", "ntext", "xml", "image"];
 
 const CASES: &[Case] = &[
@@ -219,7 +220,7 @@ const CASES: &[Case] = &[
     case("hierarchyid", &[("N'/1/2.1/'", "\"/1/2.1/\""), ("N'/'", "\"/\"")]),
 ];
 
-/// Types that have no form, and what a poller is told to read in their place.
+/// Unsupported types, and the suggested alternatives.
 const REFUSED: &[(&str, &str)] = &[
     ("geography", "`[c].AsTextZM()` and `[c].STSrid`"),
     ("geometry", "`[c].AsTextZM()` and `[c].STSrid`"),
@@ -240,7 +241,7 @@ impl Case {
         if self.declared.ends_with("(max)") { "" } else { " PRIMARY KEY" }
     }
 
-    /// What the document says, with the names of this case.
+    /// The expression from the document, with the names of this case.
     fn read_back(&self, row: &DocumentRow) -> String {
         let collation = self.collation.unwrap_or("SQL_Latin1_General_CP1_CI_AS");
         row.read_back
@@ -249,7 +250,7 @@ impl Case {
             .replace("@v", "@P1")
     }
 
-    /// The condition that two expressions are equal, which some types allow only when converted.
+    /// The condition that two expressions are equal, for which some types need a conversion.
     fn equal(&self, value: &str) -> String {
         let common = match self.name() {
             "text" | "ntext" | "xml" => "nvarchar(max)",
@@ -295,7 +296,7 @@ fn row_of<'a>(rows: &'a [DocumentRow], name: &str) -> &'a DocumentRow {
     found.unwrap_or_else(|| panic!("docs/reference/types.md has no row for `{name}`"))
 }
 
-/// The text of each delivered value of column `c`, as handlers get it.
+/// The text of each delivered value of column `c`, as seen by handlers.
 async fn delivered(settings: SourceSettings) -> Vec<String> {
     #[derive(Deserialize)]
     struct Event {
@@ -311,7 +312,7 @@ async fn delivered(settings: SourceSettings) -> Vec<String> {
     values.map(|event| event.after.c.get().to_owned()).collect()
 }
 
-/// The parameter that a reader of the document makes of a JSON value.
+/// The parameter for a JSON value according to the document.
 fn param(row: &DocumentRow, json: &Json) -> Param {
     match json {
         Json::Bool(value) => Param::Bool(*value),
@@ -326,7 +327,7 @@ fn param(row: &DocumentRow, json: &Json) -> Param {
     }
 }
 
-/// What the document says of a value that has its type in front.
+/// The expression from the document for a value with its type as a prefix.
 fn read_back_variant(row: &DocumentRow, variant: &str) -> (String, Param) {
     let (base, value) = variant.split_once(':').unwrap();
     let (base, collate) = base
@@ -352,14 +353,14 @@ async fn count(connection: SqlConnection, condition: &str, params: &[Param]) -> 
 }
 
 #[test]
-fn the_newest_types_are_named_with_what_to_read_instead() {
-    let told = DOCUMENT.lines().skip_while(|line| !line.contains("`json` and `vector`"));
-    let told: Vec<&str> = told.take(2).collect();
-    assert!(told.concat().contains("read `CONVERT(nvarchar(max), [c])` in a view"), "{told:?}");
+fn the_newest_types_are_rejected_with_an_alternative() {
+    let advice = DOCUMENT.lines().skip_while(|line| !line.contains("`json` and `vector`"));
+    let advice: Vec<&str> = advice.take(2).collect();
+    assert!(advice.concat().contains("read `CONVERT(nvarchar(max), [c])` in a view"), "{advice:?}");
 }
 
 #[test]
-fn every_type_of_the_document_is_tested_with_its_example() {
+fn every_type_of_the_page_is_tested_with_its_example() {
     let rows = document();
     for row in &rows {
         for name in &row.types {
@@ -378,7 +379,7 @@ fn every_type_of_the_document_is_tested_with_its_example() {
 }
 
 #[tokio::test]
-async fn each_value_has_its_form_and_reads_back_as_the_same_value() {
+async fn each_value_has_its_documented_form_and_round_trips() {
     let rows = document();
     for case in CASES {
         let version = if case.name() == "rowversion" { "c" } else { "rv" };
@@ -422,7 +423,7 @@ async fn each_value_has_its_form_and_reads_back_as_the_same_value() {
     }
 }
 
-/// What a checkpoint holds goes back by the source's own conversion.
+/// Values in a checkpoint are converted back by the source itself.
 #[tokio::test]
 async fn a_key_of_each_type_pages_through_its_values() {
     for case in CASES.iter().filter(|case| !UNORDERED.contains(&case.name())) {
@@ -456,10 +457,10 @@ async fn a_key_of_each_type_pages_through_its_values() {
     }
 }
 
-/// The handler `sql` writes each form back: once as a new row, once over the one that is there.
+/// The handler `sql` writes each form back: once as a new row, once over an existing one.
 #[tokio::test]
 async fn each_value_arrives_in_a_column_of_its_own_type() {
-    // A value that names its own type can be kept as text only.
+    // A value that names its own type can only be stored as text.
     for case in CASES.iter().filter(|case| case.name() != "sql_variant") {
         let (version, target) = match case.name() {
             "rowversion" => ("c", "binary(8)".to_owned()),
@@ -500,7 +501,7 @@ async fn each_value_arrives_in_a_column_of_its_own_type() {
 }
 
 #[tokio::test]
-async fn half_a_surrogate_pair_arrives_as_it_is() {
+async fn an_unpaired_surrogate_arrives_unchanged() {
     let world = World::start(&format!(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c nvarchar(9)); \
          CREATE TABLE dbo.copies (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, \
@@ -542,7 +543,7 @@ async fn a_key_of_each_type_finds_its_row_in_the_target() {
             SqlHandlerConfig { columns: Some(pairs.into()), ..config(world.connection()) };
         let sql = Sql::new("shop", &settings).unwrap();
         deliver(&sql, &rows).await.unwrap();
-        // A key that did not find its row would be inserted again, and refused.
+        // A key that did not find its row would be inserted again, and rejected.
         world.execute("UPDATE dbo.copies SET n = 2").await;
         deliver(&sql, &rows).await.unwrap();
         let equal = "EXISTS (SELECT 1 FROM dbo.copies AS u WHERE u.c = t.c AND u.n = 1)";
@@ -563,7 +564,7 @@ async fn a_key_of_each_type_finds_its_row_in_the_target() {
 }
 
 #[tokio::test]
-async fn a_type_without_a_form_is_refused_with_what_to_read_instead() {
+async fn an_unsupported_type_is_rejected_with_an_alternative() {
     for (name, expected) in REFUSED {
         let tsql = format!(
             "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c {name}); \
@@ -581,7 +582,7 @@ async fn a_type_without_a_form_is_refused_with_what_to_read_instead() {
 }
 
 #[tokio::test]
-async fn half_a_surrogate_pair_is_delivered_as_its_escape() {
+async fn an_unpaired_surrogate_is_delivered_as_an_escape() {
     let world = World::start(
         "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c nvarchar(9)); \
          CREATE TABLE dbo.u (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, c ntext)",

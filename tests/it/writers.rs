@@ -1,11 +1,11 @@
-//! Writers whose transactions overlap: what a poller must not lose.
+//! Writers with overlapping transactions: rows that a poller must not lose.
 //!
 //! ```text
 //! cargo writers
 //! ```
 //!
-//! prints what was lost, delivered twice, or delivered though it was rolled back, for each mode with
-//! its bound and without. With `HIGHWATER_TEST_SQLSERVER` set it does so on that server, and with
+//! prints the rows that were lost, delivered twice, or delivered although they were rolled back, for each
+//! mode with its bound and without. With `HIGHWATER_TEST_SQLSERVER` set it does so on that server, and with
 //! `--include-ignored` also with all writers at once.
 
 mod late;
@@ -30,7 +30,7 @@ use highwater::tick::TickRequest;
 use self::modes::{AUDIT_AFTER, Mode};
 use crate::any_server::{AnyServer, Session};
 
-/// Every write of a row gives it another `n`.
+/// Every write of a row sets another `n`.
 const TABLE: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON; \
                      CREATE TABLE dbo.writes (id int IDENTITY PRIMARY KEY, n int NOT NULL, \
                      at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(), rv rowversion NOT NULL); \
@@ -39,7 +39,7 @@ const TABLE: &str = "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON; \
 /// Rows of a page.
 const PAGE: usize = 50;
 
-/// Keeps the `n` of every row it is handed, page by page.
+/// Records the `n` of every row it receives, page by page.
 #[derive(Debug, Default)]
 struct Sink {
     pages: Mutex<Vec<Vec<i64>>>,
@@ -47,7 +47,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Returns the id of every event that came.
+    /// Returns the id of every received event.
     fn events(&self) -> Vec<String> {
         self.events.lock().unwrap().clone()
     }
@@ -68,7 +68,7 @@ impl Handler for Sink {
     }
 }
 
-/// A poller of the table, and what it has delivered.
+/// A poller of the table, and its deliveries.
 struct Polled {
     poller: Poller,
     sink: Arc<Sink>,
@@ -79,11 +79,11 @@ impl Polled {
         Self::on(Arc::new(MemoryStore::with_clock(server.clock())), server, mode)
     }
 
-    /// Goes on from what `store` holds, as another process would.
+    /// Continues from `store`, like another process.
     fn on(store: Arc<MemoryStore>, server: &AnyServer, mode: &Mode) -> Self {
         let sink = Arc::new(Sink::default());
         let parts = parts((mode.source)(server), sink.clone(), PAGE);
-        // Read each time, so that the seed's clock is seen.
+        // Reread each time, so that the seed's clock is used.
         let limits = Limits { state_refresh: Duration::ZERO, ..parts.limits };
         let poller = Poller::new(PollerParts { store, limits, ..parts });
         let poller = if mode.audits { poller.auditing(AUDIT_AFTER) } else { poller };
@@ -104,7 +104,7 @@ impl Polled {
     }
 }
 
-/// What has been committed.
+/// The committed rows.
 #[derive(Debug, Default)]
 struct Ledger {
     /// The last `n` of each row.
@@ -133,22 +133,22 @@ impl Ledger {
     }
 }
 
-/// What became of the committed rows.
+/// Counts of the committed rows' outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Verdict {
     /// Rows committed.
     committed: usize,
-    /// States of rows that were delivered.
+    /// Delivered row states.
     delivered: usize,
-    /// Rows whose last state never came.
+    /// Rows whose last state was never delivered.
     lost: usize,
-    /// States that came again.
+    /// States that were delivered again.
     duplicate: usize,
-    /// States that came and were never committed.
+    /// States that were delivered and never committed.
     phantom: usize,
 }
 
-/// Returns a poller that ticks as long as there is more.
+/// Returns a poller that ticks as long as there are more rows.
 pub(crate) fn poller(source: Mssql, handler: Arc<dyn Handler>, batch_rows_max: usize) -> Poller {
     Poller::new(parts(source, handler, batch_rows_max))
 }

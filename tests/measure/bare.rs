@@ -1,4 +1,4 @@
-//! The limit: what the driver can do alone, and with each batch encoded and posted.
+//! The upper limit: the driver alone, and with each batch encoded and posted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ use crate::system;
 
 pub(crate) type Client = tiberius::Client<Compat<TcpStream>>;
 
-/// Batches that are read before the clock starts, so that both sides begin with a warm connection.
+/// Batches that are read before the clock starts, so that both sides start with a warm connection.
 pub(crate) const WARM_UP: u64 = 2;
 
 /// Reads a table to its end.
@@ -63,7 +63,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads from the beginning, at most so many batches.
+    /// Reads from the beginning, at most `batches_max` batches.
     async fn read(&mut self, batches_max: u64) -> Took {
         let mut took = Took::default();
         let mut after = None;
@@ -85,7 +85,7 @@ impl Reader {
         took
     }
 
-    /// Reads one batch: as a poller does, with one row more, which says that there is more.
+    /// Reads one batch as a poller does, with one more row, which signals that more rows follow.
     async fn page(&mut self, after: Option<(i64, i64)>) -> Page {
         let top = i64::try_from(self.batch).unwrap() + 1;
         let mut page = Page::default();
@@ -98,7 +98,7 @@ impl Reader {
         let limit = u64::try_from(self.batch).unwrap();
         while let Some(item) = stream.try_next().await.unwrap() {
             let Some(row) = item.into_row() else { continue };
-            // The table's identity and the server's word on itself come first, the columns last.
+            // The table's identity and the server's properties come first, the columns last.
             if row.result_index() != 2 {
                 continue;
             }
@@ -168,7 +168,7 @@ impl Poster {
 
     async fn post(&mut self) {
         self.body.push(b']');
-        // As large as the one before.
+        // As large as the previous one.
         let next = Vec::with_capacity(self.body.len());
         let body = std::mem::replace(&mut self.body, next);
         let request = self.http.post(&self.url).header("content-type", "application/json");
@@ -178,7 +178,7 @@ impl Poster {
     }
 }
 
-/// Returns a date and a time as text, as JSON has them.
+/// Returns a date and a time as text, as in JSON.
 fn text(value: tiberius::time::DateTime2) -> String {
     /// The Julian day before the first of the year 1.
     const DAY_ONE: u32 = 1_721_426;

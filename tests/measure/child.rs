@@ -14,11 +14,11 @@ use crate::tables::Tables;
 /// The argument before a role.
 pub(crate) const ROLE: &str = "--role";
 
-/// Lets glibc give pieces of memory from 128 KiB on back when they are freed, as the C library of the deployed program
-/// does: `MMAP_THRESHOLD` of musl's mallocng is 131,052.
+/// Lets glibc return freed allocations from 128 KiB on, like the C library of the deployed program:
+/// `MMAP_THRESHOLD` of musl's mallocng is 131,052.
 const MMAP_THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 
-/// Tells whoever started this process.
+/// Reports to the parent process.
 pub(crate) fn tell(what: &impl Serialize) {
     println!("{}", serde_json::to_string(what).unwrap());
 }
@@ -33,15 +33,15 @@ fn start(role: &Role) -> Child {
     command.spawn().unwrap()
 }
 
-/// Runs a process to its end, and returns what it told.
+/// Runs a process until it exits, and returns its report.
 pub(crate) async fn run<T: DeserializeOwned>(role: &Role) -> T {
     let output = start(role).wait_with_output().await.unwrap();
-    assert!(output.status.success(), "{role:?} ended with {}", output.status);
-    let told = String::from_utf8(output.stdout).unwrap();
-    serde_json::from_str(told.trim()).unwrap_or_else(|error| panic!("{error}: {told}"))
+    assert!(output.status.success(), "{role:?} exited with {}", output.status);
+    let report = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(report.trim()).unwrap_or_else(|error| panic!("{error}: {report}"))
 }
 
-/// A process that answers lines; it ends with its standard input.
+/// A process that answers lines; it exits when its standard input ends.
 #[derive(Debug)]
 struct Servant {
     child: Child,
@@ -58,7 +58,7 @@ impl Servant {
     }
 
     async fn line(&mut self) -> String {
-        self.lines.next_line().await.unwrap().expect("it does not end before it is asked to")
+        self.lines.next_line().await.unwrap().expect("it does not exit before it is stopped")
     }
 
     async fn ask<T: DeserializeOwned>(&mut self, question: &str) -> T {
@@ -84,12 +84,12 @@ impl Server {
         Self { servant: tokio::sync::Mutex::new(servant), connection, pid }
     }
 
-    /// Returns how many requests it has got.
+    /// Returns how many requests it has received.
     pub(crate) async fn requests(&self) -> u64 {
         self.servant.lock().await.ask("requests").await
     }
 
-    /// Returns what pollers have sent to read a table.
+    /// Returns the statements that pollers have sent to read a table.
     pub(crate) async fn texts(&self, table: &str) -> Texts {
         self.servant.lock().await.ask(&format!("texts {table}")).await
     }
@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// What takes the POSTs.
+/// The receiver of the POSTs.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     servant: Servant,
@@ -113,7 +113,7 @@ impl Receiver {
         Self { servant, url }
     }
 
-    /// Returns the bytes of all bodies since the last time.
+    /// Returns the bytes of all bodies since the last call.
     pub(crate) async fn take_bytes(&mut self) -> u64 {
         self.servant.ask("bytes").await
     }

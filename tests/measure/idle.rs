@@ -1,4 +1,4 @@
-//! Ticks that find nothing: what they cost, and that this grows with nothing.
+//! Idle ticks: their cost, and that it is constant.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::system;
 
 /// CPU of an idle tick.
 const CPU_MAX_US: f64 = 1000.0;
-/// What counts as the same cost.
+/// The tolerance within which costs are equal.
 const SAME: f64 = 1.25;
 /// Pollers of one process.
 const MANY: usize = 200;
 
-/// Ticks pollers that have nothing to do.
+/// Ticks idle pollers.
 pub(crate) async fn tick_all(job: &Idle) -> Took {
     let store = store(job.blobs.as_ref());
     let pollers: Vec<_> = (0..job.pollers)
@@ -72,7 +72,7 @@ impl Case {
         Self { name, job, wall, cpu, server_cpu, kib, requests: 0.0, calls: 0.0 }
     }
 
-    /// What starting costs at the database and in storage is taken off by a run without ticks.
+    /// The cost of starting, at the database and in storage, is subtracted by a run without ticks.
     async fn run(&mut self, round: usize, server: &Server, storage: &Storage) {
         let mut sums = Vec::new();
         let mut took = Took::default();
@@ -186,6 +186,7 @@ fn judge([small, big, many]: &[Case; 3], report: &mut Report) {
     let shown = format!("{ratio:.2} ×");
     report.target("idle tick: CPU of the server, more rows", &wanted, &shown, ratio <= SAME);
     let each = (many.kib.median() - small.kib.median()) / float(u64::try_from(MANY - 1).unwrap());
-    report
-        .say(&format!("\nA further poller takes {each:.0} KiB, its connection with TLS included."));
+    report.say(&format!(
+        "\nEach additional poller takes {each:.0} KiB, including its TLS connection."
+    ));
 }

@@ -1,24 +1,24 @@
-//! What the processes of a measurement are told, and what they tell.
+//! The inputs and reports of the measurement processes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ours::BATCH_BYTES_MAX;
 use crate::tables::Tables;
 
-/// What a process is.
+/// The role of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// The embedded SQL Server.
     Server(Tables),
-    /// What takes the POSTs.
+    /// The receiver of the POSTs.
     Receiver,
     /// The bare loop.
     Bare(Drain),
     /// The poller.
     Ours(Drain),
-    /// Pollers with nothing to do.
+    /// Idle pollers.
     Idle(Idle),
-    /// One poller after the other over the same rows.
+    /// One poller after another over the same rows.
     Memory(Passes),
     /// A poller with a timer, and a writer.
     Latency(Wait),
@@ -34,20 +34,20 @@ pub(crate) struct Drain {
     pub(crate) batch: usize,
     /// Most bytes of a batch.
     pub(crate) bytes_max: usize,
-    /// Where batches are posted to; counted only where absent.
+    /// The URL for batches; if absent they are only counted.
     pub(crate) url: Option<String>,
     /// The statements that a poller sends; for the bare loop.
     pub(crate) texts: Option<Texts>,
-    /// Where state is kept; in memory where absent.
+    /// The state store; in memory if absent.
     pub(crate) blobs: Option<Blobs>,
-    /// Whether a process before this one made the poller's document.
+    /// Whether an earlier process created the poller's document.
     pub(crate) is_known: bool,
-    /// Batches after which the poller stops; it reads to the end where absent.
+    /// Batches after which the poller stops; if absent it reads to the end.
     pub(crate) batches_max: Option<u64>,
 }
 
 impl Drain {
-    /// Returns the job to read a table to its end in batches of so many rows, and to count them.
+    /// Returns the job to read a table to its end in batches of `batch` rows, and to count them.
     pub(crate) fn of(connection: &str, table: &str, batch: usize) -> Self {
         Self {
             connection: connection.to_owned(),
@@ -70,17 +70,17 @@ pub(crate) struct Blobs {
     pub(crate) container: String,
 }
 
-/// The statements of a fetch: `@P1` is the number of rows, `@P2` the row version and `@P3` the key
-/// behind which to read.
+/// The statements of a fetch: `@P1` is the number of rows, `@P2` the row version and `@P3` the key after
+/// which to read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Texts {
     /// From the beginning.
     pub(crate) first: String,
-    /// Behind a row.
+    /// After a row.
     pub(crate) next: String,
 }
 
-/// What it took.
+/// The measured cost.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Took {
     pub(crate) rows: u64,
@@ -124,12 +124,12 @@ pub(crate) struct Memory {
 pub(crate) struct Wait {
     pub(crate) connection: String,
     pub(crate) table: String,
-    /// Over what the times of writing are spread; where ticks do not follow, also their interval.
+    /// The time over which writes are spread; if ticks do not follow, also their interval.
     pub(crate) spread_ms: u64,
     pub(crate) rows: u64,
     /// Key of the first row.
     pub(crate) first_id: u64,
-    /// Whether a tick goes on looking for rows.
+    /// Whether a tick continues to poll for rows.
     pub(crate) follows: bool,
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Load {
     pub(crate) seed: u64,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Loaded {
     pub(crate) written: u64,
@@ -150,10 +150,10 @@ pub(crate) struct Loaded {
     pub(crate) again: u64,
     pub(crate) lost: u64,
     pub(crate) ticks: u64,
-    /// Ticks that found the one before still running.
+    /// Ticks that found the previous one still running.
     pub(crate) met_running: u64,
     pub(crate) failed: u64,
-    /// Handler calls that began while another one of the same poller ran.
+    /// Handler calls that started while another one of the same poller ran.
     pub(crate) overlaps: u64,
     pub(crate) storage_calls: u64,
     pub(crate) storage_faults: u64,
@@ -161,6 +161,6 @@ pub(crate) struct Loaded {
     pub(crate) cpu_seconds: f64,
     /// Resident memory each tenth of the time.
     pub(crate) rss_kib: Vec<u64>,
-    /// What failed ticks said, with how often.
+    /// Errors of failed ticks, with their counts.
     pub(crate) said: std::collections::BTreeMap<String, u64>,
 }

@@ -1,4 +1,5 @@
-//! From the commit of a row to the handler that gets it: the whole application, as its settings make it.
+//! From the commit of a row to the handler that receives it: the whole application, as configured by its
+//! settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +24,18 @@ use crate::report::{Report, Rounds, float};
 
 /// Longest wait for a row.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// What half of the interval may be exceeded by.
+/// Tolerance above half the interval.
 const OVER_MS: f64 = 10.0;
-/// Latency of a tick that follows its source, of all rows but one in a hundred.
+/// Latency of a tick that follows its source, for 99 % of the rows.
 const FOLLOWED_MAX_MS: f64 = 250.0;
 /// Timer and length of ticks that follow.
 const FOLLOWED: Duration = Duration::from_secs(10);
 
-/// Key of the last row that came, and when.
+/// Key and time of the last received row.
 type Seen = watch::Sender<(i64, Option<Instant>)>;
 
-/// Ticks at an interval, inserts rows at times spread over it, and returns how many milliseconds each
-/// took to the handler; `None` if this version cannot follow.
+/// Ticks at an interval, inserts rows at times spread over it, and returns how many milliseconds each took to
+/// reach the handler; `None` if this version cannot follow.
 pub(crate) async fn wait(job: &Wait) -> Option<Vec<f64>> {
     let (seen, mut came) = watch::channel((0, None));
     let folder = tempfile::tempdir().unwrap();
@@ -57,9 +58,9 @@ pub(crate) async fn wait(job: &Wait) -> Option<Vec<f64>> {
         let committed = insert(&mut writer, &job.table, id).await;
         let waited = timeout(WAIT_MAX, came.wait_for(|(last, _)| *last == i64::from(id))).await;
         let (_, at) = *waited.expect("the row comes").unwrap();
-        // The first one waits until all is connected.
+        // The first one waits until everything is connected.
         if number > 0 {
-            // A tick may read the row before the writer has its answer.
+            // A tick may read the row before the writer has its response.
             let took = at.unwrap().saturating_duration_since(committed);
             latencies.push(took.as_secs_f64() * 1e3);
         }
@@ -94,7 +95,7 @@ fn application(job: &Wait, url: &str, folder: &TempDir) -> Option<Arc<Poller>> {
     }
 }
 
-/// Starts a receiver that notes the key of each last row, and returns its URL.
+/// Starts a receiver that records the key of each last row, and returns its URL.
 async fn receive(seen: Seen) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -114,11 +115,11 @@ async fn insert(writer: &mut Client, table: &str, id: i32) -> Instant {
     Instant::now()
 }
 
-/// Returns when to write a row: after the next turn of the interval, all parts of it as often.
+/// Returns when to write a row: after the next start of the interval, equally distributed over it.
 fn moment(job: &Wait, began: Instant, number: u64) -> Instant {
     let interval = Duration::from_millis(job.spread_ms);
     let passed = began.elapsed().as_secs_f64() / interval.as_secs_f64();
-    // Seven has no divisor in common with the numbers of rows that are used.
+    // Seven is coprime to the row counts that are used.
     let part = (float(number * 7 % job.rows) + 0.5) / float(job.rows);
     began + interval.mul_f64(passed.floor() + 1.0 + part)
 }
@@ -143,13 +144,13 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
         } else {
             format!("timer of {interval_ms} ms")
         };
-        let told: Option<Vec<f64>> = child::run(&Role::Latency(job.clone())).await;
-        let Some(told) = told else {
-            report.say(&format!("\nSkipped: {name}, which this version cannot."));
+        let measured: Option<Vec<f64>> = child::run(&Role::Latency(job.clone())).await;
+        let Some(measured) = measured else {
+            report.say(&format!("\nSkipped: {name}, not supported by this version."));
             continue;
         };
         let mut latencies = Rounds::new();
-        for latency in told {
+        for latency in measured {
             latencies.add(latency);
         }
         report.keep("latency", json!({ "case": name, "ms": latencies.all() }));

@@ -1,4 +1,4 @@
-//! Rates: the poller beside what the driver can do.
+//! Rates: the poller compared with the driver.
 
 use serde_json::json;
 
@@ -10,18 +10,18 @@ use crate::report::{Report, Rounds, count, float};
 /// Batches, in rows.
 pub(crate) const BATCHES: [usize; 3] = [100, 1_000, 10_000];
 
-/// How near to its limit the poller should come.
+/// The fraction of its limit that the poller should reach.
 const WANTED: f64 = 0.8;
 
-/// A peer, and what its rounds took.
+/// A peer, and the results of its rounds.
 struct Peer {
     name: &'static str,
     is_ours: bool,
     posts: bool,
     rates: Rounds,
-    /// CPU of the peer's process, in µs for each row.
+    /// CPU of the peer's process, in µs per row.
     cpu: Rounds,
-    /// The same of the database server's, which both sides wait for.
+    /// The same for the database server, which both sides wait for.
     server_cpu: Rounds,
     requests: u64,
     /// Bytes posted for each row.
@@ -45,7 +45,7 @@ impl Peer {
     }
 }
 
-/// In the order of the table: each limit, and the poller behind it.
+/// In table order: each limit, followed by the poller.
 fn peers() -> [Peer; 4] {
     [
         Peer::new("driver", false, false),
@@ -64,7 +64,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
             let mut peers = peers();
             for round in 0..=options.rounds() {
                 for turn in 0..peers.len() {
-                    // Each round begins with another one.
+                    // Each round starts with another one.
                     let at = (turn + round) % peers.len();
                     run(&mut peers[at], round, (table, batch), server, &mut receiver).await;
                 }
@@ -86,7 +86,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
     }
 }
 
-/// Has a poller read the table once, so that the server knows its statements.
+/// Lets a poller read the table once, so that the server records its statements.
 async fn learn(server: &Server, table: &str) {
     let role = Role::Ours(Drain::of(&server.connection, table, 100));
     let took: Took = child::run(&role).await;
@@ -101,7 +101,7 @@ async fn run(
     server: &Server,
     receiver: &mut Receiver,
 ) {
-    // As the server knows tables.
+    // The server's spelling of table names.
     let quoted = table.split('.').map(|name| format!("[{name}]")).collect::<Vec<_>>().join(".");
     let texts = Some(server.texts(&quoted).await);
     let url = peer.posts.then(|| receiver.url.clone());

@@ -1,10 +1,10 @@
-//! The load: many pollers of one process, each with its timer, over storage that is slow and fails.
+//! The load: many pollers in one process, each with its timer, over slow and failing storage.
 //!
-//! Each poller reads the same table and keeps its state in a store that answers late and, from a seed,
-//! loses requests, loses answers or cannot be reached. Timers fire whether the tick before has ended or
-//! not. At the end the faults stop, what is left is drained, and what reached the handlers is judged.
+//! Each poller reads the same table and keeps its state in a store that responds late and, by seed, loses
+//! requests, loses responses or is unreachable. Timers fire whether or not the previous tick has ended. At
+//! the end the faults stop, the backlog is drained, and the deliveries are judged.
 
-pub(crate) mod weather;
+pub(crate) mod slow_storage;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep, sleep_until};
 
-use self::weather::Weather;
+use self::slow_storage::SlowStorage;
 use crate::bare::connect;
 use crate::child::{self, Server};
 use crate::job::{Load, Loaded, Role};
@@ -32,18 +32,18 @@ use crate::tables::Tables;
 
 const POLLERS: usize = 200;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Rows in a second; each goes to each poller.
+/// Rows per second; each is delivered to each poller.
 const ROWS_PER_SECOND: u64 = 5;
 /// How long a handler takes.
 const WORK: Duration = Duration::from_millis(10);
-/// Limit on delivering what is left when the faults have stopped.
+/// Limit on draining the backlog after the faults have stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 const SEED: u64 = 7;
 
-/// Writes down what it gets, and whether it is called twice at once.
+/// Records its input, and whether it is called concurrently.
 #[derive(Debug)]
 struct Desk {
-    /// How often each row came, from the first; as many as will be written, so that it does not grow.
+    /// How often each row was delivered; preallocated for all rows, so that it does not grow.
     seen: Mutex<Vec<u8>>,
     is_open: AtomicBool,
     overlaps: AtomicU64,
@@ -55,7 +55,7 @@ impl Desk {
         Self { seen, is_open: AtomicBool::default(), overlaps: AtomicU64::default() }
     }
 
-    /// Returns how many rows came, and how many times some came in all.
+    /// Returns how many rows were delivered, and the total number of deliveries.
     fn counted(&self) -> (u64, u64) {
         let seen = self.seen.lock().unwrap();
         let found = seen.iter().filter(|times| **times > 0).count();
@@ -90,7 +90,7 @@ impl Handler for Desk {
     }
 }
 
-/// What ticks came to.
+/// Counts of tick outcomes.
 #[derive(Debug, Default)]
 struct Ticks {
     all: AtomicU64,
@@ -123,7 +123,7 @@ impl Seat {
         }
     }
 
-    /// Fires the timer, whatever became of the tick before.
+    /// Fires the timer, regardless of the previous tick.
     async fn keep_time(self, first: Instant, until: Instant) {
         let mut timer = interval_at(first, INTERVAL);
         let mut running = JoinSet::new();
@@ -136,16 +136,16 @@ impl Seat {
     }
 }
 
-/// Runs the load and tells what came of it.
+/// Runs the load and returns its result.
 pub(crate) async fn run(job: &Load) -> Loaded {
-    let weather = Arc::new(Weather::over(Arc::new(MemoryStore::default()), job.seed));
+    let storage = Arc::new(SlowStorage::over(Arc::new(MemoryStore::default()), job.seed));
     let ticks = Arc::new(Ticks::default());
     let rows = job.seconds * ROWS_PER_SECOND;
     let seats: Vec<Seat> = (0..job.pollers)
         .map(|number| {
             let (name, desk) = (format!("load-{number}"), Arc::new(Desk::new(rows)));
             let source = source(&name, &job.connection, &job.table);
-            let (handler, store) = (desk.clone(), weather.clone());
+            let (handler, store) = (desk.clone(), storage.clone());
             let (batch, bytes_max) = (100, BATCH_BYTES_MAX);
             let parts = Parts { name, source, handler, store, batch, bytes_max, batches_max: None };
             Seat { poller: Arc::new(parts.poller()), desk, ticks: Arc::clone(&ticks) }
@@ -162,9 +162,9 @@ pub(crate) async fn run(job: &Load) -> Loaded {
     let ((), rss_kib) = tokio::join!(writing, watch(began, length));
     timers.join_all().await;
     let (seconds, cpu_seconds) = (began.elapsed().as_secs_f64(), system::cpu_seconds(None) - cpu);
-    weather.calm();
+    storage.calm();
     drain(&seats, rows).await;
-    let (storage_calls, storage_faults) = weather.counted();
+    let (storage_calls, storage_faults) = storage.counted();
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let mut loaded = Loaded {
         written: rows,
@@ -189,7 +189,7 @@ pub(crate) async fn run(job: &Load) -> Loaded {
     loaded
 }
 
-/// Inserts so many rows all along.
+/// Inserts this many rows per second throughout.
 async fn write(connection: &str, table: &str, rows: u64) {
     let mut writer = connect(connection).await;
     let sql = format!("INSERT INTO {table} (id, item) VALUES (@P1, N'new')");
@@ -201,7 +201,7 @@ async fn write(connection: &str, table: &str, rows: u64) {
     }
 }
 
-/// Looks at the memory ten times.
+/// Samples the memory ten times.
 async fn watch(began: Instant, length: Duration) -> Vec<u64> {
     let mut resident = Vec::new();
     for tenth in 1..=10 {
@@ -211,7 +211,7 @@ async fn watch(began: Instant, length: Duration) -> Vec<u64> {
     resident
 }
 
-/// Ticks on until each poller has each row, within a limit.
+/// Ticks until each poller has each row, within a limit.
 async fn drain(seats: &[Seat], rows: u64) {
     let end = Instant::now() + DRAIN_MAX;
     for seat in seats {
@@ -224,7 +224,7 @@ async fn drain(seats: &[Seat], rows: u64) {
 }
 
 pub(crate) async fn measure(seconds: u64, report: &mut Report) -> ExitCode {
-    // What is loaded are the pollers: their table fills as they run.
+    // The load is on the pollers: their table fills as they run.
     let server = Server::start(&Tables { flights: 1, wide: 1, small: 1, big: 1 }).await;
     let job = Load {
         connection: server.connection.clone(),
@@ -240,7 +240,7 @@ pub(crate) async fn measure(seconds: u64, report: &mut Report) -> ExitCode {
     if loaded.lost == 0 && loaded.overlaps == 0 && loaded.delivered > 0 {
         ExitCode::SUCCESS
     } else {
-        report.say("\nThe load has lost rows, or ticks of one poller ran at once.");
+        report.say("\nThe load has lost rows, or ticks of one poller overlapped.");
         ExitCode::FAILURE
     }
 }

@@ -1,18 +1,18 @@
-//! What it costs, side by side: rates, storage calls, CPU, memory, latency, overlapped commits, and what limits them.
+//! Costs, side by side: rates, storage calls, CPU, memory, latency, overlapped commits, and their limits.
 //!
 //! ```text
 //! cargo bench --test measure                    # the tables, some ten minutes
 //! cargo bench --test measure -- --full          # a million rows and more, some forty
 //! cargo bench --test measure -- --only limits   # one section; --rows, --rounds and --binary as in `options.rs`
-//! cargo bench --test measure -- --page          # and the tables go into docs/explanation/performance.md
-//! cargo bench --test measure -- --load 600      # 200 pollers at one-second ticks, for so many seconds
-//! cargo test --test measure                     # a few rows through each section, to see that it works
+//! cargo bench --test measure -- --page          # also write the tables to docs/explanation/performance.md
+//! cargo bench --test measure -- --load 600      # 200 pollers at one-second ticks, for this many seconds
+//! cargo test --test measure                     # a few rows through each section, as a smoke test
 //! ```
 //!
-//! Everything runs on one machine in one run. Peers take turns within a round, each round begins with
-//! another of them, and the first round is dropped. Each peer is a process of its own, and so are the
-//! embedded SQL Server (over TCP and TLS), the receiver of the POSTs and Azurite: what is told of a
-//! peer's CPU and memory is its own alone.
+//! Everything runs on one machine in one run. Peers take turns within a round, each round starts with another
+//! of them, and the first round is dropped. Each peer is a separate process, and so are the embedded SQL
+//! Server (over TCP and TLS), the receiver of the POSTs and Azurite: the CPU and memory reported for a peer
+//! are its own alone.
 //!
 //! | peer | what it is |
 //! |---|---|
@@ -21,15 +21,15 @@
 //! | highwater | the library's `Poller` over the same driver and wire, in-process handler or `http` |
 //! | python | the package `azure-functions-db`, see `python.py` |
 //!
-//! Targets are printed with a word, and never fail a run: a busy machine is no mistake of the program.
-//! The load is judged, since what it looks for does not depend on time: lost rows, ticks that overlap.
+//! Targets are printed with a verdict and never fail a run, since a busy machine is not a bug of the program.
+//! The load is judged, since its checks do not depend on time: lost rows, overlapping ticks.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a measurement ends where its expectation does, and says what it saw"
+    reason = "a measurement may panic, and prints its results"
 )]
 
 #[expect(dead_code, reason = "what silent ones are started with")]
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         && word == child::ROLE
     {
         runtime.block_on(play(role));
-        // What still runs in the background has nothing to say any more.
+        // Remaining background tasks have nothing to report.
         runtime.shutdown_background();
         return ExitCode::SUCCESS;
     }
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     runtime.block_on(measure(&options))
 }
 
-/// Is one of the processes that a measurement consists of.
+/// Runs one of the processes of a measurement.
 async fn play(role: &str) {
     match serde_json::from_str(role).unwrap() {
         Role::Server(tables) => server::serve(&tables).await,

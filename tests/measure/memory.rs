@@ -1,4 +1,4 @@
-//! Memory under rows without end.
+//! Memory use under an endless stream of rows.
 
 use std::sync::Arc;
 
@@ -12,17 +12,16 @@ use crate::ours::{Parts, handler, source_up_to, tick};
 use crate::report::{Report, count, float};
 use crate::system;
 
-/// What counts as flat: the allocator may round.
+/// The tolerance within which memory is flat: the allocator may round.
 const FLAT: f64 = 1.1;
 
-/// `BATCH_BYTES_MAX` of a poller that does not set it.
+/// The default of `BATCH_BYTES_MAX`.
 const DEFAULT_BYTES_MAX: u32 = 4 << 20;
 
-/// How many full batches a poller may need beside what it needs at rest.
+/// How many full batches a poller may need in addition to its idle memory.
 const FULL_BATCHES: f64 = 3.0;
 
-/// Reads the same rows again and again, each time by a poller that has not seen them, over one
-/// connection.
+/// Reads the same rows again and again, each time with a new poller, over one connection.
 pub(crate) async fn drain(job: &Passes) -> Memory {
     let Drain { connection, table, batch, bytes_max, url, .. } = &job.drain;
     let source = source_up_to(*bytes_max, "memory", connection, table);
@@ -33,7 +32,7 @@ pub(crate) async fn drain(job: &Passes) -> Memory {
         let bytes_max = *bytes_max;
         Parts { name, source, handler, store, batch, bytes_max, batches_max }.poller()
     };
-    // At rest a poller keeps its connections.
+    // An idle poller keeps its connections.
     let at_rest = tick(&poller("rest".to_owned(), 1, Some(1))).await;
     assert!(at_rest.result.is_ok(), "{at_rest:?}");
     let mut memory = Memory { before_kib: system::resident_kib(None), ..Memory::default() };
@@ -53,26 +52,26 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
     let rows = options.size(options.flights() * 4, 2_000_000, 10_000_000);
     let passes = rows.div_ceil(options.flights()).max(4);
     let memory = run("flights in batches of 1,000", passes, small, report).await;
-    figures.push(told("flights in batches of 1,000, in process", &memory));
+    figures.push(cells("flights in batches of 1,000, in process", &memory));
 
-    // As many rows as bytes allow, as the program reads where nothing is set.
+    // As many rows as the byte limit allows, as with default settings.
     let receiver = Receiver::start().await;
     let bytes_max = usize::try_from(DEFAULT_BYTES_MAX).unwrap();
     let wide = Drain::of(&server.connection, "dbo.wide", 100_000);
     let large = Drain { bytes_max, url: Some(receiver.url.clone()), ..wide };
     let memory = run("batches of 4 MiB", (passes / 4).max(4), large, report).await;
-    figures.push(told("rows of 1 kB in batches of 4 MiB, `http`", &memory));
+    figures.push(cells("rows of 1 kB in batches of 4 MiB, `http`", &memory));
     let most = FULL_BATCHES * f64::from(DEFAULT_BYTES_MAX) / 1024.0;
     let more = float(memory.peak_kib) - float(memory.before_kib);
-    let wanted = format!("≤ {} MiB more than at rest", mib(most));
+    let wanted = format!("≤ {} MiB more than idle", mib(most));
     let what = "memory at its peak in batches of 4 MiB";
     report.target(what, &wanted, &format!("{} MiB", mib(more)), more <= most);
 
-    let heads = ["what is read", "rows", "at rest", "first half", "second half", "peak"];
+    let heads = ["workload", "rows", "idle", "first half", "second half", "peak"];
     report.table("Memory, MiB", &heads, &figures);
 }
 
-/// Reads rows without end, and judges whether memory stays as it is.
+/// Reads rows endlessly, and judges whether memory stays flat.
 async fn run(what: &str, passes: u64, drain: Drain, report: &mut Report) -> Memory {
     let memory: Memory = child::run(&Role::Memory(Passes { drain, passes })).await;
     let [early, late] = halves(&memory);
@@ -83,13 +82,13 @@ async fn run(what: &str, passes: u64, drain: Drain, report: &mut Report) -> Memo
     memory
 }
 
-/// Returns the most of each half, in KiB.
+/// Returns the maximum of each half, in KiB.
 fn halves(memory: &Memory) -> [f64; 2] {
     let (early, late) = memory.after_kib.split_at(memory.after_kib.len() / 2);
     [early, late].map(|kib| float(kib.iter().copied().max().unwrap()))
 }
 
-fn told(what: &str, memory: &Memory) -> Vec<String> {
+fn cells(what: &str, memory: &Memory) -> Vec<String> {
     let [early, late] = halves(memory).map(mib);
     let [before, peak] = [memory.before_kib, memory.peak_kib].map(|kib| mib(float(kib)));
     vec![what.to_owned(), count(float(memory.rows)), before, early, late, peak]

@@ -1,19 +1,19 @@
-//! What is asked for.
+//! The command-line options.
 
 use std::path::PathBuf;
 
 use crate::tables::Tables;
 
-/// How much is measured.
+/// The size of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// A little of everything: whether it works.
+    /// A little of everything, as a smoke test.
     Smoke,
-    /// What takes some ten minutes.
+    /// Some ten minutes.
     Short,
     /// A million rows and more.
     Full,
-    /// The load alone, for so many seconds.
+    /// The load alone, for this many seconds.
     Load(u64),
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct Options {
     pub(crate) sections: Vec<Section>,
     /// Rows of the table of flights; the table of wide rows has a quarter.
     rows: Option<u64>,
-    /// Rounds that count.
+    /// Number of counted rounds.
     rounds: Option<usize>,
-    /// The handler; the program with the commands where none was built.
+    /// The handler; the command-line program if none was built.
     pub(crate) binary: PathBuf,
     /// Whether the figures go into `docs/explanation/performance.md`.
     pub(crate) is_for_page: bool,
@@ -78,10 +78,10 @@ impl Options {
                 "--binary" => options.binary = value()?.into(),
                 "--page" => options.is_for_page = true,
                 "--only" => options.sections = sections(&value()?)?,
-                // cargo's own, and those of its test harness.
+                // Options of cargo and of its test harness.
                 "--test-threads" => drop(value()?),
                 _ if name.starts_with('-') => {}
-                // A filter by name: this has one.
+                // A filter by name that matches this test.
                 _ if "measure".contains(&name) => {}
                 _ => return Ok(None),
             }
@@ -93,7 +93,7 @@ impl Options {
         self.rounds.unwrap_or(if self.mode == Mode::Smoke { 1 } else { 5 })
     }
 
-    /// Picks by mode.
+    /// Selects by mode.
     pub(crate) fn size<T>(&self, smoke: T, short: T, full: T) -> T {
         match self.mode {
             Mode::Smoke => smoke,
@@ -116,7 +116,7 @@ impl Options {
     }
 }
 
-/// Returns what is measured by itself; whether it works is seen without the Python package.
+/// Returns the sections that are measured by default; the smoke test does not need the Python package.
 fn all(benched: bool) -> Vec<Section> {
     let sections = Section::ALL.iter().map(|(_, section)| *section);
     sections.filter(|section| benched || *section != Section::Python).collect()
@@ -137,7 +137,7 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
     text.split(',').map(find).collect()
 }
 
-/// Returns what `.ci/deployable` has made, if it has.
+/// Returns the output of `.ci/deployable`, if it exists.
 fn deployed() -> Option<PathBuf> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -1,4 +1,4 @@
-//! The poller: the library's, over the real driver and wire.
+//! The poller: the library's own, over the real driver and wire.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use crate::bare::WARM_UP;
 use crate::job::{Blobs, Drain, Took};
 use crate::system;
 
-/// More than any batch here has, so that rows alone decide.
+/// Larger than any batch here, so that rows alone limit a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// Takes rows and does nothing with them.
+/// Accepts rows and discards them.
 #[derive(Debug, Default)]
 pub(crate) struct Ignoring {
     pub(crate) rows: AtomicU64,
@@ -48,7 +48,7 @@ impl Handler for Ignoring {
     }
 }
 
-/// What pollers are made of.
+/// The components of pollers.
 pub(crate) struct Parts {
     pub(crate) name: String,
     pub(crate) source: Arc<dyn Source>,
@@ -92,7 +92,7 @@ pub(crate) fn source(poller: &str, connection: &str, table: &str) -> Arc<dyn Sou
     source_up_to(BATCH_BYTES_MAX, poller, connection, table)
 }
 
-/// Returns the same for batches of so many bytes.
+/// Returns the same for batches of this many bytes.
 pub(crate) fn source_up_to(
     bytes_max: usize,
     poller: &str,
@@ -120,7 +120,7 @@ pub(crate) fn source_up_to(
     Arc::new(Mssql::new(settings).unwrap())
 }
 
-/// Returns the handler `http` where there is a receiver, else one that ignores rows.
+/// Returns the handler `http` if there is a receiver, otherwise one that ignores rows.
 pub(crate) fn handler(url: Option<&String>) -> Arc<dyn Handler> {
     match url {
         Some(url) => http(url),
@@ -128,7 +128,7 @@ pub(crate) fn handler(url: Option<&String>) -> Arc<dyn Handler> {
     }
 }
 
-/// Returns the handler `http`, as the settings make it.
+/// Returns the handler `http`, as configured by the settings.
 fn http(url: &str) -> Arc<dyn Handler> {
     let settings = [
         ("Sql", "Server=127.0.0.1;Database=d;User ID=u;Password=p"),
@@ -148,7 +148,7 @@ fn http(url: &str) -> Arc<dyn Handler> {
     Arc::new(Http::new(Client::new().unwrap(), http, Arc::new(SystemClock)))
 }
 
-/// Returns where state is kept.
+/// Returns the state store.
 pub(crate) fn store(blobs: Option<&Blobs>) -> Arc<dyn StateStore> {
     let Some(blobs) = blobs else { return Arc::new(MemoryStore::default()) };
     let service = service(&blobs.connection, Duration::from_secs(20));
@@ -169,14 +169,15 @@ pub(crate) async fn drain(job: &Drain) -> Took {
         let (batch, bytes_max) = (job.batch, job.bytes_max);
         Parts { name, source, handler, store, batch, bytes_max, batches_max }.poller()
     };
-    // Another poller over the same connection: what it has read, the one that counts reads again.
+    // Another poller over the same connection: the measured poller reads the same rows again.
     let warm = poller("warm", store(None), Some(WARM_UP));
     warm.admin().init().await.unwrap();
     let warm = tick(&warm).await;
     assert!(warm.result.is_ok(), "{warm:?}");
     let timed = poller("bench", store(job.blobs.as_ref()), job.batches_max);
     if !job.is_known {
-        // Once in the life of a poller its document is made, and what was read before is read again.
+        // A poller's document is created once, and rows read before that are read again. That must not be
+        // measured.
         timed.admin().init().await.unwrap();
     }
     let (began, cpu) = (Instant::now(), system::cpu_seconds(None));

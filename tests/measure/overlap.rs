@@ -1,4 +1,5 @@
-//! What `OVERLAP_COMMIT` gains: the same rows with and without it, over storage and handlers of given latencies.
+//! The gain of `OVERLAP_COMMIT`: the same rows with and without it, over storage and handlers of given
+//! latencies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,16 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::child::Server;
-use crate::load::weather::Weather;
+use crate::load::slow_storage::SlowStorage;
 use crate::options::Options;
 use crate::ours::{BATCH_BYTES_MAX, Parts, source, tick};
 use crate::report::{Report, Rounds, float};
 
-/// What a call of the storage takes, in milliseconds.
+/// Latency of a storage call, in milliseconds.
 const STORAGE_MS: [u64; 3] = [10, 20, 40];
 /// Rows of a batch.
 const BATCHES: [usize; 4] = [1, 10, 100, 1_000];
-/// What a handler takes for a batch, in milliseconds.
+/// Latency of a handler call, in milliseconds.
 const HANDLER_MS: [u64; 5] = [0, 5, 20, 50, 200];
 
 /// Accepts each batch after a fixed time.
@@ -56,7 +57,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
             let case = Case { storage_ms, batch, handler_ms, batches };
             let mut gains = Rounds::new();
             for round in 0..options.rounds() {
-                // Each round begins with the other one.
+                // Each round starts with the other one.
                 let is_first = round % 2 == 0;
                 let first = rate(server, case, is_first).await;
                 let second = rate(server, case, !is_first).await;
@@ -81,7 +82,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
 
 /// Returns rows per second.
 async fn rate(server: &Server, case: Case, overlap_commit: bool) -> f64 {
-    let store = Weather::steady(Arc::new(MemoryStore::default()), case.storage_ms);
+    let store = SlowStorage::steady(Arc::new(MemoryStore::default()), case.storage_ms);
     let parts = Parts {
         name: "overlap".to_owned(),
         source: source("overlap", &server.connection, "dbo.flights"),

@@ -1,4 +1,4 @@
-//! The program itself: its size, its start, and what it holds when it has nothing to do.
+//! The program itself: its size, its startup time, and its idle memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::system;
 const SIZE_MAX: u64 = 10_000_000;
 const START_MAX_MS: f64 = 10.0;
 const RESIDENT_MAX_KIB: u64 = 16 << 10;
-/// Ticks before memory is looked at.
+/// Ticks before memory is measured.
 const TICKS: usize = 20;
 /// Limit on starting.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -121,7 +121,7 @@ async fn resident(binary: &Path, env: &BTreeMap<String, String>, folder: &Path) 
         let is_success = matches!(outcome.verdict, highwater_fakehost::Verdict::Success(_));
         assert!(is_success, "{outcome:?}");
     }
-    // What the last tick has freed is given back.
+    // Memory freed by the last tick is returned to the system.
     sleep(Duration::from_secs(1)).await;
     let resident = system::resident_kib(Some(pid));
     host.stop().await;

@@ -20,7 +20,7 @@ import time
 from azure.storage.blob import ContainerClient
 from azure_functions_db import BlobCheckpointStore, PollTrigger, SqlAlchemySource
 
-# The shortest pause after which a lease that was given back can be taken again is half of this.
+# The shortest delay after which a released lease can be acquired again is half of this.
 LEASE_SECONDS = 2
 PAUSE_SECONDS = LEASE_SECONDS / 2 + 0.1
 
@@ -54,7 +54,7 @@ def main():
     source = SqlAlchemySource(
         url=f"sqlite:///{job['path']}", table="flights", cursor_column="version", pk_columns=["id"]
     )
-    # The package's own storage client speaks a newer version than Azurite knows.
+    # The package's own storage client uses a newer version than Azurite supports.
     container = ContainerClient.from_connection_string(
         job["connection"], job["container"], api_version="2025-11-05"
     )
@@ -82,7 +82,7 @@ def main():
         took = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
         return {"rows": seen - before, **took}
 
-    # The first tick makes the document and reads what the table is: it is not counted.
+    # The first tick creates the document and describes the table: it is not counted.
     tell(tick(1))
     tell(tick(1))
     tell(tick(10**9))

@@ -1,4 +1,4 @@
-//! The Python package beside the poller, both with their state on the same Azurite.
+//! The Python package compared with the poller, both with their state on the same Azurite.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::report::{Report, Rounds, count, float};
 use crate::storage::{Calls, Storage};
 use crate::tables::COLUMNS;
 
-/// How many times the package's rate the poller's should be, at batches of 100; and how many of its
-/// storage calls one should do.
+/// The wanted ratio of the poller's rate to the package's, at batches of 100; and of the package's storage
+/// calls to the poller's.
 const WANTED: f64 = 20.0;
-/// Idle ticks that the script counts together; each waits until the lease can be taken again.
+/// Idle ticks that the script counts together; each waits until the lease can be acquired again.
 const IDLE_TICKS: u32 = 3;
 
-/// What is told of one batch size.
+/// The results of one batch size.
 #[derive(Default)]
 struct Pair {
     ours: Rounds,
@@ -32,7 +32,7 @@ struct Pair {
     ours_calls: Calls,
     theirs_calls: Calls,
     batches: u64,
-    /// Calls of one tick as the package is set up by itself: one batch.
+    /// Calls of one tick of the package with its defaults: one batch.
     tick_calls: u64,
     idle_calls: f64,
     idle_cpu: Rounds,
@@ -63,7 +63,7 @@ pub(crate) async fn measure(options: &Options, server: &Server, report: &mut Rep
             let name = format!("python-{batch}-{round}");
             let theirs = storage.container(&name).await;
             let ours = storage.container(&format!("ours-{batch}-{round}")).await;
-            // Turn by turn.
+            // Alternately.
             if round % 2 == 0 {
                 run_theirs(&mut pair, round, &python, &storage, (&path, theirs, batch)).await;
                 run_ours(&mut pair, round, server, &storage, (ours, batch)).await;
@@ -118,30 +118,30 @@ async fn run_theirs(
         "container": blobs.container, "idle_ticks": IDLE_TICKS,
     });
     let mut script = Script::start(python, &job);
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for step in 0..4 {
         if step > 0 {
             script.go_on().await;
         }
         let line = script.line().await;
-        told.push((line, storage.take_calls().await));
+        reports.push((line, storage.take_calls().await));
     }
     script.go_on().await;
     if round == 0 {
         return;
     }
-    let of = |at: usize, name: &str| told[at].0[name].as_f64().unwrap();
+    let of = |at: usize, name: &str| reports[at].0[name].as_f64().unwrap();
     let rows = of(2, "rows");
     pair.theirs.add(rows / of(2, "seconds"));
     pair.theirs_cpu.add(of(2, "cpu_seconds") * 1e6 / rows);
-    pair.theirs_calls = told[2].1;
-    pair.tick_calls = told[1].1.all();
-    pair.idle_calls = float(told[3].1.all()) / f64::from(IDLE_TICKS);
+    pair.theirs_calls = reports[2].1;
+    pair.tick_calls = reports[1].1.all();
+    pair.idle_calls = float(reports[3].1.all()) / f64::from(IDLE_TICKS);
     pair.idle_cpu.add(of(3, "cpu_seconds") * 1e3);
     pair.peak_kib = of(3, "peak_kib");
 }
 
-/// The first tick makes the document, as the script's does; what is left is timed.
+/// The first tick creates the document, as in the script; the rest is timed.
 async fn run_ours(
     pair: &mut Pair,
     round: usize,
@@ -206,10 +206,15 @@ fn tell(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
         report.keep("python", figures(*batch, pair));
         if *batch == BATCHES[0] {
             let (wanted, came) = (format!("≥ {WANTED:.0} ×"), format!("{ratio:.1} ×"));
-            report.target("rate beside python, batches of 100", &wanted, &came, ratio >= WANTED);
+            report.target(
+                "rate relative to python, batches of 100",
+                &wanted,
+                &came,
+                ratio >= WANTED,
+            );
             let ratio = theirs_calls / ours_calls;
             let came = format!("{ratio:.1} ×");
-            let what = "storage calls beside python, batches of 100";
+            let what = "storage calls relative to python, batches of 100";
             report.target(what, &wanted, &came, ratio >= WANTED);
         }
         let budget = Calls { reads: 1, writes: pair.batches + 1 };
@@ -224,7 +229,7 @@ fn tell(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
     by_default(pairs, rows, report);
     let (_, pair) = &pairs[0];
     report.say(&format!(
-        "\nIn the columns without a name highwater stands beside python. Python's tick of one batch: {} \
+        "\nThe columns without a name compare highwater with python. Python's tick of one batch: {} \
          storage calls; idle: {:.1} calls and {:.1} ms of CPU; process {:.0} MiB. Its table is an SQLite \
          file in its own process, highwater's is read over TLS from another one.",
         pair.tick_calls,
@@ -234,8 +239,8 @@ fn tell(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
     ));
 }
 
-/// Compares storage calls of the whole table with each one's defaults: the package reads one batch of
-/// 100 in a tick, the poller batches of 1,000 until there are no more.
+/// Compares storage calls for the whole table with the defaults of each: the package reads one batch of 100
+/// per tick, the poller reads batches of 1,000 until there are no more.
 fn by_default(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
     let of = |wanted: usize| pairs.iter().find(|(batch, _)| *batch == wanted);
     let (Some((_, theirs)), Some((_, ours))) = (of(100), of(1_000)) else { return };
@@ -244,7 +249,7 @@ fn by_default(pairs: &[(usize, Pair)], rows: u64, report: &mut Report) {
     let theirs_calls = float(ticks * theirs.tick_calls);
     let ratio = theirs_calls / ours_calls;
     let what = format!("storage calls of {} rows with each one's defaults", count(float(rows)));
-    let came = format!("{} beside {}: {ratio:.0} ×", count(theirs_calls), count(ours_calls));
+    let came = format!("{} compared with {}: {ratio:.0} ×", count(theirs_calls), count(ours_calls));
     report.target(&what, &format!("≥ {WANTED:.0} ×"), &came, ratio >= WANTED);
 }
 
@@ -260,7 +265,7 @@ fn figures(batch: usize, pair: &Pair) -> Json {
     })
 }
 
-/// Returns a Python that has what `requirements.txt` names; `None` where it cannot be installed.
+/// Returns a Python with the packages of `requirements.txt`; `None` if they cannot be installed.
 fn python() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("measure-python");
     let requirements = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/measure/requirements.txt");

@@ -1,4 +1,4 @@
-//! Where batches are posted to: a process that reads each body to its end and says yes.
+//! The target of the POSTs: a process that reads each body to its end and accepts it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::child::tell;
 
-/// Tells its URL, and answers questions until its input ends.
+/// Reports its URL, and answers questions until its input ends.
 pub(crate) async fn serve() {
     let bytes = Arc::new(AtomicU64::new(0));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

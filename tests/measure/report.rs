@@ -1,4 +1,4 @@
-//! What is printed, and written as JSON.
+//! The printed report, also written as JSON.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::options::Options;
 
-/// Figures of several rounds.
+/// The results of several rounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rounds(Vec<f64>);
 
@@ -20,17 +20,17 @@ impl Rounds {
         self.0.sort_by(f64::total_cmp);
     }
 
-    /// The middle one; between two the lower.
+    /// The median; of two middle values the lower.
     pub(crate) fn median(&self) -> f64 {
         self.at(50)
     }
 
-    /// The figure below which so many of a hundred lie.
+    /// The value at this percentile.
     pub(crate) fn at(&self, percent: usize) -> f64 {
         self.0[(self.0.len() - 1) * percent / 100]
     }
 
-    /// Half of the distance between the lowest and the highest, as a part of the median in percent.
+    /// Half of the range, as a percentage of the median.
     pub(crate) fn spread(&self) -> f64 {
         if self.median() > 0.0 {
             (self.at(100) - self.at(0)) / 2.0 / self.median() * 100.0
@@ -44,10 +44,10 @@ impl Rounds {
     }
 }
 
-/// The page that shows the figures, between two comments that name them.
+/// The page with the figures, between two comments that name them.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/explanation/performance.md");
 
-/// A table in Markdown, with its figures for machines beside it.
+/// A Markdown table, with its machine-readable figures.
 pub(crate) struct Report {
     text: String,
     sections: Map<String, Json>,
@@ -72,14 +72,14 @@ impl Report {
         }
     }
 
-    /// Prints a line, and keeps it for the file.
+    /// Prints a line, and stores it for the file.
     pub(crate) fn say(&mut self, line: &str) {
         println!("{line}");
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    /// Prints a table: names first, figures behind them.
+    /// Prints a table: names first, then figures.
     pub(crate) fn table(&mut self, title: &str, heads: &[&str], rows: &[Vec<String>]) {
         self.say(&format!("\n### {title}\n"));
         self.say(&format!("| {} |", heads.join(" | ")));
@@ -90,19 +90,19 @@ impl Report {
         }
     }
 
-    /// Keeps figures for the file.
+    /// Stores figures for the file.
     pub(crate) fn keep(&mut self, section: &str, figures: Json) {
         let list = self.sections.entry(section).or_insert_with(|| json!([]));
         list.as_array_mut().unwrap().push(figures);
     }
 
-    /// Notes what was wanted and what came.
+    /// Records a target and the measured value.
     pub(crate) fn target(&mut self, what: &str, wanted: &str, came: &str, is_met: bool) {
         let word = if is_met { "met" } else { "not met" };
         self.targets.push([what, wanted, came, word].map(str::to_owned));
     }
 
-    /// Prints the targets, and writes all to `target/`.
+    /// Prints the targets, and writes everything to `target/`.
     pub(crate) fn finish(mut self) {
         if !self.targets.is_empty() {
             let rows: Vec<Vec<String>> = self.targets.iter().map(|row| row.to_vec()).collect();
@@ -131,7 +131,7 @@ impl Report {
     }
 }
 
-/// Puts figures between the comments `<!-- name -->` and `<!-- end of name -->`.
+/// Inserts figures between the comments `<!-- name -->` and `<!-- end of name -->`.
 fn filled(page: &str, name: &str, figures: &str) -> String {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let (before, rest) = page.split_once(&begin).unwrap();
@@ -139,7 +139,7 @@ fn filled(page: &str, name: &str, figures: &str) -> String {
     format!("{before}{begin}\n{}\n\n{end}{after}", figures.trim())
 }
 
-/// Shows a number of things with commas.
+/// Formats a count with commas.
 pub(crate) fn count(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut shown = String::new();
@@ -152,7 +152,7 @@ pub(crate) fn count(number: f64) -> String {
     shown
 }
 
-/// Turns a count into a figure; no count here is so large that it would lose digits.
+/// Converts a count to a float; no count here is large enough to lose digits.
 pub(crate) fn float(count: u64) -> f64 {
     f64::from(u32::try_from(count >> 20).unwrap()) * f64::from(1_u32 << 20)
         + f64::from(u32::try_from(count & 0xF_FFFF).unwrap())

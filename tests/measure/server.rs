@@ -1,4 +1,4 @@
-//! The embedded SQL Server as a process of its own; it remembers what it was asked.
+//! The embedded SQL Server as a separate process that records its statements.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -10,12 +10,12 @@ use crate::child::tell;
 use crate::job::Texts;
 use crate::tables::{Tables, fill};
 
-/// How the text of a fetch is told from others.
+/// How the text of a fetch is recognized.
 const FETCH: &str = "SELECT TOP (@P1)";
 
 type Seen = Arc<Mutex<BTreeSet<String>>>;
 
-/// Fills the tables, tells how to connect, and answers questions until its input ends.
+/// Fills the tables, reports the connection string, and answers questions until its input ends.
 pub(crate) async fn serve(tables: &Tables) {
     let database = Database::in_memory().unwrap();
     fill(&database, tables);
@@ -32,7 +32,7 @@ pub(crate) async fn serve(tables: &Tables) {
     }
 }
 
-/// Picks the statements that read a table from its beginning, and behind a row.
+/// Selects the statements that read a table from its beginning, and after a row.
 fn texts(seen: &BTreeSet<String>, table: &str) -> Texts {
     let from = format!("FROM {table} AS t");
     let of_table: Vec<&String> = seen.iter().filter(|text| text.contains(&from)).collect();

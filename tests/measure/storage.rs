@@ -1,4 +1,4 @@
-//! Azurite, and how often it was asked.
+//! Azurite, and the number of its requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Calls {
 pub(crate) struct Storage {
     azurite: Azurite,
     calls: Arc<Mutex<Calls>>,
-    /// Data lies on disk: in memory each sweep of old versions would stop it for minutes.
+    /// Data is on disk: in memory each sweep of old versions would block it for minutes.
     _folder: TempDir,
 }
 
@@ -39,7 +39,7 @@ impl Storage {
         let calls = Arc::new(Mutex::new(Calls::default()));
         let count = Arc::clone(&calls);
         let location = ["--location".as_ref(), folder.path().as_os_str()];
-        let azurite = Azurite::start_told("blob", 0, &location, move |line| {
+        let azurite = Azurite::start_logged("blob", 0, &location, move |line| {
             // An access log: `… "PUT /account/container/state/… HTTP/1.1" 201 -`
             let Some((_, request)) = line.split_once('"') else { return };
             if request.contains("restype=container") {
@@ -55,7 +55,7 @@ impl Storage {
         Self { azurite, calls, _folder: folder }
     }
 
-    /// Returns a connection to a container that is made at once.
+    /// Returns a connection to a container that is created at once.
     pub(crate) async fn container(&self, name: &str) -> Blobs {
         let endpoint = format!("BlobEndpoint=http://{}/devstoreaccount1", self.azurite.address());
         let connection = format!("{ACCOUNT};{endpoint}");
@@ -66,7 +66,7 @@ impl Storage {
         Blobs { connection, container: name.to_owned() }
     }
 
-    /// Returns the calls since the last time, once no more come.
+    /// Returns the calls since the last call of this function, once no more arrive.
     pub(crate) async fn take_calls(&self) -> Calls {
         loop {
             let seen = *self.calls.lock().unwrap();

@@ -1,4 +1,4 @@
-//! What Linux tells of processes and of the machine.
+//! Linux statistics of processes and of the machine.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn path(pid: Option<u32>, file: &str) -> String {
 /// Returns the CPU time that a process, or this one, has used, in user and kernel mode.
 pub(crate) fn cpu_seconds(pid: Option<u32>) -> f64 {
     let stat = fs::read_to_string(path(pid, "stat")).unwrap();
-    // The name, in parentheses, may hold spaces.
+    // The name, in parentheses, may contain spaces.
     let (_, rest) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks: u32 = fields[11..13].iter().map(|ticks| ticks.parse::<u32>().unwrap()).sum();
@@ -31,12 +31,12 @@ pub(crate) fn resident_kib(pid: Option<u32>) -> u64 {
     kib(pid, "VmRSS")
 }
 
-/// Returns the largest it has ever been.
+/// Returns the peak resident memory of this process, in KiB.
 pub(crate) fn peak_kib() -> u64 {
     kib(None, "VmHWM")
 }
 
-/// Returns what the machine is, without its name.
+/// Returns a description of the machine, without its name.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let of = |text: &str, name: &str| {

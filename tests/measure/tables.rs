@@ -12,7 +12,7 @@ const FILE: &[u8] = include_bytes!("../../src/cli/demo/flights.csv.gz");
 /// How many rows the tables have.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Tables {
-    /// Twelve columns beside the version; the rows of the file, again and again.
+    /// Twelve columns besides the version; the rows of the file, repeated.
     pub(crate) flights: u64,
     /// A text of a thousand characters in each row.
     pub(crate) wide: u64,
@@ -33,10 +33,10 @@ const CREATE: &str = "\
     version rowversion NOT NULL); \
     CREATE UNIQUE INDEX wide_version ON dbo.wide (version);";
 
-/// Of the small tables.
+/// The names of the small tables.
 const SMALL: [&str; 5] = ["small", "big", "late", "load", "idle"];
 
-/// Columns that a flight is inserted with, and where in the file they are.
+/// The inserted columns of a flight, with their positions in the file.
 pub(crate) const COLUMNS: [(&str, usize); 12] = [
     ("id", 0),
     ("time_hour", 1),
@@ -53,7 +53,7 @@ pub(crate) const COLUMNS: [(&str, usize); 12] = [
 ];
 const TEXTS: [&str; 5] = ["time_hour", "carrier", "tailnum", "origin", "dest"];
 
-/// Makes the tables and fills them.
+/// Creates and fills the tables.
 pub(crate) fn fill(database: &Database, tables: &Tables) {
     database.execute(CREATE).unwrap();
     let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();

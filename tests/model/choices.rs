@@ -1,4 +1,4 @@
-//! What can happen next.
+//! The possible next steps.
 
 use crate::documents::{Batch, What};
 use crate::steps::{Action, Fate, Model};
@@ -6,7 +6,7 @@ use crate::variants::Variant;
 use crate::world::{Answer, Condition, Holding, Kind, Owner, Role, World};
 
 impl Model {
-    /// Returns everything that can happen in `world`.
+    /// Returns every possible action in `world`.
     pub(crate) fn actions(&self, world: &World) -> Vec<Action> {
         let mut actions = Vec::new();
         let may_fail = world.faults < self.bounds.faults;
@@ -58,8 +58,8 @@ impl Model {
         }
     }
 
-    /// A challenger's reading of document and rows is one step with its request. How many rows it
-    /// finds is open, since rows move and grow.
+    /// A challenger reads document and rows in one step with its request. The number of rows it finds is
+    /// open, since rows move and the table grows.
     fn asking(&self, world: &World, slot: u8, actions: &mut Vec<Action>) {
         if !self.may_write(world) || world.stored.is_some_and(|doc| self.documents.is_paused(doc)) {
             return;
@@ -95,7 +95,7 @@ impl Model {
         if let Some(write) = holding.write {
             self.waiting(world, slot, write.answer, actions);
         }
-        // A renewal and the handler run side by side.
+        // A renewal runs concurrently with the handler.
         if !holding.handled && holding.write.is_none_or(|write| write.what.is_renewal()) {
             actions.push(Action::Handle { slot });
             if world.faults < self.bounds.faults && world.late.is_none() {

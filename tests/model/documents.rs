@@ -1,7 +1,7 @@
 //! The real documents, by number.
 //!
-//! Each distinct document and each application of a real transition is computed once and then looked
-//! up, so that the search runs on small numbers and the rules are still those of `highwater_engine::document`.
+//! Each distinct document and each application of a real transition is computed once and then looked up. So
+//! the search runs on small numbers, and the rules are still those of `highwater_engine::document`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use highwater_engine::document::{
 use highwater_engine::event::{BatchId, BatchIdentity, Digested};
 use time::OffsetDateTime;
 
-/// Whose name a document bears.
+/// The owner name in a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Who {
     Nobody,
-    /// The process that runs in this place now.
+    /// The current process of this slot.
     Slot(u8),
-    /// A process that has died; which one makes no difference to the living.
+    /// A crashed process. Which one makes no difference to the running ones.
     Gone,
 }
 
-/// A document: all of it but the owner's name, and that name.
+/// A document: its content without the owner's name, and that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Doc {
     shape: u16,
     pub(crate) owner: Who,
 }
 
-/// Rows `after + 1 ..= upto` as one delivery, with what else makes a batch what it is.
+/// Rows `after + 1 ..= upto` as one delivery, with everything else that identifies a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Batch {
     pub(crate) generation: u8,
@@ -57,7 +57,7 @@ pub(crate) fn rows_upto(position: u8) -> u8 {
     (1 << position) - 1
 }
 
-/// What a holder knows of its grant.
+/// What a holder knows about its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Grant {
     pub(crate) generation: u8,
@@ -87,7 +87,7 @@ pub(crate) enum What {
         batch: Batch,
         next: Option<Batch>,
     },
-    /// The first row was taken, the second was not.
+    /// The first row was accepted, the second was not.
     CommitPrefix {
         batch: Batch,
     },
@@ -119,7 +119,7 @@ impl What {
     }
 }
 
-/// What is asked of a document often.
+/// Facts about a document that are needed often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) grant: Grant,
@@ -127,7 +127,7 @@ pub(crate) struct Facts {
     pub(crate) replay: u8,
 }
 
-/// Older than any lease lives: a challenger may see any lease as lapsed at any time.
+/// Older than any lease lives: a challenger may see any lease as expired at any time.
 const OLD: LeaseAge =
     LeaseAge { since_write: Duration::from_secs(3600), grain: Duration::from_secs(1) };
 const FRESH: LeaseAge = LeaseAge { since_write: Duration::ZERO, grain: Duration::from_secs(1) };
@@ -135,16 +135,16 @@ const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 const TTL: Duration = Duration::from_secs(120);
 const POLLER: &str = "orders";
 
-/// All documents met so far, and what the real transitions make of them.
+/// All documents met so far, and the results of the real transitions on them.
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
     shapes: Vec<(StateDocument, Facts)>,
-    /// For each shape, the first one with its grant, checkpoint and last batch.
+    /// For each shape, the first document with its grant, checkpoint and last batch.
     alike: Vec<u16>,
     numbers: BTreeMap<Vec<u8>, u16>,
     changed: BTreeMap<(Doc, Change), Option<Doc>>,
     batch_ids: BTreeMap<Batch, BatchId>,
-    /// A mutation: a grant keeps the token of the one before.
+    /// A mutation: a grant keeps the token of the previous one.
     tokens_stay: bool,
 }
 
@@ -153,12 +153,12 @@ impl Documents {
         Self { tokens_stay, ..Self::default() }
     }
 
-    /// Returns the document that is created before anything is granted.
+    /// Returns the document that is created before the first grant.
     pub(crate) fn blank(&mut self) -> Doc {
         self.number(StateDocument::blank(POLLER, SourceFingerprint::of(&[])))
     }
 
-    /// Returns a blank document as the one that its first grant is made of, any other as it is.
+    /// Returns the document of the first grant if `doc` is blank, and `doc` unchanged otherwise.
     pub(crate) fn begun(&mut self, doc: Doc, generation: u8) -> Doc {
         if self.facts(doc).grant.generation > 0 {
             return doc;
@@ -181,7 +181,7 @@ impl Documents {
         self.shapes[usize::from(doc.shape)].0.hindrance(NOW, Duration::ZERO).is_some()
     }
 
-    /// Whether `batch` is the last one that `doc` says was delivered.
+    /// Whether `batch` is the last batch that `doc` records as delivered.
     pub(crate) fn has_landed(&mut self, doc: Doc, batch: Batch) -> bool {
         let id = self.batch_id(batch);
         self.last_batch(doc) == Some(&id)
@@ -202,7 +202,7 @@ impl Documents {
         self.document(doc).was_committed_by(&holder(slot, grant), &id)
     }
 
-    /// Whether this grant was released, even if another has been granted the lease since.
+    /// Whether this grant was released, even if another was granted since.
     pub(crate) fn was_released_by(&self, doc: Doc, slot: u8, grant: Grant) -> bool {
         self.document(doc).was_released_by(&holder(slot, grant))
     }
@@ -211,7 +211,7 @@ impl Documents {
         self.document(doc).is_held_by(&holder(slot, grant))
     }
 
-    /// Applies a real transition; `None` where it refuses.
+    /// Applies a real transition; `None` if it is rejected.
     pub(crate) fn apply(&mut self, doc: Doc, change: Change) -> Option<Doc> {
         if let Some(known) = self.changed.get(&(doc, change)) {
             return *known;
@@ -340,7 +340,7 @@ impl Documents {
         document
     }
 
-    /// Returns the number of `document`, without what no rule of the protocol reads.
+    /// Returns the number of `document`, ignoring fields that no rule of the protocol reads.
     fn number(&mut self, mut document: StateDocument) -> Doc {
         let owner = match document.lease.owner_id.take().as_deref() {
             None => Who::Nobody,

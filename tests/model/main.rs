@@ -1,72 +1,67 @@
 //! The lease and commit protocol in every interleaving, within bounds.
 //!
-//! A search of our own, breadth first, through all worlds that a few processes, one state document and
-//! a few faults can reach. Each change of the document is the real pure transition of
-//! `highwater_engine::document`, the target's fence is the real [`highwater_engine::document::Fence`], batch ids are the
-//! real ones; only what is around them is modelled.
+//! A breadth-first search through all worlds that a few processes, one state document and a few faults can
+//! reach. Each change of the document is the real pure transition of `highwater_engine::document`, the
+//! target's fence is the real [`highwater_engine::document::Fence`], and batch ids are the real ones. Only
+//! their environment is modelled.
 //!
 //! # What is modelled
 //!
-//! - **The store**: one document, replaced by compare-and-swap. Of versions only one thing counts: an
-//!   old one never comes back.
-//! - **Processes**, two or three, each with the memory that `src/engine/lease.rs` has: its grant, the version
-//!   it wrote last, the batch in flight, the logical write under way. They read, ask for the lease,
-//!   renew while the handler runs, commit with release or with the next batch, commit a prefix with a
-//!   failure, fail, give the lease up. The handler of the next batch may be done before the commit that
-//!   announces it has an answer, and before it has landed, as where commits are overlapped; or after, as where
-//!   they are not.
-//! - **Writes** are answered, or land with the answer lost, or stay in the air and land at any later
-//!   time or never (zombies). What a holder makes of a refused or unanswered one is judged by the rules
-//!   of `src/engine/lease/judge.rs`, in their order.
-//! - **Time** decides nothing: any lease may be seen as lapsed at any moment, and any process may be
-//!   slow for as long as one likes between any two steps.
-//! - **Faults**: lost answers, crashes (a process comes back under another id or not at all),
-//!   deliveries that reach the target late, an operator who pauses, resumes or resets by a write that
-//!   may itself be late, and the loss of the document, after which it is made again under a higher
-//!   generation. Nothing but a blank document is ever created; a request for one may land late, also
-//!   after a loss.
-//! - **The source** has rows 1 to N. How many a fetch returns is open, since rows move and grow, so two
-//!   processes may have different batches in flight.
+//! - **The store**: one document, replaced by compare-and-swap. The only relevant property of versions is that an
+//!   old one never returns.
+//! - **Processes**, two or three, each with the memory that `src/engine/lease.rs` has: its grant, the version it
+//!   wrote last, the batch in flight, the pending logical write. They read, request the lease, renew while the
+//!   handler runs, commit with release or with the next batch, commit a prefix with a failure, fail, and release the
+//!   lease. The handler of the next batch may finish before the commit that announces it has a response, and before
+//!   it has landed (overlapped commits), or after it.
+//! - **Writes** get a response, or land with the response lost, or stay pending and land at any later time or never
+//!   (zombies). How a holder judges a rejected or unanswered write follows the rules of
+//!   `src/engine/lease/judge.rs`, in their order.
+//! - **Time** decides nothing: any lease may be seen as expired at any moment, and any process may be arbitrarily
+//!   slow between any two steps.
+//! - **Faults**: lost responses, crashes (a process restarts under another id or not at all), deliveries that reach
+//!   the target late, an operator who pauses, resumes or resets by a write that may itself be late, and the loss of
+//!   the document, after which it is created again under a higher generation. Only a blank document is ever created;
+//!   a request for one may land late, also after a loss.
+//! - **The source** has rows 1 to N. The number of rows that a fetch returns is open, since rows move and the table
+//!   grows, so two processes may have different batches in flight.
 //!
-//! # What is claimed, in every world reached
+//! # What is claimed, in every reachable world
 //!
-//! Judged by a witness who sees everything and numbers the grants himself, not by the tokens of the
-//! code:
+//! Judged by a witness that sees everything and numbers the grants itself, not by the tokens of the code:
 //!
-//! 1. Nothing is skipped: each row up to the checkpoint went to a handler that finished before, and
-//!    after a reset went again.
+//! 1. Nothing is skipped: each row up to the checkpoint was delivered to a handler that finished before, and after
+//!    a reset was delivered again.
 //! 2. The checkpoint never goes back, except by a reset; (generation, token) never does.
-//! 3. Each grant has a token that no grant before it had.
+//! 3. Each grant has a token that no earlier grant had.
 //! 4. Once the fenced target has accepted a write of one grant, it accepts none of an earlier one.
-//! 5. Only the holder of the newest grant changes the document by renewing, committing or giving up,
-//!    and whatever is replaced was seen by who replaced it: of two commits made from one version at
-//!    most one succeeds.
-//! 6. If the newest holder died now, no more than two of the batches that its handler is done with would come
-//!    again.
-//! 7. From there a process that is left alone delivers and commits everything, past the fence too.
+//! 5. Only the holder of the newest grant changes the document by renewing, committing or releasing, and a writer
+//!    has seen whatever it replaces: of two commits made from one version at most one succeeds.
+//! 6. If the newest holder crashed now, at most two of the batches that its handler has finished would be
+//!    redelivered.
+//! 7. From there a process that runs alone delivers and commits everything, past the fence too.
 //!
-//! Each run also checks that it has met what it is about: two holders at once, zombies that landed,
-//! stale deliveries refused, writes recognised by their id and by their batch, a change applied to
-//! somebody else's version, a holder that died, a pause and a reset that landed, a document that was
-//! lost, a handler that was done before the commit of the batch before it, and one that was so in vain;
-//! and prints in how many steps. One that never met some of it fails.
+//! Each run also checks that it has met the relevant events, and prints in how many steps: two holders at
+//! once, zombies that landed, stale deliveries rejected, writes recognized by their id and by their batch, a
+//! change applied to another process's version, a holder that crashed, a pause and a reset that landed, a
+//! document that was lost, a handler that finished before the commit of the previous batch, and one that did
+//! so in vain. A run that never met one of them fails.
 //!
-//! **Variants** leave out one part of the protocol each. A search that finds nothing proves little
-//! unless it finds these; every one is found unsafe, and its shortest way to the damage is printed. Each
-//! claim is broken by some variant, and a test says so.
-//! One is safe: a holder that takes a lost answer for a lost lease only delivers twice.
+//! **Variants** each leave out one part of the protocol. A search that finds nothing proves little unless it
+//! finds these. Every unsafe variant is found, and its shortest path to the damage is printed. A test checks
+//! that each claim is broken by some variant. One variant is safe: a holder that treats a lost response as a
+//! lost lease only delivers twice.
 //!
 //! # What is not shown
 //!
-//! - Nothing beyond the bounds, though damage in such protocols needs few writes: every variant here
-//!   shows it within four.
-//! - Nothing of the code that carries the rules out: `src/engine/lease/judge.rs` is restated here, not run.
+//! - Nothing beyond the bounds, though damage in such protocols needs few writes: every variant here shows it within
+//!   four.
+//! - Nothing about the code that implements the rules: `src/engine/lease/judge.rs` is restated here, not run.
 //!   `src/engine/lease/tests.rs` and the tests of the stores drive the real one through the same faults.
-//! - Nothing of back-off, of what the document keeps for people, nor of clocks; the transitions' own
-//!   tests do. The in-flight record is left out of states, since no rule about who may write reads it.
-//! - A document that is lost **before it was marked**, and made again within the grain and skew of the
-//!   storage clock: only that clock could distinguish the two generations. Here the later one is always
-//!   higher.
+//! - Nothing about backoff, document fields for people, or clocks; the transitions' own tests cover them. The
+//!   in-flight record is left out of states, since no rule about who may write reads it.
+//! - A document that is lost **before it was marked**, and created again within the grain and skew of the storage
+//!   clock: only that clock could distinguish the two generations. Here the later one is always higher.
 //!
 //! # Deeper
 //!
@@ -74,10 +69,10 @@
 //! MODEL_WRITES=7 cargo test -p highwater-engine --test model -- --nocapture
 //! ```
 //!
-//! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the
-//! bounds of the main search. Each further write multiplies the states by about 3, each further fault
-//! by about 10; a million states take some 150 MB. Seven writes with two faults
-//! were 10,368,560 states before the next handler could go on beside a commit, and held no find.
+//! `MODEL_WRITES` (versions stored), `MODEL_FAULTS`, `MODEL_OWNERS` (2 or 3) and `MODEL_ROWS` set the bounds
+//! of the main search. Each further write multiplies the states by about 3, each further fault by about 10; a
+//! million states take some 150 MB. Seven writes with two faults were 10,368,560 states before the next
+//! handler could overlap a commit, and found nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -124,7 +119,7 @@ fn nor_does_one_with_three_rows() {
 }
 
 #[test]
-fn taking_a_lost_answer_for_a_lost_lease_is_safe() {
+fn treating_a_lost_response_as_a_lost_lease_is_safe() {
     let sights = [Sight::TwoHoldersAtOnce, Sight::ZombieWriteLanded, Sight::AllCommitted];
     check_safe(Variant::NoJudging, Bounds { faults: 1, ..BOUNDS }, &sights);
 }

@@ -1,4 +1,4 @@
-//! Breadth first over all worlds within the bounds, so that what is found first is shortest.
+//! Breadth first over all worlds within the bounds, so that the first counterexample is a shortest one.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::witness::{Claim, Sights};
 use crate::words::describe;
 use crate::world::World;
 
-/// What a search has found.
+/// The result of a search.
 pub(crate) struct Report {
     pub(crate) states: usize,
     /// Most versions stored along any path.
     pub(crate) writes: u8,
     pub(crate) steps: usize,
     pub(crate) sights: Sights,
-    /// The first claim found broken, with the shortest way there in words.
+    /// The first claim found broken, with the shortest path to it in words.
     pub(crate) broken: Option<(Claim, Vec<String>)>,
     pub(crate) duration: Duration,
 }
 
-/// A world met before: its fingerprint, and the one it was first reached from.
+/// A visited world: its fingerprint, and the one from which it was first reached.
 struct Visit {
     fingerprint: u128,
     parent: u32,
@@ -32,7 +32,7 @@ struct Visit {
 #[expect(clippy::disallowed_types, reason = "asked for membership only, never iterated")]
 type Visited = std::collections::HashSet<u128>;
 
-/// Explores `variant` until `wanted` is broken, or, where none is wanted, any claim.
+/// Explores `variant` until `wanted` is broken, or any claim if none is wanted.
 pub(crate) fn search(variant: Variant, bounds: Bounds, wanted: Option<Claim>) -> Report {
     let began_at = Instant::now();
     let mut model = Model::new(variant, bounds);
@@ -88,8 +88,8 @@ fn fingerprint(world: &World) -> u128 {
     hasher.0
 }
 
-/// FNV-1a with 128 bits, a field at a time: among 10^9 states, two share one with a probability of
-/// about 10^-21.
+/// FNV-1a with 128 bits, one field at a time: among 10^9 states, two share one with a probability of about
+/// 10^-21.
 struct Fnv(u128);
 
 impl Fnv {
@@ -127,7 +127,7 @@ impl Hasher for Fnv {
     }
 }
 
-/// Returns the fingerprints on the way to a visit, without the start.
+/// Returns the fingerprints on the path to a visit, without the start.
 fn path(visits: &[Visit], mut number: u32) -> Vec<u128> {
     let mut path = Vec::new();
     while number > 0 {
@@ -139,7 +139,7 @@ fn path(visits: &[Visit], mut number: u32) -> Vec<u128> {
     path
 }
 
-/// Walks a path again without swapping processes, so that names stay what they are.
+/// Follows a path again without swapping processes, so that names stay the same.
 fn retrace(model: &mut Model, path: &[u128], claim: Claim) -> Vec<String> {
     let owners = usize::from(model.bounds.owners);
     let mut world = World::new();

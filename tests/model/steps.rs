@@ -1,4 +1,4 @@
-//! What a step does to the world, and what the witness makes of it.
+//! What a step does to the world, and how the witness judges it.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use crate::world::{
     Write,
 };
 
-/// How far to look.
+/// The bounds of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) owners: u8,
     pub(crate) rows: u8,
     /// Versions stored.
     pub(crate) writes: u8,
-    /// Answers lost, crashes, late deliveries, interventions and losses of the document together.
+    /// Lost responses, crashes, late deliveries, interventions and losses of the document together.
     pub(crate) faults: u8,
 }
 
-/// What becomes of a request that a step sends.
+/// The fate of a request that a step sends.
 ///
-/// That it landed, and its sender was told, is one step with its sending: nobody can see it between.
-/// So is that it was refused, and that its sender then read the document.
+/// If it lands and its sender learns so, that is one step with its sending, since nobody can observe the time
+/// between. The same holds for a request that is rejected and whose sender then reads the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
-    /// It lands; its sender does not learn so.
+    /// It lands; its sender does not learn this.
     AnswerLost,
-    /// Its sender waits no more; it may land at any time.
+    /// Its sender no longer waits for it; it may land at any time.
     InTheAir,
-    /// It is on its way, for variants whose requests are made in one moment and land in another.
+    /// It is pending, for variants whose requests are made at one moment and land at another.
     Open,
 }
 
@@ -65,11 +65,11 @@ pub(crate) enum Action {
     Handle {
         slot: u8,
     },
-    /// The handler of the batch that the commit under way announces.
+    /// The handler of the batch that the pending commit announces.
     HandleNext {
         slot: u8,
     },
-    /// A mutation: the result of that handler is committed though the commit before it has no answer.
+    /// A mutation: the result of that handler is committed although the previous commit has no response.
     CommitUnconfirmed {
         slot: u8,
         next: Option<Batch>,
@@ -78,7 +78,7 @@ pub(crate) enum Action {
         slot: u8,
         fate: Fate,
     },
-    /// The handler says that it has taken the first row for good, and a renewal commits that.
+    /// The handler reports the first row as permanently accepted, and a renewal commits it.
     AcceptPrefix {
         slot: u8,
         fate: Fate,
@@ -94,7 +94,7 @@ pub(crate) enum Action {
         kind: Kind,
     },
     LoseDocument,
-    /// Somebody who finds nothing creates a blank document; or sends for it, and gives up waiting.
+    /// A process that finds nothing creates a blank document, or sends the request and stops waiting for it.
     Create {
         late: bool,
     },
@@ -106,11 +106,11 @@ pub(crate) struct Model {
     pub(crate) variant: Variant,
     pub(crate) bounds: Bounds,
     pub(crate) documents: Documents,
-    /// Broken by the last step.
+    /// Claims broken by the last step.
     pub(crate) broken: Vec<Claim>,
-    /// Met so far.
+    /// Events met so far.
     pub(crate) sights: Sights,
-    /// Whether a lone successor finishes, by what it depends on.
+    /// Whether a successor that runs alone finishes, by the state it depends on.
     pub(crate) finishing: BTreeMap<(Option<Doc>, Grant, u8), bool>,
 }
 
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    /// Returns the world after `action`; what the step breaks is left in `broken`.
+    /// Returns the world after `action`; claims broken by the step are left in `broken`.
     pub(crate) fn step(&mut self, world: &World, action: Action) -> World {
         self.broken.clear();
         let mut next = *world;
@@ -171,7 +171,7 @@ impl Model {
                     self.sights.insert(Sight::HolderDied);
                 }
                 next.end_tick(slot);
-                // It comes back under another id, or not at all.
+                // It restarts under another id, or not at all.
                 next = next.rename(|name| if name == slot { Who::Gone } else { Who::Slot(name) });
             }
             Action::Intervene { kind } => self.intervene(&mut next, kind),
@@ -191,8 +191,8 @@ impl Model {
         next
     }
 
-    /// Of a version that is no longer stored, its holder uses the grant, the checkpoint and the name of
-    /// the last batch only.
+    /// Of a version that is no longer stored, its holder only uses the grant, the checkpoint and the name of
+    /// the last batch.
     fn forget_differences(&self, world: &mut World) {
         for owner in &mut world.owners {
             if let Owner::Holding(Holding { snapshot, .. }) = owner
@@ -204,7 +204,7 @@ impl Model {
         }
     }
 
-    /// Decides what becomes of the request that `slot` has just sent, if it has.
+    /// Decides the fate of the request that `slot` has just sent, if it has sent one.
     fn meet(&mut self, world: &mut World, slot: u8, fate: Fate) {
         let mut requests = world.requests.into_iter().flatten();
         let Some(request) = requests.find(|request| request.role == Role::Awaited(slot)) else {
@@ -237,7 +237,7 @@ impl Model {
         self.request_lease(world, slot, batch);
     }
 
-    /// Asks on the strength of the stored document.
+    /// Requests the lease, based on the stored document.
     fn request_lease(&mut self, world: &mut World, slot: u8, batch: Batch) {
         let base = self.base(world);
         let granted = self.documents.apply(base, Change::Acquire { slot, batch });
@@ -253,7 +253,7 @@ impl Model {
         world.send(Request { doc, role, kind, condition, made_from_stored: true });
     }
 
-    /// Returns what is stored; where that is blank or nothing, the document that a poller starts with.
+    /// Returns the stored document; if that is blank or missing, the document that a poller starts with.
     pub(crate) fn base(&mut self, world: &World) -> Doc {
         let restarts = self.variant == Variant::GenerationRestarts;
         let generation = if restarts { 1 } else { world.losses + 1 };
@@ -273,7 +273,7 @@ impl Model {
             (_, _) => {}
         }
         if what == What::Fail {
-            // To the protocol they are one, so the search goes one way only.
+            // They are equivalent in the protocol, so the search follows only one.
             let (slot, grant) = (slot, holding.grant);
             let mut made_by =
                 |what| self.documents.apply(base.doc, Change::Held { slot, grant, what });
@@ -285,7 +285,7 @@ impl Model {
         self.request_change(world, slot, base);
     }
 
-    /// Sends the current write, made from `base`; one whose version has gone is refused, and judged.
+    /// Sends the current write, made from `base`. A write whose version is gone is rejected, and judged.
     fn request_change(&mut self, world: &mut World, slot: u8, base: View) {
         let Owner::Holding(mut holding) = world.owner(slot) else { return };
         let Some(write) = &mut holding.write else { return };
@@ -315,8 +315,8 @@ impl Model {
         world.send(Request { doc, role, kind, condition, made_from_stored });
     }
 
-    /// Reads the document and judges a write that was not plainly accepted, by the rules and in the
-    /// order of `src/engine/lease/judge.rs`.
+    /// Reads the document and judges a write that was not plainly accepted, by the rules and in the order of
+    /// `src/engine/lease/judge.rs`.
     fn read(&mut self, world: &mut World, slot: u8) {
         match world.owner(slot) {
             Owner::Idle => {}
@@ -343,7 +343,7 @@ impl Model {
         let moved_by_us = holding.in_the_air && found_at == holding.batch.after + 1;
         let mine = world.written_by == Some(slot);
         let by_batch = write.what.committed().is_some_and(|batch| {
-            // A renewal may have committed the same front before.
+            // A renewal may have committed the same prefix before.
             let mine = (slot, holding.grant);
             !moved_by_us
                 && !documents.has_landed(base, batch)
@@ -426,7 +426,7 @@ impl Model {
         self.witness_window(world, slot);
     }
 
-    /// What a holder knows that takes a commit without an answer for one that was made.
+    /// The state of a holder that treats an unanswered commit as landed.
     fn hoped(&mut self, slot: u8, holding: &Holding) -> Option<Holding> {
         let (what, batch) = (holding.write?.what, holding.next()?);
         let change = Change::Held { slot, grant: holding.grant, what };
@@ -436,7 +436,7 @@ impl Model {
         Some(Holding { snapshot, batch, handled, next_handled, write: None, ..*holding })
     }
 
-    /// There is no tag to send with it.
+    /// There is no etag to send with it.
     fn commit_unconfirmed(&mut self, world: &mut World, slot: u8, next: Option<Batch>) {
         let Owner::Holding(holding) = world.owner(slot) else { return };
         let Some(hoped) = self.hoped(slot, &holding) else { return };
@@ -516,7 +516,7 @@ impl Model {
         world.send(Request { doc, role: Role::Orphan, kind, condition, made_from_stored: true });
     }
 
-    /// A blank document grants nothing, so it is no version that anybody could hold.
+    /// A blank document grants nothing, so no process can hold its version.
     fn create(&mut self, world: &mut World, late: bool) {
         let doc = self.documents.blank();
         if !late {
@@ -528,7 +528,7 @@ impl Model {
         world.send(Request { doc, role, kind, condition, made_from_stored: true });
     }
 
-    // What the store does, and what the witness makes of it.
+    // What the store does, and how the witness judges it.
 
     fn land(&mut self, world: &mut World, request: Request, told: bool) {
         for place in &mut world.requests {
@@ -581,7 +581,7 @@ impl Model {
     }
 }
 
-/// Returns the end of a batch, as the witness notes it.
+/// Returns the end of a batch, as recorded by the witness.
 fn end_of(batch: Batch) -> u8 {
     1 << (batch.upto - 1)
 }
@@ -608,7 +608,7 @@ fn succeed(world: &mut World, slot: u8, doc: Doc) {
     world.set(slot, owner);
 }
 
-/// No answer in time: whether the write has landed, or will, is not known.
+/// No response in time: it is unknown whether the write has landed or will.
 fn time_out(world: &mut World, slot: u8) {
     world.faults += 1;
     world.recast(|role| if role == Role::Awaited(slot) { Role::Earlier(slot) } else { role });
@@ -624,8 +624,8 @@ fn time_out(world: &mut World, slot: u8) {
     world.set(slot, owner);
 }
 
-/// The deadline came before an answer. Where the handler had finished while a renewal was in the air,
-/// the renewal is let go and the commit is tried all the same.
+/// The deadline came before a response. If the handler had finished while a renewal was pending, the renewal
+/// is abandoned and the commit is tried anyway.
 fn give_up(world: &mut World, slot: u8) {
     match world.owner(slot) {
         Owner::Holding(holding)

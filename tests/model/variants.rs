@@ -5,34 +5,34 @@ use crate::witness::Claim;
 /// A protocol to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// As the code has it.
+    /// As in the code.
     Faithful,
     /// Every write is unconditional.
     NoIfMatch,
     /// The document is read and checked, then written without a condition.
     VerifyThenBlindWrite,
-    /// After a conflict the tag is read again, the content is not.
+    /// After a conflict the etag is read again, but not the content.
     FreshTagOldContent,
     /// The checkpoint is committed, then the handler is called.
     CheckpointFirst,
-    /// The target refuses rows it has, and knows no token.
+    /// The target rejects rows that it has, and knows no token.
     UniqueOnlyFence,
     /// A grant does not raise the token.
     TokenStays,
-    /// A document that was lost is made again under the same generation, so tokens start at 1 again.
+    /// A lost document is created again under the same generation, so tokens start at 1 again.
     GenerationRestarts,
-    /// A write without an answer counts as a lost lease: nothing is judged.
+    /// A write without a response counts as a lost lease: nothing is judged.
     NoJudging,
-    /// No blank document is created first: the first grant is what a request to create brings.
+    /// No blank document is created first: the request to create carries the first grant.
     GrantRidesOnCreation,
-    /// The commit of a batch is sent though the one of the batch before it has no answer.
+    /// The commit of a batch is sent although the commit of the previous batch has no response.
     NextCommitUnconfirmed,
     /// The handler that overlaps a rejected commit is not dropped, and its batch is committed.
     NextGoesOn,
 }
 
 impl Variant {
-    /// Those that a test of this binary must find unsafe.
+    /// The variants that a test of this binary must find unsafe.
     pub(crate) const UNSAFE: [Self; 10] = [
         Self::NoIfMatch,
         Self::VerifyThenBlindWrite,
@@ -46,7 +46,7 @@ impl Variant {
         Self::NextGoesOn,
     ];
 
-    /// Returns the claims that this variant must be found to break; none where it is safe.
+    /// Returns the claims that this variant must be found to break; none if it is safe.
     pub(crate) fn breaks(self) -> &'static [Claim] {
         match self {
             Self::Faithful | Self::NoJudging => &[],
@@ -79,7 +79,7 @@ impl Variant {
         }
     }
 
-    /// Returns how many faults it takes: the fewer, the plainer the way.
+    /// Returns how many faults it takes. Fewer faults give a simpler path.
     pub(crate) fn faults(self) -> u8 {
         match self {
             Self::Faithful | Self::GrantRidesOnCreation => 2,

@@ -1,4 +1,4 @@
-//! What must hold, for a witness that sees everything and numbers the grants itself.
+//! The claims, judged by a witness that sees everything and numbers the grants itself.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::documents::{Batch, Change, Grant, What, rows_upto};
 use crate::steps::Model;
 use crate::world::{Kind, Owner, Request, World};
 
-/// What must hold whatever happens.
+/// What must always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
     NothingIsSkipped,
@@ -36,7 +36,7 @@ impl Claim {
     ];
 }
 
-/// What has to be met somewhere, or the search shows nothing.
+/// An event that must be met somewhere, or the search shows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sight {
     TwoHoldersAtOnce,
@@ -44,29 +44,29 @@ pub(crate) enum Sight {
     StaleDeliveryRefused,
     LandedByWriteId,
     LandedByBatchId,
-    /// Nobody but the writer gives its grant up.
+    /// Only the writer releases its grant.
     LandedSinceGivenUp,
-    /// A grant was given up, and its holder learns so after another has been granted.
+    /// A grant was released, and its holder learns so after another was granted.
     LandedBeforeATakeover,
-    /// A renewal with a prefix, given up, has landed after all, and the commit is made from there.
+    /// An abandoned renewal with a prefix has landed after all, and the commit is made from there.
     MovedByOwnRenewal,
     ChangeAppliedToAnothersVersion,
     LeaseLost,
     AllCommitted,
     CreationLandedLate,
-    /// A process died while it held the lease.
+    /// A process crashed while it held the lease.
     HolderDied,
     PauseLanded,
     ResetLanded,
     /// A document under which leases had been granted.
     DocumentLost,
-    /// A handler has finished while the commit of the batch before it had no answer.
+    /// A handler has finished while the commit of the previous batch had no response.
     NextHandledBesideCommit,
     /// And that commit was lost.
     NextHandledInVain,
 }
 
-/// What was met, and in how many steps.
+/// The events met, and in how many steps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sights(BTreeMap<Sight, u64>);
 
@@ -75,14 +75,14 @@ impl Sights {
         *self.0.entry(sight).or_default() += 1;
     }
 
-    /// Returns how many steps have met it.
+    /// Returns the number of steps that have met it.
     pub(crate) fn count(&self, sight: Sight) -> u64 {
         self.0.get(&sight).copied().unwrap_or(0)
     }
 }
 
 impl Sight {
-    /// The last of them takes two faults: an answer that is lost, and somebody who writes on top.
+    /// The last of them takes two faults: a lost response, and another writer on top.
     pub(crate) const ALL: [Self; 18] = [
         Self::TwoHoldersAtOnce,
         Self::ZombieWriteLanded,
@@ -104,7 +104,7 @@ impl Sight {
         Self::LandedSinceGivenUp,
     ];
 
-    /// What a single fault is enough for.
+    /// The events for which a single fault is enough.
     pub(crate) const OF_ONE_FAULT: &[Self] = {
         let [of_one @ .., _] = &Self::ALL;
         of_one
@@ -112,7 +112,7 @@ impl Sight {
 }
 
 impl Model {
-    /// Compares what is about to be stored with all that came before.
+    /// Compares the write that is about to be stored with everything before it.
     pub(crate) fn witness(&mut self, world: &mut World, request: &Request) {
         let after = self.documents.facts(request.doc);
         let seen = &mut world.seen;
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// Counts the batches that would come again if the newest holder died now.
+    /// Counts the batches that would be redelivered if the newest holder crashed now.
     pub(crate) fn witness_window(&mut self, world: &World, slot: u8) {
         let Owner::Holding(holding) = world.owner(slot) else { return };
         let is_newest = holding.number == world.seen.grants && !world.seen.revoked;
@@ -164,8 +164,8 @@ impl Model {
         }
     }
 
-    /// Whether a process that is alone from here, without faults, delivers and commits everything,
-    /// past the fence too; an operator ends a pause.
+    /// Whether a process that runs alone from here, without faults, delivers and commits everything, past the
+    /// fence too; an operator ends a pause.
     pub(crate) fn can_finish(&mut self, world: &World) -> bool {
         let key = (world.stored, world.target.fence, world.losses);
         if let Some(known) = self.finishing.get(&key) {
@@ -204,8 +204,8 @@ pub(crate) fn admit(fence: Grant, asked: Grant) -> Option<Grant> {
     Fence { generation, token }.admit(asked_generation, asked_token).ok().map(|_| asked)
 }
 
-/// The checkpoint was moved back: what was delivered before counts no more, and whoever held the lease
-/// holds it no more.
+/// The checkpoint was moved back: earlier deliveries no longer count, and former holders no longer hold the
+/// lease.
 pub(crate) fn begin_era(world: &mut World) {
     world.seen.delivered = 0;
     world.seen.revoked = true;

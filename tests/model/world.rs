@@ -1,10 +1,10 @@
-//! The world: one stored document, the processes around it, what is in the air, and two targets.
+//! The world: one stored document, the processes around it, pending requests, and two targets.
 //!
-//! A version of the stored document is either the current one or one that can never come back, so no
-//! tag needs a number: everyone remembers whether what they saw still stands. A conditional request
-//! whose version has gone can only be refused, and whoever waits for it then reads: such a request is
-//! taken out at once. What happens late because its answer is late is the same as what happens late
-//! because its process is slow.
+//! A version of the stored document is either the current one or one that can never return, so no etag needs
+//! a number: every process remembers whether the version it saw is still current. A conditional request whose
+//! version is gone can only be rejected, and its sender then reads, so such a request is removed at once. An
+//! event that is late because its response is late is the same as one that is late because its process is
+//! slow.
 
 use crate::documents::{Batch, Doc, Grant, What, Who};
 
@@ -15,12 +15,13 @@ const REQUESTS_MAX: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct World {
     pub(crate) stored: Option<Doc>,
-    /// Whose logical write, still being judged by its writer, the stored version is: its `write_id`.
+    /// The process whose logical write, still being judged by that process, is the stored version: its
+    /// `write_id`.
     pub(crate) written_by: Option<u8>,
     pub(crate) owners: [Owner; OWNERS_MAX],
     /// Writes that may still land, sorted.
     pub(crate) requests: [Option<Request>; REQUESTS_MAX],
-    /// A copy of a delivery that is on its way to the target, whatever its sender does now.
+    /// A copy of a delivery on its way to the target, independent of its sender.
     pub(crate) late: Option<Delivery>,
     pub(crate) target: Target,
     pub(crate) seen: Witness,
@@ -30,11 +31,11 @@ pub(crate) struct World {
     pub(crate) faults: u8,
     /// Times that the document was lost.
     pub(crate) losses: u8,
-    /// Resets asked for.
+    /// Resets requested.
     pub(crate) resets: u8,
 }
 
-/// One process, as far as it remembers anything.
+/// The memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Owner {
     Idle,
@@ -42,18 +43,18 @@ pub(crate) enum Owner {
     Holding(Holding),
 }
 
-/// A process that has read document and rows and asks for the lease.
+/// A process that has read document and rows and requests the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Asking {
     pub(crate) batch: Batch,
     /// Whether the version it read is still current.
     pub(crate) current: bool,
-    /// Whether an earlier try got no answer.
+    /// Whether an earlier attempt got no response.
     pub(crate) ambiguous: bool,
     pub(crate) answer: Answer,
 }
 
-/// A process that takes itself for the holder.
+/// A process that considers itself the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "none of these facts excludes another")]
 pub(crate) struct Holding {
@@ -62,17 +63,17 @@ pub(crate) struct Holding {
     pub(crate) batch: Batch,
     /// Whether the handler has finished with the batch.
     pub(crate) handled: bool,
-    /// Whether the handler has finished with the batch that the commit under way announces.
+    /// Whether the handler has finished the batch that the pending commit announces.
     pub(crate) next_handled: bool,
-    /// Ends of the batches that it has finished with behind the checkpoint, one bit each: the witness's
-    /// knowledge.
+    /// Ends of the batches after the checkpoint that it has finished, one bit each: known to the witness
+    /// only.
     pub(crate) ends: u8,
     pub(crate) write: Option<Write>,
-    /// Whether a renewal that commits the first row of the batch is not known to have landed.
+    /// Whether a renewal that commits the first row of the batch may be pending.
     pub(crate) in_the_air: bool,
-    /// Which grant it really is: the witness's knowledge.
+    /// The real number of its grant: known to the witness only.
     pub(crate) number: u8,
-    /// Whether the checkpoint has not been moved back since: the witness's knowledge.
+    /// Whether the checkpoint has not been moved back since: known to the witness only.
     pub(crate) in_era: bool,
 }
 
@@ -84,7 +85,7 @@ pub(crate) struct View {
     pub(crate) current: bool,
 }
 
-/// A logical write of a holder, under way.
+/// A pending logical write of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Write {
     pub(crate) what: What,
@@ -95,20 +96,20 @@ pub(crate) struct Write {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Answer {
-    /// A request is on its way.
+    /// A request is pending.
     Awaited,
-    /// It was refused, or there was no answer: the document is to be read and asked.
+    /// It was rejected, or there was no response: the document must be read and judged.
     Judging,
 }
 
-/// A write on its way to the store.
+/// A pending write to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Request {
     pub(crate) doc: Doc,
     pub(crate) role: Role,
     pub(crate) kind: Kind,
     pub(crate) condition: Condition,
-    /// Whether it was made from the stored version: the witness's knowledge.
+    /// Whether it was made from the stored version: known to the witness only.
     pub(crate) made_from_stored: bool,
 }
 
@@ -123,13 +124,13 @@ pub(crate) enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     Awaited(u8),
-    /// An earlier try of the sender's current logical write.
+    /// An earlier attempt at the sender's current logical write.
     Earlier(u8),
-    /// Nobody waits for it: a zombie, or an operator's.
+    /// Nobody waits for it: a zombie, or an operator's request.
     Orphan,
 }
 
-/// What a request would do, in the witness's eyes.
+/// What a request would do, as the witness sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// Creates a blank document.
@@ -152,7 +153,7 @@ pub(crate) struct Delivery {
 }
 
 impl Holding {
-    /// Returns the batch that the commit under way announces: its handler runs meanwhile.
+    /// Returns the batch that the pending commit announces and whose handler runs meanwhile.
     pub(crate) fn next(&self) -> Option<Batch> {
         match self.write?.what {
             What::Commit { next, .. } => next,
@@ -169,20 +170,20 @@ impl Holding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Target {
     pub(crate) fence: Grant,
-    /// Rows it has, for the variant that knows no token.
+    /// Rows it has, for the variant without a token.
     pub(crate) rows: u8,
-    /// The latest grant it accepted a write of, in the witness's count.
+    /// The latest grant of which it accepted a write, as numbered by the witness.
     pub(crate) newest: u8,
 }
 
 /// Records of the witness, which does not judge by tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Witness {
-    /// Rows that a handler has finished with since the checkpoint was last moved back.
+    /// Rows that a handler has finished since the checkpoint was last moved back.
     pub(crate) delivered: u8,
     /// Leases granted.
     pub(crate) grants: u8,
-    /// Whether the newest grant was taken back.
+    /// Whether the newest grant was revoked.
     pub(crate) revoked: bool,
     /// Highest token ever stored.
     pub(crate) highest: Grant,
@@ -224,7 +225,7 @@ impl World {
         self.owners[usize::from(slot)] = owner;
     }
 
-    /// Puts a request in the air; the same one twice is one.
+    /// Adds a pending request; two equal ones count as one.
     pub(crate) fn send(&mut self, request: Request) {
         if self.requests.contains(&Some(request)) {
             return;
@@ -233,7 +234,7 @@ impl World {
         *free.expect("more requests in the air than the model has room for") = Some(request);
     }
 
-    /// Changes the role of requests, for instance when their sender has given up.
+    /// Changes the role of requests, for example when their sender has abandoned them.
     pub(crate) fn recast(&mut self, role: impl Fn(Role) -> Role) {
         let requests = std::mem::replace(&mut self.requests, [None; REQUESTS_MAX]);
         for request in requests.into_iter().flatten() {
@@ -241,19 +242,19 @@ impl World {
         }
     }
 
-    /// Ends a logical write: what is still in the air of it is a zombie from now on.
+    /// Ends a logical write: its pending requests become zombies.
     pub(crate) fn end_write(&mut self, slot: u8) {
         self.recast(|role| if role.sender() == Some(slot) { Role::Orphan } else { role });
         self.written_by = self.written_by.filter(|by| *by != slot);
     }
 
-    /// Ends a tick: nothing is remembered of it.
+    /// Ends a tick: the process forgets it.
     pub(crate) fn end_tick(&mut self, slot: u8) {
         self.end_write(slot);
         self.set(slot, Owner::Idle);
     }
 
-    /// The stored version has gone. A request to create may still land when nothing is stored again.
+    /// The stored version is gone. A request to create may still land once nothing is stored.
     pub(crate) fn supersede_version(&mut self) {
         for slot in 0..OWNERS_MAX {
             self.owners[slot] = self.owners[slot].after_version_went(&self.requests, slot);
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// A process whose request for the lease can no more land, and has not, only learns so: its tick
+    /// A process whose request for the lease has not landed and can no longer land only learns so: its tick
     /// is over.
     pub(crate) fn end_hopeless_ticks(&mut self) {
         for (owner, slot) in self.owners.iter_mut().zip(0..) {
@@ -279,7 +280,7 @@ impl World {
         }
     }
 
-    /// Every document and memory that bears the name of `slot` gets another name.
+    /// Every document and memory with the name of `slot` gets another name.
     pub(crate) fn rename(&self, name: impl Fn(u8) -> Who) -> Self {
         let mut world = *self;
         let rename = |doc: &mut Doc| {
@@ -304,7 +305,7 @@ impl World {
             2 => &[[0, 1, 2], [1, 0, 2]],
             _ => &[[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]],
         };
-        // What a process is, whatever its name, comes first in the order.
+        // The order considers the state of a process first, regardless of its name.
         let nameless = self.rename(|_| Who::Nobody).owners;
         let orders = |swap: &&[u8; OWNERS_MAX]| {
             let mut sorted = nameless;
@@ -347,8 +348,8 @@ impl Role {
 }
 
 impl Owner {
-    /// What becomes of a process when the version it knew is replaced: a conditional request of its
-    /// is as good as refused, a blind one is not.
+    /// The new state of a process when the version it knew is replaced: a conditional request of it is as
+    /// good as rejected, a blind one is not.
     fn after_version_went(self, requests: &[Option<Request>], slot: usize) -> Self {
         let is_blind = requests.iter().flatten().any(|request| {
             request.condition == Condition::None
@@ -359,7 +360,7 @@ impl Owner {
             Self::Asking(asking) if asking.ambiguous => {
                 Self::Asking(Asking { answer: Answer::Judging, ..asking })
             }
-            // A first try that is plainly rejected: the tick starts over.
+            // A first attempt that is plainly rejected: the tick starts over.
             Self::Idle | Self::Asking(_) => Self::Idle,
             Self::Holding(holding) => {
                 let write = holding.write.map(|write| Write { answer: Answer::Judging, ..write });

@@ -9,21 +9,21 @@ use crate::random::Random;
 pub(crate) enum Bad {
     /// The target rejects it.
     Refused,
-    /// It fails as an outage would.
+    /// The handler fails as in an outage.
     Failing,
-    /// The process dies with it.
+    /// The process crashes while handling it.
     Deadly,
 }
 
-/// Which states of rows are bad: decided by the version alone, so that every reader finds the same.
+/// Which row states are bad. Decided by the version alone, so that every reader agrees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadRows {
     seed: u64,
     percent: u64,
     kinds: &'static [Bad],
-    /// Those of a scenario, by version; where it has some, no others are bad.
+    /// The bad rows of a scenario, by version. If there are any, no other rows are bad.
     these: &'static [(u64, Bad)],
-    /// Whether the handler says which row it was.
+    /// Whether the handler names the bad row.
     pub(crate) named: bool,
 }
 
@@ -31,12 +31,12 @@ impl BadRows {
     pub(crate) const NONE: Self =
         Self { seed: 0, percent: 0, kinds: &[], these: &[], named: false };
 
-    /// Rows of one kind, so many in a hundred.
+    /// Rows of one kind, as a percentage.
     pub(crate) const fn of_kind(seed: u64, percent: u64, kinds: &'static [Bad]) -> Self {
         Self { seed, percent, kinds, ..Self::NONE }
     }
 
-    /// Exactly these.
+    /// Exactly these rows.
     pub(crate) const fn these(these: &'static [(u64, Bad)]) -> Self {
         Self { these, ..Self::NONE }
     }
@@ -59,7 +59,7 @@ impl BadRows {
         }
     }
 
-    /// Returns what is wrong with the state of a row that has this version.
+    /// Returns what is wrong with the row state of this version.
     pub(crate) fn of(self, version: u64) -> Option<Bad> {
         if !self.these.is_empty() {
             let found = self.these.iter().find(|(bad, _)| *bad == version);
@@ -69,7 +69,7 @@ impl BadRows {
         random.chance(self.percent).then(|| random.pick(self.kinds))
     }
 
-    /// Whether `policy` gets past all of these rows without anybody's help, in batches of so many.
+    /// Whether `policy` gets past all of these rows without an operator, in batches of `batch_rows`.
     pub(crate) fn are_passed_by(self, policy: FailurePolicy, batch_rows_max: usize) -> bool {
         let found = policy.bisect_on_error || batch_rows_max == 1;
         let told = |bad: &Bad| *bad != Bad::Deadly && self.named;

@@ -1,10 +1,9 @@
-//! Which kinds of trouble occurred, and how often: a simulation that never breaks anything proves
-//! nothing.
+//! Kinds of faults and events, and how often each occurred: a simulation that breaks nothing proves nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a run of the default number of cases must have met at least once.
+/// Kinds that a run of the default number of cases must meet at least once.
 pub(crate) const KINDS: &[&str] = &[
     "document: keeps that the position is lost",
     "document: keeps what the source asked for",
@@ -115,7 +114,7 @@ pub(crate) const KINDS: &[&str] = &[
     "tick: took the lease again after it had run out of rows",
 ];
 
-/// What a run of the default number of cases in which nothing fails must have met.
+/// Kinds that a fault-free run of the default number of cases must meet.
 pub(crate) const CALM: &[&str] = &[
     "document: keeps what the source asked for",
     "document: prefix committed on a renewal",

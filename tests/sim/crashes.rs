@@ -1,7 +1,7 @@
-//! A crash at every await of a tick, one after the other: what scripts meet by chance, in full.
+//! A crash at every await of a tick, one after the other: what the scripts meet by chance, exhaustively.
 //!
-//! Of ticks that go well, of ticks that look for a row that is refused and set it aside, and of ticks whose
-//! handler fails.
+//! Covers ticks that succeed, ticks that isolate a rejected row and quarantine it, and ticks whose handler
+//! fails.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::run::{Run, play};
 use crate::script::{Op, Plan, Property};
 
 const SEEDS: u64 = 8;
-/// More than any tick has awaits.
+/// Above the number of awaits of any tick.
 const AWAITS_MAX: u64 = 2_000;
-/// No tick lasts as long.
+/// Longer than any tick.
 const LONG: Op = Op::Wait(Duration::from_secs(3_600));
 const ROWS: [Op; 2] = [Op::Begin(8), Op::End { which: 0, commit: true }];
 
-/// What becomes of the rows of the tick that dies.
+/// The outcome of the rows of the crashing tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rows {
     Taken,
     /// One or more are rejected, found by halving, and quarantined.
     Refused,
-    /// One or more fail as in an outage: the tick ends in a failure that is written down.
+    /// One or more fail as in an outage: the tick records a failure.
     Failing,
 }
 
@@ -39,7 +39,7 @@ impl Rows {
             bisect_on_error: true,
             breaker_rows: 10,
         };
-        // Room for all calls that halving takes, and for one batch of all rows.
+        // Allows all calls that halving needs, and one batch of all rows.
         let mut limits = quiet.limits;
         limits.batch_rows_max = 8;
         limits.batch_bytes_max = 1 << 20;
@@ -61,7 +61,7 @@ impl Rows {
         }
     }
 
-    /// What a tick must meet that ends like this.
+    /// The kind that a tick with this outcome must meet.
     fn kind(self) -> &'static str {
         match self {
             Self::Taken => "tick: committed",
@@ -71,9 +71,9 @@ impl Rows {
     }
 }
 
-/// Plays a world in which a tick dies at its n-th await.
+/// Plays a world in which a tick crashes at its n-th await.
 ///
-/// The next tick starts by reading what the crash has left, before any other write.
+/// The next tick first reads what the crash has left, before any other write.
 fn dying(seed: u64, plan: &Plan, before: &[Op], awaits: u64) -> Run {
     let crash = [ROWS[0], ROWS[1], Op::Crash(0, awaits), Op::Tick(0), LONG, Op::Tick(0), LONG];
     let run = play(seed, plan, &[before, &crash].concat(), false);
@@ -81,7 +81,7 @@ fn dying(seed: u64, plan: &Plan, before: &[Op], awaits: u64) -> Run {
     run
 }
 
-/// Returns what a tick that died has left, if it has as many awaits.
+/// Returns what the crashed tick left, or `None` if it has fewer awaits.
 fn left(run: &Run) -> Option<Left> {
     let saw = |kind| run.coverage.count(kind) > 0;
     saw("instance: crash in a tick").then(|| Left {
@@ -90,14 +90,14 @@ fn left(run: &Run) -> Option<Left> {
     })
 }
 
-/// How many crashes left a journal that is behind, and how many one without a line.
+/// How many crashes left a journal with missing entries, and how many left one without any entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     behind: u64,
     nothing: u64,
 }
 
-/// Lets the tick of a plan die at each of its awaits; returns how many those are.
+/// Crashes the tick of a plan at each of its awaits; returns their number.
 fn die_everywhere(seed: u64, plan: &Plan, before: &[Op], all: &mut Left) -> u64 {
     let survived = (1..AWAITS_MAX).find(|awaits| {
         let died = left(&dying(seed, plan, before, *awaits));
@@ -111,19 +111,20 @@ fn die_everywhere(seed: u64, plan: &Plan, before: &[Op], all: &mut Left) -> u64 
     survived - 1
 }
 
-/// The first tick of a poller, which makes its document, and a later one. Where nothing was awaited
-/// yet nothing has been sent, so it starts after the first.
+/// Checks a poller's first tick, which creates its document, and a later one. Before the first await nothing
+/// has been sent, so the crashes start after it.
 fn check(rows: Rows) {
     let (mut crashes, mut all) = (0, Left::default());
     for seed in 1..=SEEDS {
         let plan = Plan::of(seed, Property::Faults, None);
-        // Every second one records everything, so that ticks die between a commit and its line, too.
+        // Every second seed records everything, so that ticks also crash between a commit and its journal
+        // entry.
         let journal = if seed % 2 == 0 { JournalMode::Full } else { JournalMode::Commits };
         let (chain, remembers) = (seed % 4 < 2, seed % 3 == 0);
         let flow = Flow { overlap_commit: seed % 4 == 3, ..plan.flow };
         let quiet = Plan { fault_percent: 0, journal, chain, remembers, flow, ..plan };
         for before in [&[][..], &[ROWS[0], ROWS[1], Op::Tick(0), LONG]] {
-            // The first draw of bad rows with which the tick, left alone, does what this is about.
+            // The first draw of bad rows with which an undisturbed tick has this outcome.
             let of_draw = |draw| rows.plan(&quiet, draw);
             let met =
                 |plan: &Plan, ops: &[Op]| play(seed, plan, ops, false).coverage.count(rows.kind());

@@ -1,6 +1,6 @@
-//! The judge of failures: which rows may be quarantined, and what may stop a poller.
+//! The invariants of failures: which rows may be quarantined, and what may stop a poller.
 //!
-//! Told from the handler's calls and from whose lease lapsed over which rows, not from the counts that
+//! Derived from the handler's calls and from which leases expired over which rows, not from the counters that
 //! the code keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::invariants::{Judge, Landed};
 use crate::script::Plan;
 use crate::world::TickId;
 
-/// The rows after `after` up to `upto` that a document says are in flight.
+/// The rows after `after` up to `upto` that a document records as in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {
     pub(crate) after: u64,
@@ -28,10 +28,10 @@ pub(crate) struct InFlight {
 struct Call {
     /// Versions of its rows.
     rows: Vec<u64>,
-    /// So many of them, from the front, were said to be taken.
+    /// How many rows from the front were reported as accepted.
     taken: usize,
     is_answered: bool,
-    /// Gone with the call: an answered one, and one that was stopped.
+    /// Dropped with the call, whether it was answered or stopped.
     running: Weak<()>,
     /// Whether the target rejected it.
     refused: bool,
@@ -47,22 +47,22 @@ impl Call {
     }
 }
 
-/// What was not taken, and what became of it.
+/// Rows that were not accepted, and their outcome.
 #[derive(Debug)]
 pub(crate) struct Failures {
     policy: FailurePolicy,
     bad: BadRows,
-    /// What the document says is in flight.
+    /// The rows that the document records as in flight.
     pub(crate) in_flight: Option<InFlight>,
     calls: BTreeMap<TickId, Vec<Call>>,
-    /// Versions of the rows that have an entry in the quarantine, with its reason.
+    /// Versions of the quarantined rows, with the reason.
     aside: BTreeMap<u64, String>,
-    /// Keys of the rows that were quarantined once rejected, since the target last accepted a row.
+    /// Keys of the rows that were quarantined after one rejection, since the target last accepted a row.
     rejected_in_a_row: BTreeSet<String>,
-    /// What was in hand of whoever let its lease lapse, since somebody last lived to tell of a failure.
-    /// That a poller is resumed ends the count too, but not for who holds the lease already.
+    /// What was in flight each time a holder let its lease expire, since a holder last reported a failure.
+    /// Resuming the poller also ends this count, but not for the current holder of the lease.
     deaths: Vec<InFlight>,
-    /// Whose lease was taken over with the write that is judged.
+    /// The tick whose lease was taken over by the write that is being judged.
     pub(crate) overtaken: Option<TickId>,
     /// Whether a commit may overlap the next handler call.
     overlaps: bool,
@@ -92,10 +92,11 @@ impl Failures {
         Self { policy: plan.policy, bad: plan.bad, overlaps, ..Self::default() }
     }
 
-    /// Whether a tick may be given rows behind those that the document says are in flight: where its last call
-    /// has taken these to the end, so that nothing is missing but the answer to their commit. One batch and
-    /// no more, since the next one is measured by the rows of this one. A call that was stopped as stalled has no
-    /// answer, and counts where it had said of all rows that they are taken; one that goes on does not.
+    /// Whether a tick may be given rows after those that the document records as in flight. It may if its
+    /// last call accepted all of them, so that only the response to their commit is missing. This allows one
+    /// batch and no more, since the next one is compared with the rows of this one. A call that was stopped
+    /// as stalled has no response; it counts if it had reported all rows as accepted. A call that is still
+    /// running does not.
     pub(crate) fn may_overlap(&self, tick: TickId, first: u64) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         self.overlaps
@@ -110,14 +111,14 @@ impl Failures {
             })
     }
 
-    /// Returns the last call of a tick if its rows come after those that the document says are in flight.
+    /// Returns the last call of a tick if its rows come after those that the document records as in flight.
     fn ahead(&self, tick: TickId) -> Option<&Call> {
         let upto = self.in_flight?.upto;
         let last = self.calls.get(&tick)?.last()?;
         last.rows.first().is_some_and(|first| upto < *first).then_some(last)
     }
 
-    /// Whether a tick was given rows after those that the document says are in flight.
+    /// Whether a tick was given rows after those that the document records as in flight.
     pub(crate) fn is_ahead(&self, tick: TickId) -> bool {
         self.ahead(tick).is_some()
     }
@@ -135,14 +136,14 @@ impl Failures {
         std::mem::take(&mut self.aside)
     }
 
-    /// Whether a tick has handed this row over alone, and it was not taken.
+    /// Whether a tick has delivered this row alone and the target did not accept it.
     pub(crate) fn has_failed_alone(&self, tick: TickId, version: u64) -> bool {
         let calls = self.calls.get(&tick).into_iter().flatten();
         calls.into_iter().any(|call| call.is_of(version) && call.has_failed())
     }
 
-    /// Whether a row is in hand alone behind one that has failed alone in the same tick, to see whether
-    /// the target takes anything at all.
+    /// Whether a row is in flight alone after another row has failed alone in the same tick: a probe for
+    /// whether the target accepts anything at all.
     pub(crate) fn is_probing(&self, tick: TickId) -> bool {
         let calls = self.calls.get(&tick).map(Vec::as_slice).unwrap_or_default();
         let Some((Call { rows, .. }, before)) = calls.split_last() else { return false };
@@ -150,15 +151,15 @@ impl Failures {
         before.iter().any(|call| call.rows.len() == 1 && call.has_failed() && call.rows[0] < row)
     }
 
-    /// Whether the target rejected the row, alone, in the tick's last call, and will again.
+    /// Whether the target rejected the row, alone, in the tick's last call, and will reject it again.
     fn was_refused(&self, tick: TickId, version: u64) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         last.is_some_and(|call| call.is_of(version) && call.refused)
             && self.bad.of(version) == Some(Bad::Refused)
     }
 
-    /// Whether the row failed alone, then the target took another row, and then the row failed alone
-    /// again, all in this tick.
+    /// Whether, within this tick, the row failed alone, then the target accepted another row, and then the
+    /// row failed alone again.
     fn failed_beside_another(&self, tick: TickId, version: u64) -> bool {
         let Some((last, before)) = self.calls.get(&tick).and_then(|calls| calls.split_last())
         else {
@@ -187,7 +188,7 @@ impl Failures {
         self.deaths.len() >= usize::try_from(self.policy.crashes_max).expect("few")
     }
 
-    /// Whether holders have let their leases lapse as often as the policy says, the last one with this
+    /// Whether holders have let their leases expire as often as the policy requires, the last one with this
     /// row alone in flight.
     fn died_with(&self, version: u64) -> bool {
         self.died_often()
@@ -198,7 +199,7 @@ impl Failures {
     }
 }
 
-/// Returns the version of the row of an entry, and why it was quarantined.
+/// Returns the version of an entry's row, and why it was quarantined.
 fn entry(bytes: &[u8]) -> (u64, String) {
     let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
     let cursor = entry["events"][0]["cursor"]["value"].as_str().expect("a cursor");
@@ -207,7 +208,7 @@ fn entry(bytes: &[u8]) -> (u64, String) {
 }
 
 impl Judge {
-    /// Notes a call of the handler, and returns what is to live as long as it.
+    /// Records a handler call; returns a token that lives as long as the call.
     pub(crate) fn handed_over(&mut self, tick: TickId, rows: &[(i64, u64)]) -> Arc<()> {
         let rows: Vec<u64> = rows.iter().map(|(_, version)| *version).collect();
         let calls = self.failures.calls.entry(tick).or_default();
@@ -225,7 +226,7 @@ impl Judge {
         call
     }
 
-    /// Notes that the handler has said, while it runs, that so many rows are accepted.
+    /// Records that the running handler has reported this many rows as accepted.
     pub(crate) fn accepted(&mut self, tick: TickId, rows: usize) {
         if let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut()) {
             call.taken = call.taken.max(rows);
@@ -235,7 +236,7 @@ impl Judge {
         }
     }
 
-    /// Notes the handler's answer.
+    /// Records the handler's result.
     pub(crate) fn answered(&mut self, tick: TickId, taken: &Result<(), HandlerError>) {
         let Some(call) = self.failures.calls.get_mut(&tick).and_then(|calls| calls.last_mut())
         else {
@@ -252,7 +253,7 @@ impl Judge {
         }
     }
 
-    /// Judges an entry of the quarantine as it is sent: it may land much later, when more is known.
+    /// Judges a quarantine entry when it is sent. It may land much later, when more is known.
     pub(crate) fn sets_aside(&mut self, tick: TickId, bytes: &[u8]) {
         let (version, reason) = entry(bytes);
         let failures = &self.failures;
@@ -277,8 +278,9 @@ impl Judge {
         }
     }
 
-    /// Counts a row that is quarantined because it was rejected: no more in a row than the breaker allows. One that
-    /// was rejected again after the target accepted another row counts as none: that row may be next to it, in one commit.
+    /// Counts a row that is quarantined because it was rejected: no more in a row than the breaker allows. A
+    /// row that was rejected again after the target accepted another row does not count, since the accepted
+    /// row may be next to it, in one commit.
     fn rejected(&mut self, tick: TickId, version: u64, bytes: &[u8]) {
         if self.failures.failed_beside_another(tick, version) {
             self.failures.rejected_in_a_row.clear();
@@ -297,7 +299,7 @@ impl Judge {
         });
     }
 
-    /// Notes an entry of the quarantine that has just landed; returns what it says.
+    /// Records a quarantine entry that has just landed; returns its reason.
     pub(crate) fn set_aside(&mut self, bytes: &[u8]) -> String {
         let (version, reason) = entry(bytes);
         let text = format!("row at {version}: {reason}");
@@ -305,7 +307,7 @@ impl Judge {
         text
     }
 
-    /// Notes what a write of the document by a tick says of failures.
+    /// Records what a document write of a tick says about failures.
     pub(crate) fn failures_landed(
         &mut self,
         tick: TickId,
@@ -318,7 +320,7 @@ impl Judge {
             let overtaken = failures.overtaken.take();
             let mut in_hand = failures.in_flight;
             if let Some(next) = overtaken.and_then(|tick| failures.ahead(tick)) {
-                // It is unknown which of the two batches it crashed with: with neither alone.
+                // It is unknown which of the two batches it crashed with, so it counts for neither alone.
                 let rows = u64::try_from(next.rows.len()).expect("few");
                 if let Some(in_hand) = &mut in_hand {
                     in_hand.rows += rows;
@@ -343,7 +345,7 @@ impl Judge {
         }
     }
 
-    /// Notes whether the policy has paused the poller.
+    /// Records whether the policy has paused the poller.
     pub(crate) fn paused(&mut self, by: Option<String>) {
         let stopped = by.is_some_and(|by| by.starts_with("failure policy of "));
         if stopped && !self.failures.is_stopped {

@@ -1,4 +1,4 @@
-//! A tick as a process runs it: it can be frozen, and it can die at any await.
+//! A tick as a process runs it: it can be frozen, and it can crash at any await.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::world::World;
 /// What stops an instance.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hold {
-    /// Its tasks are not polled before this.
+    /// Its tasks are not polled before this instant.
     pub(crate) frozen_until: Option<Instant>,
-    /// It dies after this many more polls.
+    /// It crashes after this many more polls.
     pub(crate) dies_in: Option<u64>,
 }
 
-/// Runs a tick as long as its instance is neither frozen nor dead; `None` where it died.
+/// Runs a tick while its instance is neither frozen nor crashed; yields `None` if it crashed.
 ///
-/// While frozen the tick is not polled at all, so its timers stand still with it, as they do when a
-/// machine is suspended. A freeze that stops I/O only would let the lease's deadline stop the handler,
-/// and could not tell a fenced target from any other.
+/// A frozen tick is not polled at all, so its timers stop too, as when a machine is suspended. With a freeze
+/// of I/O alone, the lease's deadline would stop the handler, and a fenced target could not be distinguished
+/// from any other.
 pub(crate) struct Guarded<F> {
     world: Arc<World>,
     slot: usize,
-    /// Boxed, so that death drops it at once.
+    /// Boxed, so that a crash drops it at once.
     tick: Pin<Box<F>>,
     thaw: Option<Pin<Box<Sleep>>>,
 }

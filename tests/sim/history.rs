@@ -1,4 +1,4 @@
-//! What happened, in order: always as a hash, as text on request.
+//! The history of events, in order: always as a hash, as text on request.
 
 use std::fmt::{self, Write};
 

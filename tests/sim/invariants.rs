@@ -1,7 +1,7 @@
-//! The judge: what must hold, seen from outside.
+//! The invariants, checked from outside.
 //!
-//! Nothing here trusts the code's own tokens. Who holds the lease is told from whose request landed in
-//! which order: the judge counts the terms itself, and only then asks whether the tokens agree.
+//! Nothing here trusts the code's own tokens. The holder of the lease is derived from the order in which
+//! requests landed: the terms are counted here, and only then compared with the tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,62 +18,64 @@ use crate::world::TickId;
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of a world")]
 pub(crate) struct Judge {
-    /// The first thing that was wrong.
+    /// The first violation.
     pub(crate) violation: Option<String>,
     /// Version up to which everything is committed.
     pub(crate) checkpoint: u64,
     /// Generation and token.
     grant: (u64, u64),
-    /// The holder, judged by whose write landed; set until the lease is released.
+    /// The holder, according to whose write landed. Set until the lease is released.
     holder: Option<(TickId, String)>,
-    /// Terms in the order in which they were granted.
+    /// Terms in the order of their grants.
     terms: u64,
     term_of: BTreeMap<TickId, u64>,
-    /// When each tick's newest write of the document landed.
+    /// When the latest document write of each tick landed.
     landed_at: BTreeMap<TickId, Instant>,
     /// How long a lease lives without a write.
     ttl: Duration,
-    /// Ticks whose lease another grant, the operator or a loss of the document ended before they released it.
+    /// Ticks whose lease was ended by another grant, the operator or a loss of the document before they
+    /// released it.
     ended_by_others: BTreeSet<TickId>,
-    /// Which tick moved the checkpoint when.
+    /// When each tick moved the checkpoint.
     commits: Vec<(TickId, Instant)>,
-    /// The newest term that the target has taken a write of.
+    /// The newest term of which the target has accepted a write.
     target_term: u64,
     /// How often each state of each row was written.
     written: BTreeMap<(i64, u64), u32>,
-    /// The same since the document was last lost: all of it is to be delivered again then.
+    /// The same since the document was last lost. All of it must be redelivered after a loss.
     written_since_loss: BTreeSet<(i64, u64)>,
-    /// Terms that had been granted when the document was last lost.
+    /// Terms that were granted before the document was last lost.
     terms_before_loss: u64,
-    /// Whether the document is gone and not to be created again without an operator; whether it ever was.
+    /// Whether the document is gone and only an operator may create it again; whether that ever happened.
     pub(crate) has_vanished: bool,
     pub(crate) ever_vanished: bool,
-    /// Whether it is gone because another name of the application has it; whether it ever was.
+    /// Whether the document is gone because it belongs to an earlier name of the application; whether that
+    /// ever happened.
     pub(crate) is_elsewhere: bool,
     pub(crate) ever_elsewhere: bool,
-    /// Whether an older copy was ever put back, with the grants that it had.
+    /// Whether an older copy was ever restored with the grants that it contained.
     pub(crate) ever_put_back: bool,
-    /// Of which table the checkpoint is, and which one is there, by the numbers that the table counts.
+    /// The table of the checkpoint, and the current table, by the table's own counter.
     checkpoint_of: u64,
     pub(crate) table: u64,
-    /// The newest tick when the table was replaced last.
+    /// The newest tick when the table was last replaced.
     replaced_after: TickId,
-    /// Which table each tick found when it read from the beginning.
+    /// The table that each tick found when it read from the beginning.
     first_reads: BTreeMap<TickId, u64>,
-    /// The source that the document is of.
+    /// The source of the document.
     fingerprint: String,
     /// Whether ticks may report another table, and another source.
     pub(crate) ever_replaced: bool,
     pub(crate) ever_renamed: bool,
-    /// Each batch's rows as they were first delivered.
+    /// The rows of each batch as first delivered.
     batches: BTreeMap<String, Vec<String>>,
-    /// What was not taken, and what became of it.
+    /// Rows that were not accepted, and their outcome.
     pub(crate) failures: Failures,
-    /// Kinds of trouble that only the judge can see, to be counted.
+    /// Kinds of events that only this module can see, for the coverage counts.
     pub(crate) saw: Vec<&'static str>,
 }
 
-/// What a document says, read as plain JSON.
+/// The content of a document, read as plain JSON.
 struct Seen {
     checkpoint: u64,
     /// Generation and token.
@@ -82,7 +84,7 @@ struct Seen {
     in_flight: Option<InFlight>,
     paused_by: Option<String>,
     keeps: bool,
-    /// Whether it says that rows after the checkpoint are lost.
+    /// Whether it records that rows after the checkpoint are lost.
     is_lost: bool,
     fingerprint: String,
 }
@@ -117,12 +119,12 @@ impl Seen {
     }
 }
 
-/// How a write of the document counts.
+/// The kind of a document write that landed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Landed {
-    /// A term started over a free lease.
+    /// A term started with no lease held.
     Granted,
-    /// A term began over a lease whose holder had not given it up.
+    /// A term started over a lease that its holder had not released.
     TakenOver,
     /// Anything else.
     Other,
@@ -143,22 +145,22 @@ impl Judge {
         }
     }
 
-    /// Whether the lease is held, lapsed or not.
+    /// Whether the lease is held, expired or not.
     pub(crate) fn is_held(&self) -> bool {
         self.holder.is_some()
     }
 
-    /// Returns the tick that holds the lease, lapsed or not.
+    /// Returns the tick that holds the lease, expired or not.
     pub(crate) fn holder(&self) -> Option<TickId> {
         self.holder.as_ref().map(|(tick, _)| *tick)
     }
 
-    /// Returns when a tick's newest write of the document landed.
+    /// Returns when the latest document write of a tick landed.
     pub(crate) fn landed_at(&self, tick: TickId) -> Option<Instant> {
         self.landed_at.get(&tick).copied()
     }
 
-    /// Returns the first commit of another tick than `than` since `since`.
+    /// Returns the first commit since `since` by a tick other than `than`.
     pub(crate) fn commit_of_another(
         &self,
         than: TickId,
@@ -167,7 +169,7 @@ impl Judge {
         self.commits.iter().find(|(tick, at)| *tick != than && *at >= since).copied()
     }
 
-    /// The document is gone: everything starts over, except generation and token.
+    /// Records a lost document: everything starts over, except generation and token.
     pub(crate) fn document_lost(&mut self) {
         self.checkpoint = 0;
         self.end_holder();
@@ -176,14 +178,14 @@ impl Judge {
         self.failures.in_flight = None;
     }
 
-    /// The document is gone, and only an operator may put another one in its place.
+    /// Records a lost document that only an operator may replace.
     pub(crate) fn document_vanished(&mut self) {
         self.document_lost();
         (self.has_vanished, self.ever_vanished) = (true, true);
     }
 
-    /// The application has another name. Where its poller has delivered from the same source, nothing is
-    /// delivered again until an operator acts.
+    /// Records a new name of the application. If the old name's poller has delivered from the same source,
+    /// nothing may be redelivered until an operator acts.
     pub(crate) fn app_renamed(&mut self, is_elsewhere: bool) {
         self.document_lost();
         self.has_vanished = is_elsewhere;
@@ -191,48 +193,50 @@ impl Judge {
         self.ever_elsewhere |= is_elsewhere;
     }
 
-    /// The settings name another source. What another application has delivered of the one before says nothing of it.
+    /// Records that the settings name another source. Deliveries of another application from the old source
+    /// say nothing about it.
     pub(crate) fn source_renamed(&mut self) {
         if self.is_elsewhere {
             (self.has_vanished, self.is_elsewhere) = (false, false);
         }
     }
 
-    /// As [`Self::document_replaced`], with the grants that the copy has.
+    /// Like [`Self::document_replaced`], but keeps the grants of the copy.
     pub(crate) fn document_put_back(&mut self, bytes: &[u8], checkpoint_of: u64) {
         self.document_replaced(bytes, checkpoint_of);
         self.grant = Seen::of(bytes).grant;
         self.ever_put_back = true;
     }
 
-    /// Another table has taken the place of the one there was, or its changes are tracked anew. `newest` is
-    /// the newest tick that has begun.
+    /// Records that another table has replaced the current one, or that its change tracking was restarted.
+    /// `newest` is the newest tick that has started.
     pub(crate) fn table_replaced(&mut self, table: u64, newest: TickId) {
         (self.table, self.replaced_after, self.ever_replaced) = (table, newest, true);
     }
 
-    /// A tick reads all of the table.
+    /// Records that a tick reads the whole table.
     pub(crate) fn reads_from_beginning(&mut self, tick: TickId, table: u64) {
         self.first_reads.insert(tick, table);
     }
 
-    /// Whether the checkpoint says nothing of the rows in the table: it is of another one.
+    /// Whether the checkpoint says nothing about the rows of the current table, because it belongs to another
+    /// one.
     pub(crate) fn position_is_lost(&self) -> bool {
         self.checkpoint > 0 && self.checkpoint_of != self.table
     }
 
-    /// Returns of which table the checkpoint is.
+    /// Returns the table of the checkpoint.
     pub(crate) fn checkpoint_of(&self) -> u64 {
         self.checkpoint_of
     }
 
-    /// Returns the source that the document is of.
+    /// Returns the source of the document.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// An operator has put a document in the place of the one there was, whose checkpoint is of the table
-    /// `checkpoint_of`. Rows after its checkpoint are to be redelivered.
+    /// Records that an operator has replaced the document by one whose checkpoint is of the table
+    /// `checkpoint_of`. Rows after that checkpoint must be redelivered.
     pub(crate) fn document_replaced(&mut self, bytes: &[u8], checkpoint_of: u64) {
         self.checkpoint_of = checkpoint_of;
         let seen = Seen::of(bytes);
@@ -246,19 +250,19 @@ impl Judge {
         self.written_since_loss = self.written.keys().filter(before).copied().collect();
     }
 
-    /// The lease passes on, or is gone, though its holder has not released it.
+    /// The lease passes on or is lost, although its holder has not released it.
     fn end_holder(&mut self) {
         self.ended_by_others.extend(self.holder.take().map(|(tick, _)| tick));
     }
 
-    /// Judges a tick that says that it has lost its lease: a tick whose lease nobody took has released it, and its
-    /// last write landed.
+    /// Judges a tick that reports its lease as lost. If no other tick took the lease, the tick has released
+    /// it and its last write landed, so the report is false.
     pub(crate) fn lease_reported_lost(&mut self, tick: TickId) {
         let was_lost = self.ended_by_others.contains(&tick);
         self.require(was_lost, || format!("tick {} reports a lease lost that nobody took", tick.0));
     }
 
-    /// Judges a write of the document by a tick, or by the operator, that landed just now.
+    /// Judges a document write by a tick or the operator that has just landed.
     pub(crate) fn document_landed(
         &mut self,
         writer: Option<(TickId, &str)>,
@@ -267,7 +271,7 @@ impl Judge {
     ) -> Landed {
         let seen = Seen::of(bytes);
         if seen.grant.0 == 0 {
-            // Blank: a place for a document, also where the request for it lands late.
+            // Blank: a placeholder document, even if the request to create it lands late.
             let free = self.holder.is_none() && self.checkpoint == 0;
             self.require(free, || "a blank document replaced one in use".to_owned());
             return Landed::Other;
@@ -301,7 +305,7 @@ impl Judge {
         self.grant = seen.grant;
         self.fingerprint = seen.fingerprint;
         if self.position_is_lost() {
-            // To be found by the next read, and judged in the end.
+            // The next read finds it, and it is judged at the end.
             return landed;
         }
         let lost = table.iter().find(|(key, version)| {
@@ -322,8 +326,8 @@ impl Judge {
         let (checkpoint, grant) = (self.checkpoint, self.grant);
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
         if seen.is_lost && !holds && (seen.grant, seen.checkpoint) == (grant, checkpoint) {
-            // A tick without the lease writes down that the position is lost, also while another holds it: the
-            // lease stays as it was, and its holder continues.
+            // A tick without the lease records that the position is lost, even while another tick holds it.
+            // The lease is unchanged and its holder continues.
             let owner = self.holder.as_ref().map(|(_, owner)| owner.clone());
             self.require(owner.is_none() || seen.owner_id == owner, || {
                 format!("tick {} took the lease from {owner:?} as it wrote a loss", tick.0)
@@ -373,7 +377,8 @@ impl Judge {
         landed
     }
 
-    /// Judges a call of the handler, and returns the term under which it runs, with what is to live as long as it.
+    /// Judges a handler call; returns the term under which it runs and a token that lives as long as the
+    /// call.
     pub(crate) fn delivered(
         &mut self,
         (tick, fingerprint): (TickId, &str),
@@ -392,7 +397,7 @@ impl Judge {
         self.require(rows.is_sorted_by(|a, b| a.1 < b.1), || {
             format!("tick {} was given rows out of order: {rows:?}", tick.0)
         });
-        // A column that was added or dropped meanwhile is of the row as it is now.
+        // A column that was added or dropped meanwhile follows the current row.
         let without_extra = |json: &str| json.replace(r#","extra":null"#, "");
         let events = delivery.events.iter().map(|event| without_extra(event.json.as_ref()));
         let events: Vec<String> = events.collect();
@@ -406,9 +411,9 @@ impl Judge {
         (term.unwrap_or_default(), self.handed_over(tick, rows))
     }
 
-    /// Whoever holds the lease hands over only what the document says is in flight: so a successor begins
-    /// there, and rows that were read ahead wait for the commit of those before them. Or, where commits are
-    /// overlapped, for the handler of those before them: one batch, so that two at most come again.
+    /// The holder of the lease delivers only rows that the document records as in flight. So a successor
+    /// starts there, and prefetched rows wait for the commit of those before them. With overlapped commits
+    /// they wait for the handler of those before them: one batch, so at most two are redelivered.
     fn announced(&mut self, tick: TickId, rows: &[(i64, u64)]) {
         let (Some((_, first)), Some((_, last))) = (rows.first(), rows.last()) else { return };
         let in_flight = self.failures.in_flight.as_ref();
@@ -420,13 +425,13 @@ impl Judge {
         });
     }
 
-    /// Judges a write that the target has just taken.
+    /// Judges a write that the target has just accepted.
     ///
-    /// In order means: whoever is written, all committed rows before it have been written already, or
-    /// set aside, or have just failed alone in the same tick, so that those behind them are tried; or
-    /// this is the one row that is tried behind such a row. Already is since the document was last lost
-    /// for whoever was granted the lease since, who begins anew; a stale holder of the lost document goes
-    /// on where that was, and is judged by all that was ever written.
+    /// In order means: all committed rows before a written row have been written already, or quarantined, or
+    /// have just failed alone in the same tick, so that the rows after them are tried; or this is the one row
+    /// that is probed after such a row. "Already" means since the document was last lost, for holders granted
+    /// the lease since then, because they start over. A stale holder of the lost document continues where it
+    /// was, and is judged by everything that was ever written.
     pub(crate) fn rows_written(
         &mut self,
         (tick, term): (TickId, u64),
@@ -472,7 +477,7 @@ impl Judge {
         }
     }
 
-    /// Judges the end: all faults have stopped, and every instance has had time enough.
+    /// Judges the end: all faults have stopped, and every instance has had enough time.
     pub(crate) fn end(
         &mut self,
         calm: bool,
@@ -505,7 +510,7 @@ impl Judge {
 }
 
 #[test]
-fn order_is_judged_afresh_after_a_loss_but_not_for_former_holders() {
+fn order_checks_restart_after_a_loss_but_not_for_former_holders() {
     let table = BTreeMap::from([(1, 1), (2, 2)]);
     let mut judge = Judge { terms: 1, ..Judge::default() };
     judge.rows_written((TickId(1), 1), false, &[(1, 1), (2, 2)], &table);

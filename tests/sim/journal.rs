@@ -1,5 +1,5 @@
-//! The journals of a world, behind the same kind of network as its documents, and what must hold of
-//! them: what they lead to was the document, never one that is ahead of it, and every gap is named.
+//! The journals of a world, over the same kind of network as its documents, and their invariants. A journal
+//! must rebuild the stored document, never a newer one, and must name every gap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::random::Random;
 use crate::world::{POLLER, State, World};
 
-/// What the judge knows of the journal besides its lines.
+/// What the invariants need to know about the journal besides its entries.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     random: Random,
@@ -32,7 +32,7 @@ impl Ledger {
         Self { random: Random::of(seed, 8), written: BTreeMap::new(), is_kept }
     }
 
-    /// Keeps a write; unrecorded ones have the number of the one before.
+    /// Records a write. Unrecorded writes have the number of the write before.
     pub(crate) fn landed(&mut self, bytes: &[u8]) {
         if !self.is_kept {
             return;
@@ -42,7 +42,7 @@ impl Ledger {
     }
 }
 
-/// One instance's way to the journal.
+/// One instance's connection to the journal.
 #[derive(Debug)]
 pub(crate) struct SimJournal {
     pub(crate) world: Arc<World>,
@@ -154,7 +154,7 @@ impl JournalStore for SimJournal {
 }
 
 impl World {
-    /// Tells of what an operator wrote, unless that gets lost.
+    /// Records an operator's write, unless the request is lost.
     pub(crate) async fn record_operator_action(
         &self,
         event: EventKind,
@@ -173,7 +173,7 @@ impl World {
         self.journals.append(&part, position, bytes).await.expect("nobody came between");
     }
 
-    /// Judges what the journal leads to, at this very moment.
+    /// Checks what the journal rebuilds at this moment.
     pub(crate) async fn judge_journal(&self) {
         let mode = self.plan.journal;
         if mode == JournalMode::Off {
@@ -184,7 +184,7 @@ impl World {
         let stored = self.memory().load(&key).await.expect("memory answers").stored;
         let document =
             stored.map(|stored| decode(POLLER, &stored.bytes).expect("our own document"));
-        // A removed or restarted one says nothing yet.
+        // A removed or restarted journal says nothing yet.
         let Some(document) = document.filter(|document| !document.is_blank()) else { return };
         let folded = history.fold();
         let verdict = verify(mode, &folded, Some(&document));
@@ -230,8 +230,8 @@ fn wrong(verdict: &Verdict, ledger: &Ledger, folded: Option<&StateDocument>) -> 
     }
 }
 
-/// Returns a write of which neither a line nor a finding tells, between two of its generation that have
-/// lines.
+/// Returns a write that has neither an entry nor a finding, between two writes of its generation that have
+/// entries.
 fn unnamed_gap(
     history: &History,
     findings: &[Finding],

@@ -1,133 +1,135 @@
-//! Simulation: several instances of the real engine in a world that fails in every way we know.
+//! Simulation: several instances of the real engine in a world with every kind of fault we know.
 //!
-//! Everything follows from one number, the seed: the plan (lease ttl, heartbeat, margin, limits, clock,
-//! latency, failure policy, kind of target, which rows are bad for good), the script of what happens,
-//! and each fault. Each seed runs in a paused current-thread runtime of its own, so hours pass in
-//! milliseconds and every run can be repeated.
+//! Everything follows from one number, the seed: the plan (lease TTL, heartbeat, margin, limits, clock,
+//! latency, failure policy, kind of target, which rows are permanently bad), the script of events, and each
+//! fault. Each seed runs in its own paused current-thread runtime, so hours pass in milliseconds and every
+//! run can be repeated.
 //!
 //! ```text
 //! cargo test -p highwater-engine --test sim                                                   1,000 cases per property, 500 per takeover
-//! SIM_CASES=50000 SIM_SEED=1000000 cargo test -p highwater-engine --test sim -- --nocapture   as many as asked, from there
-//! SIM_SEED=57 cargo test -p highwater-engine --test sim -- --nocapture                        one seed, told line by line
+//! SIM_CASES=50000 SIM_SEED=1000000 cargo test -p highwater-engine --test sim -- --nocapture   any number of cases, starting from a seed
+//! SIM_SEED=57 cargo test -p highwater-engine --test sim -- --nocapture                        one seed, with its full history
 //! ```
 //!
-//! A run prints how many seeds it ran, how fast, and how often each kind of trouble occurred; one that
-//! never occurred in a default run fails it, be it of trouble or of what is met while nothing fails
-//! (`coverage.rs`). A failing seed is shrunk to a short script and told line
-//! by line; it then gets a name in `regressions.rs`.
+//! A run prints how many seeds it ran, how fast, and how often each kind of event occurred. A default run
+//! fails if a kind never occurred, with or without faults (`coverage.rs`). A failing seed is shrunk to a
+//! short script and its history is printed; it then gets a name in `regressions.rs`.
 //!
 //! # What is simulated
 //!
-//! Real are poller, lease, state document, fence and memory store. Around them: a store with latency,
-//! a coarse and skewed clock, reads and writes that fail before or after they happened, and writes
-//! that land long after they were given up (`store.rs`); a table with overlapping transactions, late
-//! commits and rollbacks, read below the lowest open version (`source.rs`); a handler that writes in
-//! steps, accepts as it goes and fails anywhere, before a target with or without a fence that is down
-//! at times (`target.rs`); rows that it refuses, that fail, or that kill whoever handles them, each
-//! time (`bad.rs`); instances that are
-//! frozen, timers too, or die at any await and come back with a new name and no memory (`freeze.rs`;
-//! `crashes.rs` lets ticks die at each of their awaits in turn: ones that go well, ones that look for a row
-//! that is refused and quarantine it, and ones whose handler fails);
-//! an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it is
-//! made again under a higher generation; the request that once created it may land again (`world.rs`);
-//! in three of ten worlds one who resets the poller, restores an older copy of the document, or deletes it
-//! where ticks must fail until it is reset (`operator.rs`);
-//! in a third of the worlds a table that is recreated, swapped or not tracked for a while, whose key is not
-//! unique, or whose name changes in the settings (`source.rs`); in as many a table that is truncated or whose key or
-//! columns change, a marker that is deleted, an application that gets another name, or an older copy of the document
-//! that is put back with the grants that it had;
-//! a journal, in two of five worlds, whose appends fail, lose their answer or land late (`journal.rs`);
-//! in one of five a chain of two steps, in one of four a source that asks to have something kept. In two of
-//! three the next batch is read while the handler runs, over the one connection that each instance has; in one
-//! of two a commit is overlapped with the next handler, where that may be; in one
-//! of four a tick that has run out of rows looks for new ones for a while. A poller that is divided, and divided
-//! anew while it works and instances die, has worlds of its own (`partitions.rs`).
+//! The poller, lease, state document, fence and memory store are the real ones. They run in this environment:
+//!
+//! - `store.rs`: a store with latency, a coarse and skewed clock, reads and writes that fail before or after they
+//!   took effect, and writes that land long after they were abandoned.
+//! - `source.rs`: a table with overlapping transactions, late commits and rollbacks, read below the lowest open
+//!   version. In a third of the worlds the table is recreated, swapped or untracked for a while, its key is not
+//!   unique, or its name changes in the settings. In another third the table is truncated, its key or columns
+//!   change, the marker is deleted, the application is renamed, or an older copy of the document is restored with
+//!   its old grants.
+//! - `target.rs`: a handler that writes in steps, reports accepted rows as it goes and fails anywhere, before a
+//!   target with or without a fence that is down at times.
+//! - `bad.rs`: rows that the target rejects, that fail, or that crash the process, every time.
+//! - `freeze.rs`: instances that are frozen, timers included, or crash at any await and restart with a new name
+//!   and no memory. `crashes.rs` crashes ticks at each of their awaits in turn: ticks that succeed, ticks that
+//!   isolate and quarantine a rejected row, and ticks whose handler fails.
+//! - `world.rs`: an operator who pauses, resumes and breaks leases, and one who deletes the document, so that it
+//!   is created again under a higher generation. The request that first created it may land again.
+//! - `operator.rs`: in three of ten worlds, an operator who resets the poller, restores an older copy of the
+//!   document, or deletes it in a way that makes ticks fail until a reset.
+//! - `journal.rs`: in two of five worlds, a journal whose appends fail, lose their response or land late.
+//! - `partitions.rs`: separate worlds for a partitioned poller that is repartitioned while it works and instances
+//!   crash.
+//!
+//! One in five worlds has a chain of two steps, and one in four a source that stores its own state. In two of
+//! three worlds the next batch is prefetched while the handler runs, over the one connection of each
+//! instance. In one of two a commit may overlap the next handler call. In one of four a tick that has run out
+//! of rows polls for new ones for a while.
 //!
 //! # What counts as a failure
 //!
-//! Judged from outside (`invariants.rs`), never by the code's own tokens: the judge counts terms by
-//! whose request took the lease, and knows a row state by its payload, not by the cursor that came with it.
+//! Judged from outside (`invariants.rs`), never by the code's own tokens. Terms are counted by whose request
+//! acquired the lease, and a row state is identified by its payload, not by the cursor that came with it.
 //!
 //! - The checkpoint passes a committed row that was neither written to the target nor quarantined.
-//! - A row is set aside that was not, in this very tick, refused for good alone, and is bad; or failed
-//!   alone, while the target took another row, and failed alone again; or failed with others, and then alone, while
-//!   the target took other rows between and after those two; or that was not in hand alone
-//!   when the last of several holders died (`failures.rs`). So nothing is while the target takes nothing.
-//! - More rows in a row are quarantined, with none accepted in between, than the breaker allows.
-//! - A row is quarantined, or a poller stopped, and its policy does not say so.
-//! - A row is written before a committed row that lies before it, but for one that was set aside or has
-//!   just failed alone; a batch is out of order.
-//! - Checkpoint or (generation, token) go back, but for the checkpoint of a document that was deleted;
-//!   after that everything must be written again, in order. A term begins under a grant that was used before; the
-//!   checkpoint moves without the lease, or together with its taking; somebody writes over the lease of
+//! - A row is quarantined without a cause. Causes: in this very tick it was permanently rejected alone, and is
+//!   bad; or it failed alone, the target accepted another row, and it failed alone again; or it failed with others
+//!   and then alone, and the target accepted other rows between and after those two failures; or it was in flight
+//!   alone when the last of several holders crashed (`failures.rs`). So nothing is quarantined while the target
+//!   accepts nothing.
+//! - More rows are quarantined in a row, with none accepted in between, than the breaker allows.
+//! - A row is quarantined, or a poller stopped, against its policy.
+//! - A row is written before an earlier committed row, unless that one was quarantined or has just failed alone; or
+//!   a batch is out of order.
+//! - The checkpoint or (generation, token) go back, except for the checkpoint of a deleted document. After a
+//!   deletion everything must be written again, in order. A term starts under a grant that was used before; the
+//!   checkpoint moves without the lease, or together with its acquisition; an instance writes over the lease of
 //!   another.
-//! - A fenced target takes a write of a term after one of a later term, or ends up different from the
-//!   source.
-//! - One batch id stands for two sets of rows; a handler runs without a lease, or is given rows by the holder
-//!   of the lease that the document does not say are in flight; but for one batch behind those, once its handler
-//!   has taken these, where commits are overlapped: so two batches at most come again.
-//! - The backlog does not drain once faults have stopped and an operator has acted: for 7.5 times the sum of
-//!   ttl and longest back-off nothing is committed.
-//! - Nothing failed, and a state of a row was still delivered twice.
-//! - After a kill of the holder no other instance commits within ttl, margin and one tick, or after SIGTERM
-//!   within one tick (`takeover.rs`, which prints how long it took beside that bound).
-//! - A journal, where one is kept, leads to what was not the document as of the write that it tells of last;
-//!   or to one that is ahead of what is stored; or does not name a write that it lacks between two that it
-//!   has (`journal.rs`). Looked at in the end and after each death in a tick.
+//! - A fenced target accepts a write of a term after one of a later term, or ends up different from the source.
+//! - One batch id is used for two sets of rows. A handler runs without a lease, or the holder of the lease gives it
+//!   rows that the document does not record as in flight. Exception: with overlapped commits, one batch after those,
+//!   once its handler has accepted these, so at most two batches are redelivered.
+//! - The backlog does not drain once faults have stopped and an operator has acted: nothing is committed for 7.5
+//!   times the sum of TTL and longest backoff.
+//! - Nothing failed, and a row state was still delivered twice.
+//! - After a kill of the holder no other instance commits within TTL, margin and one tick; or after SIGTERM, within
+//!   one tick (`takeover.rs`, which prints the measured times next to that bound).
+//! - A journal rebuilds something other than the document as of its last recorded write, or one that is newer than
+//!   the stored document, or does not name a missing write between two recorded ones (`journal.rs`). Checked at the
+//!   end and after each crash in a tick.
 //! - A second tick of one process runs alongside the first; a tick panics; an alarm has no cause.
-//! - A tick that began after the table was replaced reads on behind the checkpoint of the other table, or ticks
-//!   are quiet and nothing reported it; after a reset rows still wait.
-//! - One of two rows with one position is delivered.
-//! - A holder reads a source that is not the one of its document.
+//! - A tick that started after the table was replaced continues after the checkpoint of the old table, or ticks are
+//!   idle and none reports it; rows still wait after a reset.
+//! - Only one of two rows with equal position is delivered.
+//! - A holder reads a source other than that of its document.
 //! - A tick starts although the document vanished and no operator has acted.
 //! - Two runs of one seed differ.
 //!
-//! # What does not
+//! # What does not count as a failure
 //!
-//! - Duplicates while something fails, also of rows that were committed (delivery is at least once).
+//! - Duplicates while something fails, also of committed rows (delivery is at least once).
 //! - A stale instance that writes an unfenced target, or a fenced one that no newer holder has reached.
-//! - States of a row between two reads (window W7).
+//! - Row states between two reads (window W7).
 //! - Any number of failed, skipped or idle ticks while faults last.
 //!
-//! # Where nondeterminism could come from
+//! # Sources of nondeterminism
 //!
-//! Order of tasks (one thread), time (paused; the memory store's clock moves with it), chance (one
+//! Order of tasks (one thread), time (paused; the memory store's clock moves with it), randomness (one
 //! generator, `random.rs`), maps (`BTreeMap`), `select!` (`biased` in the engine), ids of instances and
-//! writes (names and counters). Seeds run on several threads, but share nothing. The full history,
-//! bytes of every document included, is hashed; the same seed twice must give the same hash.
+//! writes (names and counters). Seeds run on several threads but share nothing. The full history, including
+//! the bytes of every document, is hashed; the same seed must give the same hash twice.
 //!
-//! # Breaks that were tried
+//! # Planted bugs
 //!
-//! `the_judge_sees_every_break` breaks the surroundings in each run: a target without fence, a store
-//! that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of a lapsed
-//! lease allows, an answer before the writes (a commit before the handling), a source without hold-back,
-//! a target that is told the token without the generation, a store that forgets rows that were set aside,
-//! a target that refuses for good what it takes another time, a source that reads on in another table, one that
-//! does not look whether two rows share a position.
+//! `the_invariants_catch_every_planted_bug` breaks the environment in each run: a target without a fence, a
+//! store that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of an expired lease
+//! allows, a response before the writes (a commit before the handling), a source without hold-back, a target
+//! that gets the token without the generation, a store that loses quarantined rows, a target that permanently
+//! rejects rows it would accept another time, a source that continues in another table, and one that does not
+//! check whether two rows share a position.
 //!
-//! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests run first, and the
-//! simulation for the breaks that they miss.
+//! `.ci/mutants.mjs` breaks the code itself, one rule at a time. The unit tests run first, and the simulation
+//! runs for the mutants that they miss.
 //!
-//! By hand, with the simulation alone; in how many cases depends on how chance is drawn, which has changed
-//! since, so no numbers stand here. Those of the breaks of the surroundings are printed by each run.
+//! These were tried by hand, with the simulation alone. The number of failing cases depends on the random
+//! draws, which have changed since, so it is not listed. Each run prints it for the planted bugs of the
+//! environment.
 //!
 //! | break | caught by |
 //! |---|---|
-//! | `Fence::admit` lets everybody in | the target's terms; the race |
+//! | `Fence::admit` admits every grant | the target's terms; the race |
 //! | commit before handle | a row never written; also while nothing fails |
-//! | `If-Match` ignored by the store | a used token; the checkpoint going back while nothing fails |
-//! | token not raised at a grant | a used token; the race |
+//! | `If-Match` ignored by the store | a reused token; the checkpoint going back while nothing fails |
+//! | token not raised at a grant | a reused token; the race |
 //! | heartbeat removed | only while nothing fails: delivered twice |
-//! | a landed write not recognised by its `write_id` | delivered twice while nothing fails; the race |
+//! | a landed write not recognized by its `write_id` | delivered twice while nothing fails; the race |
 //! | delivery without its generation | the target's terms |
-//! | a bound of 30 s instead of 2 s past the ttl | the bound of a takeover after a kill |
-//! | a release that does not say so | a stopped holder's lease lapses |
+//! | a bound of 30 s instead of 2 s past the TTL | the bound of a takeover after a kill |
+//! | a release that is not recorded | a stopped holder's lease expires |
 //! | one row too many in an acknowledged prefix | a row never written |
-//! | a first document taken for one that vanished | an alarm without a cause; its regression |
-//! | margin of a lapsed lease removed | not caught at 1,000: needs the worst clock at the worst moment |
+//! | a first document mistaken for one that vanished | an alarm without a cause; its regression |
+//! | margin of an expired lease removed | not caught at 1,000: needs the worst clock at the worst moment |
 //! | heartbeat counted from the start of each hold | not caught: here every hold ends in a write |
-//! | a pause that makes a dead lease look alive | not caught: it costs time only; a unit test has it |
-//!
+//! | a pause that makes a dead lease look alive | not caught: it only costs time; a unit test covers it |
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -163,12 +165,12 @@ use self::run::{explain, run_many, run_seed};
 use self::script::{Break, Property};
 use self::takeover::{Gone, Takeovers};
 
-/// Cases per property where nothing else is asked for.
+/// Cases per property by default.
 const CASES: u64 = 1_000;
-/// Cases per way in which a holder goes, where nothing else is asked for.
+/// Cases per way of losing a holder by default.
 const TAKEOVERS: u64 = 500;
 
-/// Returns a number from the environment: `SIM_CASES`, `SIM_SEED`.
+/// Returns a number from the environment: `SIM_CASES` or `SIM_SEED`.
 fn asked(name: &str) -> Option<u64> {
     #[expect(
         clippy::disallowed_methods,
@@ -209,12 +211,12 @@ fn every_row_is_delivered_once_while_nothing_fails() {
 }
 
 #[test]
-fn another_commits_within_ttl_margin_and_one_tick_after_a_kill() {
+fn another_instance_commits_within_ttl_margin_and_one_tick_after_a_kill() {
     check_takeover("a kill", Gone::Killed);
 }
 
 #[test]
-fn another_commits_within_one_tick_after_sigterm() {
+fn another_instance_commits_within_one_tick_after_sigterm() {
     check_takeover("SIGTERM", Gone::Stopped);
 }
 
@@ -238,7 +240,7 @@ fn check_takeover(after: &str, gone: Gone) {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_history() {
+fn the_same_seed_produces_the_same_history() {
     for seed in 1..=60 {
         for property in [Property::Faults, Property::Calm] {
             let (first, second) = (run_seed(seed, property, None), run_seed(seed, property, None));
@@ -249,9 +251,9 @@ fn the_same_seed_makes_the_same_history() {
     assert_ne!(different, run_seed(2, Property::Faults, None).hash);
 }
 
-/// A judge who sees nothing would pass everything.
+/// Invariants that catch nothing would pass everything.
 #[test]
-fn the_judge_sees_every_break() {
+fn the_invariants_catch_every_planted_bug() {
     for (broken, property) in [
         (Break::NoFence, Property::Faults),
         (Break::NoIfMatch, Property::Faults),

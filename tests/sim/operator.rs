@@ -1,6 +1,6 @@
 //! An operator who replaces the document: resets the poller, or restores an older copy.
 //!
-//! The operator's own requests never fail. The judge learns of a replaced document in the step in which
+//! The operator's own requests never fail. The invariants learn of a replaced document in the step in which
 //! it lands, so that no tick comes in between.
 
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::world::{LeftApp, POLLER, World, handler};
 
 const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
 
-/// The operator's way to the store.
+/// The operator's connection to the store.
 #[derive(Debug)]
 struct OperatorStore {
     world: Arc<World>,
     memory: Arc<MemoryStore>,
-    /// The table that the checkpoint of what it writes is of; `None` for the one that is there.
+    /// The table that written checkpoints belong to; `None` for the current one.
     checkpoint_of: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn reset(world: &Arc<World>) -> Result<(), String> {
     Ok(())
 }
 
-/// Accepts the name that the settings give the source now, and keeps the position.
+/// Accepts the current source name of the settings and keeps the position.
 pub(crate) async fn accept_name(world: &Arc<World>) -> Result<(), String> {
     Box::pin(reset_to(world, ResetTo::Keep)).await?;
     world.with(|state| state.coverage.saw("operator: accepted another name, position kept"));
@@ -124,7 +124,7 @@ pub(crate) async fn copy(world: &Arc<World>) {
     });
 }
 
-/// Puts the copy in the place of the document, unless its lease is held.
+/// Replaces the document by the copy, unless its lease is held.
 pub(crate) async fn restore(world: &Arc<World>) {
     let Some((bytes, checkpoint_of)) = world.with(|state| state.copy.clone()) else { return };
     let copy = decode(POLLER, &bytes).expect("a copy of our own document");
@@ -135,7 +135,7 @@ pub(crate) async fn restore(world: &Arc<World>) {
     }
 }
 
-/// Deletes a document that is not to be created again: ticks must fail until an operator acts.
+/// Deletes a document that must not be created again: ticks must fail until an operator acts.
 pub(crate) async fn lose_for_good(world: &Arc<World>) {
     let key = StateKey::Document(POLLER.to_owned());
     let loaded = world.memory().load(&StateKey::Marker(POLLER.to_owned())).await;
@@ -150,7 +150,7 @@ pub(crate) async fn lose_for_good(world: &Arc<World>) {
     }
 }
 
-/// Deletes the marker that says that the poller has run.
+/// Deletes the marker that records that the poller has run.
 pub(crate) async fn lose_marker(world: &Arc<World>) {
     let key = StateKey::Marker(POLLER.to_owned());
     if world.memory().load(&key).await.expect("memory answers").stored.is_some() {
@@ -159,7 +159,7 @@ pub(crate) async fn lose_marker(world: &Arc<World>) {
     }
 }
 
-/// Puts the bytes of the copy in the place of the document, grants and all, while nothing runs.
+/// Replaces the document by the bytes of the copy, grants included, while nothing runs.
 pub(crate) async fn put_back(world: &Arc<World>) {
     let Some((bytes, checkpoint_of)) = world.with(|state| state.copy.clone()) else { return };
     let key = StateKey::Document(POLLER.to_owned());
@@ -187,7 +187,7 @@ pub(crate) async fn raise_above_fence(world: &Arc<World>) -> Result<(), String> 
     Ok(())
 }
 
-/// Clones the document that the poller has under the name that the application had last.
+/// Clones the poller's document from the previous name of the application.
 pub(crate) async fn clone_from_before(world: &Arc<World>) -> Result<(), String> {
     let left = world.with(|state| state.left_with_source().cloned());
     let Some(LeftApp { app, checkpoint_of, .. }) = left else {

@@ -1,16 +1,17 @@
-//! A partitioned poller that is repartitioned in the middle of its work.
+//! A partitioned poller that is repartitioned while it works.
 //!
-//! Real are the pollers of all parts, their leases and documents, and the repartition. Around them: a table
-//! with overlapping transactions, read by parts below the lowest open version; one store with latency, in which
-//! writes fail before or after they happened; a target with a fence for each part. Instances are killed at any
-//! await, and so is whoever divides the keys, who then begins again. Chance is the seed's.
+//! The pollers of all partitions, their leases and documents, and the repartition are the real ones. Their
+//! environment: a table with overlapping transactions, read by partitions below the lowest open version; one
+//! store with latency, in which writes fail before or after they took effect; a target with a fence per
+//! partition. Instances crash at any await, and so does the process that repartitions, which then restarts.
+//! Everything follows from the seed.
 //!
 //! # What counts as a failure
 //!
-//! - A part delivers a row of another part; a document is started alongside one of another partition count.
-//! - A state of a row comes first after a newer one of that row has come.
-//! - In the end, a committed row was not delivered in its last state; or nothing failed and a state came twice.
-//! - An event has another id than it would have without parts.
+//! - A partition delivers a row of another partition; a document is started alongside one of another partition count.
+//! - A row state is first delivered after a newer state of that row.
+//! - In the end, a committed row was not delivered in its last state; or nothing failed and a state was delivered twice.
+//! - An event has another id than it would have without partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -45,12 +46,12 @@ const TTL: Duration = Duration::from_secs(3);
 const KEYS: u64 = 24;
 const PARTS: [u16; 5] = [1, 2, 3, 5, 8];
 
-/// What is wrong in a world on purpose: the judge must see it.
+/// A planted bug that the invariants must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Each part reads the rows of all.
+    /// Each partition reads the rows of all.
     ReadsAll,
-    /// The number of parts is not in the fingerprint, nor looked at.
+    /// The partition count is neither fingerprinted nor checked.
     AnyNumber,
 }
 
@@ -60,9 +61,9 @@ struct State {
     table: Table,
     fault_percent: u64,
     fences: BTreeMap<String, Fence>,
-    /// How often each state of a row was delivered.
+    /// How often each row state was delivered.
     delivered: BTreeMap<(i64, u64), u64>,
-    /// The newest state of each row that was delivered.
+    /// The newest delivered state of each row.
     newest: BTreeMap<i64, u64>,
     violation: Option<String>,
     saw: BTreeSet<&'static str>,
@@ -97,7 +98,7 @@ impl World {
     }
 }
 
-/// Which part a key is of: any function of the key will do here.
+/// Returns the partition of a key. Any function of the key will do here.
 fn part_of(key: i64, count: u16) -> u16 {
     let mixed = key.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     u16::try_from(mixed % u64::from(count)).expect("less than a small number")
@@ -184,7 +185,7 @@ impl Handler for PartHandler {
     }
 }
 
-/// The one store behind a network.
+/// The shared store, over a network.
 #[derive(Debug)]
 struct PartStore(Arc<World>);
 
@@ -288,7 +289,7 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
     if world.wrong == Some(Wrong::AnyNumber) { poller } else { poller.dividing(partition) }
 }
 
-/// All parts of a division, as one instance runs them.
+/// All partitions of one count, as one instance runs them.
 struct Set {
     count: u16,
     pollers: Vec<Arc<Poller>>,
@@ -301,7 +302,7 @@ impl Set {
         Self { count, pollers: pollers.collect() }
     }
 
-    /// Ticks all parts side by side; may be killed in the middle.
+    /// Ticks all partitions concurrently; may crash in the middle.
     async fn tick(&self, world: &Arc<World>, dies_after: Option<Duration>) {
         let ticks = self.pollers.iter().map(|poller| {
             let poller = Arc::clone(poller);
@@ -327,7 +328,7 @@ impl Set {
     }
 }
 
-/// Repartitions: may crash on the way, and is then run again.
+/// Repartitions; may crash on the way, and is then run again.
 async fn divide(world: &Arc<World>, to: u16, owner: &str, dies_after: Option<Duration>) -> bool {
     let store = PartStore(Arc::clone(world));
     let work = async {
@@ -365,7 +366,7 @@ async fn divide(world: &Arc<World>, to: u16, owner: &str, dies_after: Option<Dur
     }
 }
 
-/// What one run came to.
+/// The result of one run.
 pub(crate) struct Run {
     pub(crate) violation: Option<String>,
     pub(crate) saw: BTreeSet<&'static str>,
@@ -396,7 +397,7 @@ async fn play_on(seed: u64, calm: bool, wrong: Option<Wrong>) -> Run {
     };
     let world = Arc::new(World { store: MemoryStore::default(), wrong, state: Mutex::new(state) });
     let mut sets = [Set::new(&world, from, "a"), Set::new(&world, from, "b")];
-    // What two numbers of parts do that are begun in the same moment is no question here.
+    // Two counts that start at the same moment are out of scope here.
     world.with(|state| {
         state.table.begin(KEYS, KEYS, &mut script);
         state.table.end(0, true, &mut Coverage::default());
@@ -419,7 +420,7 @@ async fn play_on(seed: u64, calm: bool, wrong: Option<Wrong>) -> Run {
         if round >= divides_at && !divided {
             let dies = (!calm && script.chance(70)).then(|| script.ms(0..=4_000));
             let owner = format!("division-{round}");
-            // Others tick meanwhile, with the old count or already with the new one.
+            // Other instances tick meanwhile, with the old or already with the new count.
             let early = Set::new(&world, to, &format!("early-{round}"));
             let (done, (), ()) = tokio::join!(
                 divide(&world, to, &owner, dies),
@@ -440,7 +441,7 @@ async fn play_on(seed: u64, calm: bool, wrong: Option<Wrong>) -> Run {
     })
 }
 
-/// Something is written, and some of what is open ends.
+/// Writes some rows, and ends some of the open transactions.
 fn write(world: &World, script: &mut Random) {
     let mut coverage = Coverage::default();
     world.with(|state| {
@@ -453,7 +454,7 @@ fn write(world: &World, script: &mut Random) {
     });
 }
 
-/// Faults stop; the keys are divided as they were to be, and all is delivered.
+/// Faults stop, the repartition completes, and everything is delivered.
 async fn end(world: &Arc<World>, from: u16, to: u16, calm: bool) {
     world.with(|state| {
         state.fault_percent = 0;
@@ -500,10 +501,10 @@ async fn end(world: &Arc<World>, from: u16, to: u16, calm: bool) {
     });
 }
 
-/// Enough for the fault kinds that a judge is tried with.
+/// Enough cases for the fault kinds that the planted bugs need.
 const JUDGED: u64 = 150;
 
-/// Plays as many worlds as are asked for, and says which faults they met.
+/// Plays the configured number of worlds, and returns the fault kinds they met.
 fn play_many(calm: bool) -> BTreeSet<&'static str> {
     let (first, cases) = (asked("SIM_SEED"), asked("SIM_CASES"));
     let cases = cases.unwrap_or(if first.is_some() { 1 } else { CASES / 2 });
@@ -520,7 +521,7 @@ fn play_many(calm: bool) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn parts_deliver_every_row_once_in_the_order_of_its_key_while_nothing_fails() {
+fn partitions_deliver_every_row_once_in_key_order_while_nothing_fails() {
     let saw = play_many(true);
     let all = saw.contains("divided anew") && saw.contains("another number refused");
     assert!(all || saw.is_empty(), "{saw:?}");
@@ -544,16 +545,16 @@ fn a_repartition_loses_nothing_whatever_crashes() {
     }
 }
 
-/// A judge who sees nothing would pass everything.
+/// Invariants that catch nothing would pass everything.
 #[test]
-fn parts_that_are_wrong_are_seen() {
+fn planted_partition_bugs_are_caught() {
     for (wrong, calm) in [(Wrong::ReadsAll, true), (Wrong::AnyNumber, true)] {
         let found = (1..=JUDGED).find_map(|seed| play(seed, calm, Some(wrong)).violation);
         assert!(found.is_some(), "{wrong:?} not seen");
     }
 }
 
-/// Whoever divides the keys is killed once at each of its steps, and gone on with.
+/// The repartitioning process crashes once at each of its steps and is continued.
 #[test]
 fn a_repartition_that_crashed_anywhere_can_be_continued() {
     for (from, to) in [(2, 4), (4, 2), (1, 3), (3, 1)] {
@@ -593,7 +594,7 @@ fn killed_at(from: u16, to: u16, died_at: Duration) -> Option<String> {
             wrong: None,
             state: Mutex::new(state),
         });
-        // Some have delivered more than others when it starts.
+        // Some partitions have delivered more than others when it starts.
         let set = Set::new(&world, from, "a");
         set.pollers[0].tick(&TickRequest::default()).await;
         divide(&world, to, "first", Some(died_at)).await;

@@ -1,20 +1,21 @@
-//! The race of a stale owner, forced many times: one trace, that of seed 004, whatever fails on the way.
+//! The race of a stale owner, forced many times: always the same trace, that of seed 004, whatever fails on
+//! the way.
 //!
 //! ```text
 //! cargo test -p highwater-engine --test sim -- --nocapture the_race
 //! ```
 //!
-//! Two workers tick one poller under a lease of one second. The first takes the lease, calls its
-//! handler, and is frozen with its write pending: timers too, since otherwise the lease's deadline would
-//! stop the handler, and there would be no race. The second takes the lapsed lease over and writes.
-//! Then the first thaws, still sure of its lease, and its write reaches the fence.
+//! Two workers tick one poller under a lease of one second. The first acquires the lease, calls its handler,
+//! and is frozen with its write pending. Its timers freeze too; otherwise the lease's deadline would stop the
+//! handler, and there would be no race. The second takes over the expired lease and writes. Then the first
+//! thaws, still sure of its lease, and its write reaches the fence.
 //!
 //! Poller, lease, memory store and fence are the real ones, and the trace is the engine's own log; the
-//! handler is one that writes a fenced target. Barriers order what happens, paused time and a seed the
-//! rest, so each reproduction gives the same trace, with or without injected faults.
+//! handler is one that writes to a fenced target. Barriers order the events, and paused time and a seed
+//! decide the rest, so each run gives the same trace, with or without injected faults.
 //!
-//! The lease lapses two seconds after its ttl, so the takeover comes three seconds after the first
-//! worker's last write, and the thaw 2.5 s after the first worker's lease has ended.
+//! The lease expires two seconds after its TTL, so the takeover comes three seconds after the first worker's
+//! last write, and the thaw 2.5 s after the first worker's lease has ended.
 
 mod faults;
 mod stage;
@@ -29,7 +30,7 @@ use self::trace::{JobId, Trace};
 
 const REPRODUCTIONS: u64 = 500;
 
-/// The events of seed 004 with their names, fields and values, written out.
+/// The events of seed 004 with their names, fields and values.
 const TRACE: [&str; 7] = [
     r#"{"event":"lease_acquired","job_id":"orders","token":1,"forced":true}"#,
     r#"{"event":"execution_started","job_id":"orders","token":1}"#,
@@ -40,8 +41,8 @@ const TRACE: [&str; 7] = [
     r#"{"event":"worker_exit","reason":"success"}"#,
 ];
 
-/// Forces the race once, in a runtime of its own with paused time; returns what happened, and how many faults were
-/// injected on the way. `seed` decides latencies and which calls fail; `faults_percent` how many.
+/// Forces the race once, in its own runtime with paused time. Returns the trace and the number of injected
+/// faults. `seed` decides latencies and which calls fail; `faults_percent` decides how many.
 fn reproduce(seed: u64, faults_percent: u8) -> (Vec<String>, u64) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();

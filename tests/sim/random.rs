@@ -1,4 +1,4 @@
-//! The one generator of chance: `SplitMix64`, so that a history follows from its seed alone.
+//! The only random generator: `SplitMix64`, so that a history follows from its seed alone.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Returns the generator of one use of a seed, independent of its other uses.
+    /// Returns the generator for one use of a seed, independent of its other uses.
     pub(crate) fn of(seed: u64, purpose: u64) -> Self {
         let mut random = Self(seed ^ purpose.wrapping_mul(0xA24B_AED4_963E_E407));
         random.next();

@@ -1,8 +1,8 @@
-//! What failed once, by the name of what was wrong, as the script to which it was shrunk.
+//! Bugs that the simulation once found, each with the script to which it was shrunk.
 //!
-//! What chance does depends on how everything before it was drawn, so a script is not tied to the one
-//! seed that found it: it runs in the worlds of many, and must meet in some of them what it is about. What
-//! a regression is about is also a test of its own next to the code.
+//! Random events depend on all earlier draws, so a script is not tied to the seed that found it. It runs in
+//! the worlds of many seeds, and must meet its condition in some of them. Each regression also has its own
+//! unit or engine test.
 
 use std::time::Duration;
 
@@ -22,21 +22,21 @@ const fn ms(ms: u64) -> Duration {
 
 const ROWS: [Op; 2] = [Op::Begin(5), Op::End { which: 0, commit: true }];
 
-/// A name, a script, and what it must meet in some of the worlds: one that meets it in none has gone hollow,
-/// since worlds have changed.
+/// A name, a script, and the kinds that it must meet in some of the worlds. If it meets one in none, worlds
+/// have changed and the script no longer tests anything.
 type Regression = (&'static str, &'static [Op], &'static [&'static str]);
 
 const REGRESSIONS: &[Regression] = &[
     (
-        // Seed 73: of a first batch some rows were delivered, and with them nothing was kept that tells of which
-        // table they were. The rows of another table in its place were read behind their checkpoint.
+        // Seed 73: a first batch was delivered in part, and the commit stored nothing that identifies the
+        // table. The rows of a replacement table were then read after the old checkpoint.
         "the table of a first batch that is delivered in part is forgotten",
         &[ROWS[0], ROWS[1], Op::Tick(0), Op::Wait(ms(60_000)), Op::Recreate(6)],
         &["source: position of another table"],
     ),
     (
-        // Seed 91: the grant rode on the creation, which landed again after a deletion, so that the
-        // next holder was given a generation and a token that had been given before.
+        // Seed 91: the creation carried the first grant and landed again after a deletion, so that the next
+        // holder was given a generation and token that had been used before.
         "a creation that lands late repeats a grant",
         &[
             ROWS[0],
@@ -52,9 +52,9 @@ const REGRESSIONS: &[Regression] = &[
         &["operator: deleted the document", "store: creation landed after a deletion"],
     ),
     (
-        // Seed 67: between the creation of the blank document and the first grant an operator broke
-        // the lease, and what had a token was no longer taken for blank: grants went on under
-        // generation 0, below that of the document before.
+        // Seed 67: an operator broke the lease between the creation of the blank document and the first
+        // grant. A document with a token no longer counted as blank, so grants continued under generation 0,
+        // below that of the old document.
         "a blank document whose lease is broken keeps generation 0",
         &[
             ROWS[0],
@@ -74,10 +74,10 @@ const REGRESSIONS: &[Regression] = &[
     ),
 ];
 
-/// Failures that need a policy and certain rows, as the exact schedule: which rows are bad, what the
-/// policy is, and what happens. Each has a test in `tests/engine` besides. The first and the last
-/// were seen to fail with their rule taken out ("probe of many rows while processes die", "probe not
-/// written down"), as was the first document that another begins.
+/// Failures that need a policy and certain rows, as the exact schedule: the bad rows, the policy, and the
+/// events. Each also has a test in `tests/engine`. The first and the last were seen to fail with their rule
+/// removed ("probe of many rows while processes die", "probe not written down"), as was the first document
+/// started by another instance.
 struct Scenario {
     name: &'static str,
     bad: &'static [(u64, Bad)],
@@ -86,17 +86,17 @@ struct Scenario {
     /// The handler reports accepted rows while it runs.
     accepts: bool,
     rows: u64,
-    /// Calls of both instances, in turn, each a good while after the one before.
+    /// Calls of both instances, in turn, each long after the one before.
     ticks: usize,
     met: &'static [&'static str],
-    /// Exactly these rows are quarantined in each world, for these reasons.
+    /// The rows that must be quarantined in each world, with their reasons.
     aside: &'static [(u64, &'static str)],
 }
 
 const SCENARIOS: &[Scenario] = &[
     Scenario {
-        // Found by seed 37. Row 2 fails, and row 4 kills whoever handles it: while processes die, row 2
-        // must still be told from an outage, by a row behind it that may be the one that kills.
+        // Found by seed 37. Row 2 fails, and row 4 crashes the process. While processes crash, row 2 must
+        // still be distinguished from an outage by a later row, which may be the one that crashes.
         name: "a row that kills processes hides one before it that fails",
         bad: &[(2, Bad::Failing), (4, Bad::Deadly)],
         attempts_max: 1,
@@ -114,9 +114,9 @@ const SCENARIOS: &[Scenario] = &[
         aside: &[(2, "attempts"), (4, "crashes")],
     },
     Scenario {
-        // Found by seed 321. Rows 1 to 3 are accepted before row 4 kills the process, which goes on until
-        // row 4 is in hand alone: only that one may be set aside. Of the rule behind it, that rows which may
-        // have killed a process are not accepted in part, only the test beside the code can tell.
+        // Found by seed 321. Rows 1 to 3 are accepted before row 4 crashes the process, repeatedly, until row
+        // 4 is in flight alone: only that one may be quarantined. Only the unit test can check the underlying
+        // rule, that rows which may have crashed a process are not partially accepted.
         name: "a row that was accepted for good is set aside",
         bad: &[(4, Bad::Deadly)],
         attempts_max: 1,
@@ -132,8 +132,8 @@ const SCENARIOS: &[Scenario] = &[
         aside: &[(4, "crashes")],
     },
     Scenario {
-        // Found by seed 100,367. Row 1 fails alone, as its lease says, and row 2, which is tried behind it,
-        // kills the process: that is no death with row 1, so that one is set aside for its attempts.
+        // Found by seed 100,367. Row 1 fails alone, as its lease records, and row 2, which is probed after
+        // it, crashes the process. That is not a crash with row 1, so row 1 is quarantined for its attempts.
         name: "a row is set aside for deaths with another, since its own lease named it",
         bad: &[(1, Bad::Failing), (2, Bad::Deadly)],
         attempts_max: 1,
@@ -170,7 +170,7 @@ impl Scenario {
         limits.tick_time_max = ms(900_000);
         limits.handler_stop_after = ms(1_200_000);
         limits.handler_stall_max = None;
-        // Slow enough for a renewal between two rows, where the lease is short.
+        // Slow enough for a renewal between two rows, if the lease is short.
         let pace_ms = if self.accepts { 2_000 } else { plan.pace_ms };
         let keys = 1_000_000;
         Plan {
@@ -197,7 +197,7 @@ impl Scenario {
     }
 }
 
-/// Fails for a kind that no run has met.
+/// Fails if no run has met a kind.
 fn check_met(name: &str, kinds: &[&str], all: &Coverage) {
     for kind in kinds {
         let count = all.count(kind);
@@ -222,8 +222,9 @@ fn a_scenario_that_once_failed_on_certain_rows_passes() {
     }
 }
 
-/// Found by seed 2276: a process died while the row behind a failing one was probed, and left both in hand as
-/// one batch, which was tried again as a whole for ever. It dies at every moment of the tick that probes.
+/// Found by seed 2276: a process crashed while the row after a failing one was probed, and left both in
+/// flight as one batch, which was retried as a whole forever. The process crashes at every moment of the
+/// probing tick.
 #[test]
 fn a_row_that_failed_alone_is_quarantined_even_if_a_process_crashed_while_another_was_probed() {
     let scenario = Scenario {
@@ -259,8 +260,8 @@ fn a_row_that_failed_alone_is_quarantined_even_if_a_process_crashed_while_anothe
     check_met(scenario.name, scenario.met, &all);
 }
 
-/// Found by seed 57: frozen between its read of the document, which another instance then begins, and its
-/// read of the marker. The freeze comes at every moment of the tick's first steps.
+/// Found by seed 57: an instance is frozen between its read of the document, which another instance then
+/// starts, and its read of the marker. The freeze comes at every moment of the tick's first steps.
 #[test]
 fn a_first_document_started_by_another_instance_is_not_mistaken_for_a_vanished_one() {
     let mut all = Coverage::default();
@@ -281,11 +282,11 @@ fn a_first_document_started_by_another_instance_is_not_mistaken_for_a_vanished_o
 }
 
 #[test]
-fn what_failed_once_passes() {
+fn previously_failing_seeds_pass() {
     for (name, ops, kinds) in REGRESSIONS {
         let mut all = Coverage::default();
         for seed in 1..=SEEDS {
-            // Nothing but what the script says, with time for it to meet a tick half-way.
+            // Only the events of the script, with time for them to meet a tick half-way.
             let plan = Plan::of(seed, Property::Faults, None);
             let plan = Plan { fault_percent: 0, latency_ms: 200, bad: BadRows::NONE, ..plan };
             let run = play(seed, &plan, ops, false);

@@ -12,7 +12,7 @@ use crate::history::History;
 use crate::script::{Break, Op, Plan, Property, script};
 use crate::world::{Player, World};
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// Hash of everything that happened.
@@ -21,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) violation: Option<String>,
     /// Versions of the quarantined rows, with the reason.
     pub(crate) aside: BTreeMap<u64, String>,
-    /// What happened, if it was to be readable.
+    /// The history, if it was requested as text.
     pub(crate) lines: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ fn shrink(ops: &mut Vec<Op>, fails: impl Fn(&[Op]) -> bool) {
     }
 }
 
-/// What many runs came to.
+/// The results of many runs.
 #[derive(Debug)]
 pub(crate) struct Summary {
     property: Property,

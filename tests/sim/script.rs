@@ -1,4 +1,4 @@
-//! What a seed generates: the plan of a world, and the script of what happens in it.
+//! What a seed generates: the plan of a world, and the script of its events.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use highwater_engine::poller::Limits;
 use crate::bad::BadRows;
 use crate::random::Random;
 
-/// What is claimed of a run.
+/// The claim that a run checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Property {
-    /// Whatever fails: nothing is lost, skipped, taken back or written by a stale holder, and the
-    /// backlog drains once faults stop.
+    /// Despite any faults, nothing is lost, skipped, reverted or written by a stale holder, and the backlog
+    /// drains once faults stop.
     Faults,
-    /// Nothing fails: each state of a row that is delivered is delivered once.
+    /// Nothing fails: each delivered row state is delivered once.
     Calm,
 }
 
-/// A fault of the engine's surroundings that makes them break their contract: the judge must see it.
+/// A planted bug in the engine's environment that the invariants must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Break {
-    /// The target takes everybody's writes.
+    /// The target accepts every write.
     NoFence,
     /// The store ignores `If-Match`.
     NoIfMatch,
@@ -33,23 +33,23 @@ pub(crate) enum Break {
     /// The store's clock runs ahead of its own `Last-Modified` by a second more than the margin for a
     /// lapsed lease allows.
     FastClock,
-    /// The handler says "taken" before its writes have arrived: a commit before the handling.
+    /// The handler reports rows as accepted before its writes have arrived: a commit before the handling.
     AnswersBeforeItWrote,
     /// The source shows rows while an older transaction is open.
     NoHoldBack,
-    /// The target gets the token only, so that all generations look alike to it.
+    /// The target gets only the token, so that all generations look alike.
     NoGeneration,
-    /// The store claims to have kept a quarantined row, and has not.
+    /// The store claims to have stored a quarantined row, and has not.
     ForgetsEntries,
     /// The target rejects single rows that it would accept another time.
     RefusesGoodRows,
-    /// The source reads on though another table has taken the place of the one before.
+    /// The source continues after another table has replaced the current one.
     MissesNewTable,
-    /// The source does not look whether two rows share a position.
+    /// The source does not check whether two rows share a position.
     SkipsTwins,
 }
 
-/// What does not change during a run.
+/// The constants of a run.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is drawn for itself")]
 pub(crate) struct Plan {
@@ -61,23 +61,23 @@ pub(crate) struct Plan {
     pub(crate) policy: FailurePolicy,
     pub(crate) flow: Flow,
     pub(crate) journal: JournalMode,
-    /// The handler is the second of a chain of two; the first takes everything.
+    /// The handler is the second of a chain of two; the first accepts everything.
     pub(crate) chain: bool,
-    /// The source asks to have kept how far it has read, at times at once.
+    /// The source stores how far it has read, sometimes at once.
     pub(crate) remembers: bool,
     pub(crate) bad: BadRows,
     /// The handler reports accepted rows while it runs.
     pub(crate) accepts: bool,
     /// Granularity of the store's clock.
     pub(crate) grain: Duration,
-    /// How far two answers of the store may disagree on the time, in either direction.
+    /// By how much two responses of the store may disagree on the time, in either direction.
     pub(crate) skew_ms: u64,
-    /// Longest ordinary way there or back.
+    /// Longest ordinary latency in one direction.
     pub(crate) latency_ms: u64,
     /// Longest step of the handler.
     pub(crate) pace_ms: u64,
     pub(crate) fenced: bool,
-    /// The target is written by the handler's own task, not by a request that outlives it.
+    /// The handler's own task writes to the target, not a request that outlives it.
     pub(crate) in_process: bool,
     pub(crate) rows_per_write: usize,
     pub(crate) keys: u64,
@@ -95,8 +95,8 @@ const JOURNALS: [JournalMode; 5] =
     [JournalMode::Off, JournalMode::Off, JournalMode::Off, JournalMode::Commits, JournalMode::Full];
 
 impl Plan {
-    /// Whether a commit may overlap the next handler call: elsewhere the engine is to leave that alone,
-    /// whatever it is told.
+    /// Whether a commit may overlap the next handler call. Elsewhere the engine must not overlap, whatever
+    /// the setting says.
     pub(crate) fn overlaps(&self) -> bool {
         self.flow.overlap_commit && !self.chain && self.policy.crashes_max >= OVERLAP_CRASHES_MIN
     }
@@ -104,8 +104,8 @@ impl Plan {
     pub(crate) fn of(seed: u64, property: Property, broken: Option<Break>) -> Self {
         let mut random = Random::of(seed, 1);
         let calm = property == Property::Calm;
-        // A tight world leaves the terms of the lease no slack: short ttl, late heartbeat, long ways,
-        // a clock as coarse and as wrong as it may be.
+        // A tight world leaves the lease terms no slack: short TTL, late heartbeat, long latencies, a clock
+        // as coarse and as wrong as allowed.
         let fast_clock = broken == Some(Break::FastClock);
         let tight = random.chance(25) || fast_clock;
         let ttl_ms = if tight { 3_000 } else { 1_000 * random.within(3..=60) };
@@ -131,7 +131,7 @@ impl Plan {
         let (instances, margin) = (random.index(2) + 2, random.ms(0..=ttl_ms / 5));
         let retry_delay_min = random.ms(100..=2_000);
         let retry_delay_max = random.ms(2_000..=30_000);
-        // The draw of a removed setting: without it, seeds would generate other worlds.
+        // The draw of a removed setting. Without it, existing seeds would generate other worlds.
         random.chance(25);
         Self {
             journal: of_journal.pick(&JOURNALS),
@@ -189,13 +189,13 @@ fn flow([random, of_overlap]: [&mut Random; 2], rows_max: u64, ttl_ms: u64) -> F
     let prefetch = random.chance(70);
     let follows = random.chance(25);
     let follow = Follow { time: random.ms(0..=2 * ttl_ms), interval: random.ms(200..=5_000) };
-    // A stream of its own: what was drawn before it stays as it was.
+    // A separate stream, so that earlier draws keep their values.
     let overlap_commit = of_overlap.chance(50);
     let follow = follows.then_some(follow);
     Flow { prefetch, overlap_commit, batch_rows_min: rows_min, follow }
 }
 
-/// Draws what becomes of rows that are not taken.
+/// Draws the policy for rows that are not accepted.
 fn policy(random: &mut Random) -> FailurePolicy {
     use OnFailure::{Quarantine, Retry, Stop};
     let on_failure = random.pick(&[Retry, Quarantine, Quarantine, Quarantine, Stop]);
@@ -208,12 +208,12 @@ fn policy(random: &mut Random) -> FailurePolicy {
         crashes_max: u32::try_from(random.within(1..=4)).expect("few"),
         record_age_max: limited.then_some(age),
         bisect_on_error: random.chance(bisects),
-        // Small enough to open often; not drawn by itself, so that the seeds of regressions stay what they are.
+        // Small enough to open often. Not drawn separately, so that the seeds of regressions stay the same.
         breaker_rows: attempts_max,
     }
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Time passes.
@@ -229,33 +229,33 @@ pub(crate) enum Op {
     },
     /// An instance is suspended, timers and all.
     Freeze(usize, Duration),
-    /// An instance dies at its n-th poll from now, and another takes its place.
+    /// An instance crashes at its n-th poll from now, and another takes its place.
     Crash(usize, u64),
-    /// A running tick is asked to stop after the batch in flight.
+    /// A running tick is requested to stop after the batch in flight.
     Stop(usize),
     FaultPercent(u64),
-    /// The target takes nothing for so long.
+    /// The target accepts nothing for this long.
     Outage(Duration),
     Pause,
     Resume,
     BreakLease,
-    /// Somebody deletes the document, where it is to be made again then.
+    /// The document is deleted and will be created again.
     LoseDocument,
-    /// The document is deleted where it is not created again: ticks fail until an operator acts.
+    /// The document is deleted and is not created again: ticks fail until an operator acts.
     LoseForGood,
     /// An operator resets the poller to the beginning.
     Reset,
-    /// An operator keeps a copy of the document.
+    /// An operator saves a copy of the document.
     Copy,
-    /// An operator puts the copy in the place of the document.
+    /// An operator replaces the document by the copy.
     Restore,
-    /// The first request that was to create the document lands, if nothing is stored.
+    /// The first request to create the document lands, if nothing is stored.
     CreationLands,
-    /// The table is dropped, and created again with some rows.
+    /// The table is dropped and created again with some rows.
     Recreate(u64),
     /// A second table is filled.
     Stage(u64),
-    /// The second table takes the place of the first.
+    /// The second table replaces the first.
     Swap,
     /// All rows are removed, and some inserted.
     Truncate(u64),
@@ -263,23 +263,23 @@ pub(crate) enum Op {
     Retype,
     /// A column is added or dropped.
     Column(bool),
-    /// The application gets another name: its instances stop, and start where no document is.
+    /// The application is renamed: its instances stop, and start without a document.
     RenameApp,
-    /// The marker is deleted that says that the poller has run.
+    /// The marker that records that the poller has run is deleted.
     LoseMarker,
-    /// The copy is put in the place of the document as it is, while no instance runs.
+    /// The document is replaced by the unchanged copy while no instance runs.
     PutBack,
-    /// Tracking of changes is switched on or off; turned on again, it starts over.
+    /// Change tracking is switched on or off; it restarts when switched on again.
     Track(bool),
-    /// Two rows with one key and one version are committed.
+    /// Two rows with equal key and version are committed.
     Duplicate,
-    /// One of each two such rows is removed.
+    /// One row of each such pair is removed.
     RemoveTwins,
-    /// The settings of processes that start from now on name the table by another name.
+    /// Processes that start from now on use another table name in their settings.
     Rename,
 }
 
-/// Returns the script of a seed: what happens, until faults stop.
+/// Returns the script of a seed: the events until faults stop.
 pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
     let mut random = Random::of(seed, 2);
     let length = random.within(15..=45);
@@ -293,7 +293,8 @@ pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
     ops
 }
 
-/// In some worlds a table is truncated or changed, or storage and deployment do what no command would.
+/// In some worlds a table is truncated or changed, or storage and deployment do things that no command would
+/// do.
 fn add_more_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
     if plan.calm || plan.broken.is_some() || !random.chance(30) {
         return;
@@ -310,7 +311,7 @@ fn add_more_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
                 ops.insert(later, Op::Column(false));
             }
             3 => ops.insert(at, Op::LoseMarker),
-            // A journal is of one name of the application, and of one row of grants.
+            // A journal belongs to one name of the application and one sequence of grants.
             4 if plan.journal == JournalMode::Off => ops.insert(at, Op::RenameApp),
             _ if plan.journal == JournalMode::Off => {
                 ops.insert(at, Op::Copy);
@@ -321,7 +322,7 @@ fn add_more_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
     }
 }
 
-/// In some worlds the table is replaced, renamed or not tracked for a while, or its key is not unique.
+/// In some worlds the table is replaced, renamed or untracked for a while, or its key is not unique.
 fn add_table_events(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
     let breaks_it = matches!(plan.broken, Some(Break::MissesNewTable | Break::SkipsTwins));
     if plan.calm || (plan.broken.is_some() && !breaks_it) || !random.chance(35) {
@@ -399,7 +400,7 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
             }
         }
         67..70 => ops.push(Op::Resume),
-        // A stale owner in the making: frozen past its lease with work in flight, while another ticks.
+        // Prepares a stale owner: frozen past its lease with work in flight, while another instance ticks.
         70..80 => {
             let taken = random.ms(ttl_ms + 2_500..=ttl_ms + 8_000);
             let ticks = [Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)];
@@ -409,14 +410,14 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
         80..84 => ops.push(Op::Freeze(slot, random.ms(0..=ttl_ms))),
         84..92 => ops.extend([Op::Crash(slot, random.below(25)), Op::Tick(slot), Op::Wait(soon)]),
         92..96 => ops.push(Op::FaultPercent(random.pick(&[0, 2, 5, 10, 20, 50]))),
-        // Everything is out of reach for a while, beginning in the middle of a tick.
+        // Everything is unreachable for a while, starting in the middle of a tick.
         96..98 => {
             ops.extend([Op::Tick(slot), Op::Wait(soon), Op::FaultPercent(100)]);
             ops.extend([Op::Wait(past_lease), Op::FaultPercent(plan.fault_percent)]);
         }
         98..100 => ops.push(Op::BreakLease),
         100..102 => ops.push(Op::LoseDocument),
-        // Attempts are used up while the target is down; it may be back in the middle of a tick.
+        // Attempts are used up while the target is down; it may recover in the middle of a tick.
         102..108 => {
             ops.extend([Op::Begin(random.within(1..=6)), Op::End { which: 9, commit: true }]);
             ops.push(Op::Outage(random.ms(0..=6 * 30_000)));
@@ -425,7 +426,7 @@ fn add_step(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
                 ops.extend([Op::Tick(slot), Op::Wait(pause)]);
             }
         }
-        // A stale owner of a document that has been made again since.
+        // A stale owner of a document that has been created again since.
         _ => {
             ops.extend([Op::Tick(slot), Op::Wait(soon), Op::Freeze(slot, past_lease)]);
             ops.push(Op::LoseDocument);

@@ -1,4 +1,4 @@
-//! A table with transactions that overlap, and its reader in the manner of the rowversion mode.
+//! A table with overlapping transactions, and a reader that works like the rowversion mode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,30 +22,30 @@ use crate::random::Random;
 use crate::script::Break;
 use crate::world::{POLLER, State, World};
 
-/// Rows by key. A version is given at the write and shown at the commit, as SQL Server does it. Versions of a server
-/// are unique, so no two rows tie; two rows with one key are distinguished by a negative key.
+/// Rows by key. As in SQL Server, a version is assigned at the write and visible at the commit. Versions are
+/// unique, so no two rows tie; two rows with equal key are distinguished by a negative key.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// The last version given.
+    /// The last assigned version.
     version: u64,
     /// Key to version: what readers see.
     pub(crate) committed: BTreeMap<i64, u64>,
     open: Vec<BTreeMap<i64, u64>>,
-    /// Rows of a second table, which may take the place of this one.
+    /// Rows of a second table that may replace this one.
     staged: BTreeMap<i64, u64>,
-    /// Counts the tables that had the name, and how often tracking was switched on.
+    /// Counts the tables that had this name, and how often tracking was switched on.
     pub(crate) identity: u64,
     is_untracked: bool,
     /// Versions that were committed while nothing was tracked.
     untracked: BTreeSet<u64>,
-    /// Versions under which two rows with one key were committed.
+    /// Versions under which two rows with equal key were committed.
     pub(crate) twins: BTreeSet<u64>,
-    /// Whether it has a column besides those of the key and the state.
+    /// Whether it has a column besides key and state.
     pub(crate) has_extra: bool,
 }
 
 impl Table {
-    /// Begins a transaction that inserts or updates up to `rows` rows which no other one has locked.
+    /// Begins a transaction that inserts or updates up to `rows` rows that no other transaction has locked.
     pub(crate) fn begin(&mut self, rows: u64, keys: u64, random: &mut Random) {
         let mut writes = BTreeMap::new();
         for _ in 0..rows {
@@ -84,7 +84,7 @@ impl Table {
         self.replaced();
     }
 
-    /// Removes all rows, and inserts new ones: the table stays the same object.
+    /// Removes all rows and inserts new ones: the table remains the same object.
     pub(crate) fn truncate(&mut self, rows: u64) {
         self.open.clear();
         self.twins.clear();
@@ -95,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Gives the key another type, so that rows may be in another order.
+    /// Changes the type of the key, so that rows may be in another order.
     pub(crate) fn retype(&mut self) {
         self.open.clear();
         self.identity += 1;
@@ -116,7 +116,7 @@ impl Table {
         self.replaced();
     }
 
-    /// No transaction survives that its table is replaced.
+    /// No transaction survives the replacement of its table.
     fn replaced(&mut self) {
         self.open.clear();
         self.untracked.clear();
@@ -131,7 +131,7 @@ impl Table {
         self.is_untracked = !on;
     }
 
-    /// Inserts two rows with one key and one version.
+    /// Inserts two rows with equal key and version.
     pub(crate) fn put_twins(&mut self) {
         self.version += 1;
         let version = i64::try_from(self.version).expect("few versions");
@@ -139,7 +139,7 @@ impl Table {
         self.twins.insert(self.version);
     }
 
-    /// Inserts a row that no target refuses.
+    /// Inserts a row that no target rejects.
     pub(crate) fn put_good(&mut self, bad: BadRows) {
         self.version += 1;
         while bad.of(self.version).is_some() {
@@ -169,7 +169,7 @@ impl Table {
         self.read(checkpoint, u64::MAX, u64::MAX).into_iter().map(|(_, version)| version).collect()
     }
 
-    /// Returns the lowest version that an open transaction may still show: `MIN_ACTIVE_ROWVERSION()`.
+    /// Returns the lowest version that an open transaction may still commit: `MIN_ACTIVE_ROWVERSION()`.
     pub(crate) fn min_active(&self) -> u64 {
         let open = self.open.iter().flat_map(BTreeMap::values).min();
         open.copied().unwrap_or(self.version + 1)
@@ -193,7 +193,7 @@ pub(crate) fn version_of(cursor: &Cursor) -> u64 {
 
 const AHEAD_FAILED: &str = "source: read while the handler runs failed";
 
-/// Under what a source keeps which table its position is of.
+/// The key under which a source stores the table of its position.
 const TABLE: &str = "table";
 
 /// Reads the table for one instance.
@@ -202,13 +202,13 @@ pub(crate) struct SimSource {
     world: Arc<World>,
     slot: usize,
     shape: SourceShape,
-    /// Held while it reads: like the real one it has one connection.
+    /// Held while it reads: like the real one, it has one connection.
     connection: Mutex<()>,
 }
 
 impl SimSource {
     pub(crate) fn new(world: Arc<World>, slot: usize) -> Self {
-        // By another name it is another source, though the rows are the same.
+        // Under another name it is another source, although the rows are the same.
         let object = world.with(|state| format!("dbo.t{}", state.names));
         let fingerprint = SourceFingerprint::of(&[("object", &object)]);
         let definition = SourceDefinition::of(&[("object", &object)]);
@@ -249,7 +249,7 @@ impl Source for SimSource {
         Ok(u64::try_from(rows.min(window.rows_max)).expect("few rows"))
     }
 
-    /// The bound is taken in a step of its own before the read, as the real query does.
+    /// The bound is read in a separate step before the rows, as in the real query.
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let _connection = self.connection.lock().await;
         let (after, upto) = (window.after.map_or(0, version_of), window.upto.map(version_of));
@@ -318,7 +318,7 @@ impl Source for SimSource {
 }
 
 impl SimSource {
-    /// Fails if the position is of another table, or of changes that were tracked before a gap.
+    /// Fails if the position belongs to another table, or to changes that were tracked before a gap.
     fn check(&self, state: &mut State, window: &FetchWindow<'_>) -> Result<(), FetchError> {
         if state.table.is_untracked {
             state.coverage.saw("source: read while nothing was tracked");
@@ -336,8 +336,8 @@ impl SimSource {
         Ok(())
     }
 
-    /// Asks to have kept of which table it has read, and below which bound; at once by every other bound, where
-    /// the poller has started.
+    /// Asks to store the table it has read and the bound; immediately for every second bound, if the poller
+    /// has started.
     fn remember(
         &self,
         window: &FetchWindow<'_>,
@@ -359,7 +359,7 @@ impl SimSource {
     }
 }
 
-/// Returns of which table positions are, where that is not known yet.
+/// Returns the table of the positions, if that is not stored yet.
 fn anchor(window: &FetchWindow<'_>, identity: u64) -> SourceState {
     let is_known = window.after.is_some() && window.state.contains_key(TABLE);
     let anchor = (TABLE.to_owned(), identity.into());

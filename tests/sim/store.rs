@@ -1,7 +1,7 @@
-//! The memory store across a network: latency, a coarse and skewed clock, and requests that fail
-//! before the write, lose their answer, or land long after they were given up.
+//! The memory store over a network: latency, a coarse and skewed clock, and requests that fail before the
+//! write, lose their response, or land long after they were abandoned.
 //!
-//! A request on its way is a task of its own: the death or the freeze of its sender does not stop it.
+//! A pending request is its own task: a crash or freeze of its sender does not stop it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep};
 use crate::script::Break;
 use crate::world::{TickId, World};
 
-/// How a document is read from and written to the memory store. The rest is the memory store's own.
+/// How a document is read from and written to the memory store. Everything else is the memory store's own
+/// code.
 #[async_trait]
 pub(crate) trait Way: Debug + Send + Sync {
     fn world(&self) -> &World;
@@ -35,7 +36,7 @@ pub(crate) trait Way: Debug + Send + Sync {
     ) -> Result<Written, StoreError>;
 }
 
-/// A store that is reached in some way.
+/// A store behind some access path.
 #[derive(Debug)]
 pub(crate) struct By<W>(pub(crate) W);
 
@@ -87,7 +88,7 @@ impl<W: Way> StateStore for By<W> {
     }
 }
 
-/// One instance's way to the store.
+/// One instance's connection to the store.
 #[derive(Debug)]
 pub(crate) struct SimStore {
     pub(crate) world: Arc<World>,
@@ -96,7 +97,7 @@ pub(crate) struct SimStore {
     pub(crate) owner_id: String,
 }
 
-/// What happens to one write.
+/// The fate of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Fine,
@@ -104,13 +105,13 @@ enum Fate {
     LostRequest,
     LostAnswer,
     Late(Duration),
-    /// Carried out, and answered with a version that the store does not know.
+    /// Takes effect, and is answered with a version that the store does not know.
     EtagMoved,
-    /// Answered by something else in the store's place: the request is lost, and the writer cannot know.
+    /// Answered by something other than the store: the request is lost, and the writer cannot know.
     Garbled,
 }
 
-/// What happens to one read.
+/// The fate of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadFate {
     Fine,
@@ -120,7 +121,7 @@ enum ReadFate {
     Garbled,
     /// A version that the store does not know.
     EtagMoved,
-    /// The service's clock an hour fast, or slow.
+    /// The service's clock is an hour fast, or slow.
     DateOff(time::Duration),
 }
 
@@ -160,7 +161,7 @@ impl Fate {
     }
 }
 
-/// A write on its way.
+/// A pending write.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     world: Arc<World>,
@@ -170,17 +171,17 @@ pub(crate) struct Request {
     key: StateKey,
     bytes: Vec<u8>,
     precondition: Precondition,
-    /// Whether it was given up before it arrived.
+    /// Whether it was abandoned before it arrived.
     late: bool,
 }
 
 impl Request {
-    /// Whether it is to create the document.
+    /// Whether it is a request to create the document.
     fn creates(&self) -> bool {
         self.precondition == Precondition::Absent && matches!(self.key, StateKey::Document(_))
     }
 
-    /// Lands once more, as one whose first sending was given up.
+    /// Lands once more, like a request whose first attempt was abandoned.
     pub(crate) async fn land_again(self) {
         let world = Arc::clone(&self.world);
         let landed = Self { late: true, ..self }.arrive(Duration::ZERO).await.is_ok();
@@ -201,7 +202,7 @@ impl Request {
         };
         let written = self.memory.store(&self.key, self.bytes.clone(), precondition).await;
         world.with(|state| {
-            // What lands under the name that the application had is no part of its state any more.
+            // What lands under the application's old name is no longer part of its state.
             if !Arc::ptr_eq(&state.memory, &self.memory) {
                 return;
             }
@@ -236,7 +237,7 @@ impl Request {
 }
 
 impl SimStore {
-    /// Coarse as the store says, and wrong by up to the plan's skew: two front ends never agree.
+    /// As coarse as the store's clock, and off by up to the plan's skew: two front ends never agree.
     fn seen(&self, at: OffsetDateTime, skewed: bool) -> OffsetDateTime {
         let skew = self.world.plan.skew_ms;
         let by = self.world.with(|state| state.random.below(2 * skew + 1));

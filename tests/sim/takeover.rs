@@ -1,17 +1,17 @@
-//! How long until another instance commits, once the holder of the lease is gone.
+//! How long it takes until another instance commits, once the holder of the lease is gone.
 //!
-//! Instances tick by timers of one interval, each from a moment of its own, while rows come in. At a
-//! random moment the one that holds the lease is killed, or asked to stop as SIGTERM asks it. Nothing
-//! else fails, and no instance replaces it. The bound that must hold:
+//! Instances tick by timers of equal interval and different phase, while rows come in. At a random moment the
+//! holder of the lease is killed, or asked to stop as by SIGTERM. Nothing else fails, and no instance
+//! replaces it. The bounds that must hold:
 //!
 //! | gone by | counted from | at most |
 //! |---|---|---|
-//! | a kill | the kill, or the landing of what it had sent | ttl + margin + one tick |
-//! | SIGTERM | the landing of its last write, which gives the lease up | one tick |
+//! | a kill | the kill, or the landing of what it had sent | TTL + margin + one tick |
+//! | SIGTERM | the landing of its last write, which releases the lease | one tick |
 //!
-//! One tick is one interval of the timer and the length of the tick that commits. The margin is that
-//! of the rule for a lapsed lease, 2 s and two grains, and by how much two readings of the store's
-//! clock may disagree.
+//! One tick is one interval of the timer plus the length of the committing tick. The margin is that of the
+//! rule for an expired lease, 2 s and two grains, plus the largest difference of two readings of the store's
+//! clock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::random::Random;
 use crate::script::{Op, Plan, Property};
 use crate::world::{Player, TickId, World};
 
-/// How a holder goes.
+/// How a holder disappears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     Killed,
@@ -40,14 +40,14 @@ pub(crate) struct Takeover {
     pub(crate) bound: Duration,
 }
 
-/// Of many takeovers.
+/// Statistics of many takeovers.
 #[derive(Debug)]
 pub(crate) struct Takeovers(pub(crate) Vec<Takeover>);
 
-/// Timers fire this often before a seed that never sees a lease held is given up.
+/// Firings after which a seed is abandoned that never sees a lease held.
 const FIRINGS_MAX: u32 = 200;
 
-/// Plays one seed; `None` where the holder gave its lease up before it was gone.
+/// Plays one seed; `None` if the holder released its lease before it was gone.
 pub(crate) fn play(seed: u64, gone: Gone) -> Result<Option<Takeover>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -55,8 +55,8 @@ pub(crate) fn play(seed: u64, gone: Gone) -> Result<Option<Takeover>, String> {
         .build()
         .unwrap();
     runtime.block_on(async {
-        // New rows only: where each row is written again and again, a read may find nothing.
-        // Nor does a policy come between that may stop a poller after one death.
+        // New rows only: if each row is rewritten again and again, a read may find nothing. And a default
+        // policy, since another one may stop the poller after one crash.
         let policy = FailurePolicy::default();
         let plan = Plan { keys: u64::MAX >> 1, policy, ..Plan::of(seed, Property::Calm, None) };
         let world = World::new(seed, plan, History::begin(false));
@@ -72,17 +72,17 @@ struct Stage {
     world: Arc<World>,
     player: Player,
     interval: Duration,
-    /// When each instance's timer fires next; `None` for one that is gone.
+    /// When each instance's timer fires next; `None` for a killed instance.
     next: Vec<Option<Instant>>,
-    /// When each tick began.
+    /// When each tick started.
     began_at: BTreeMap<TickId, Instant>,
 }
 
 impl Stage {
     fn new(seed: u64, world: Arc<World>) -> Self {
         let mut random = Random::of(seed, 4);
-        // A timer that fires while a tick runs is lost, so it fires no faster than a tick finds the
-        // lease held: two reads of the document, one of rows and a refused write.
+        // A timer that fires while a tick runs is lost, so the interval must not be shorter than a tick that
+        // finds the lease held: two reads of the document, one of rows and a rejected write.
         let interval_min = 9 * world.plan.latency_ms;
         let interval = random.ms(interval_min..=interval_min + 60_000);
         let (now, instances) = (Instant::now(), world.plan.instances);
@@ -116,7 +116,7 @@ impl Stage {
                 Gone::Killed if lapsed => {
                     (gone_at.max(landed_at), self.lapse() + self.distrust() + one_tick)
                 }
-                // What it had sent gave the lease up.
+                // A pending write released the lease.
                 Gone::Killed => return Ok(None),
                 Gone::Stopped if lapsed => return Err("a stopped holder let it lapse".to_owned()),
                 Gone::Stopped => (landed_at, one_tick),
@@ -132,15 +132,15 @@ impl Stage {
         plan.terms.ttl + Duration::from_secs(2) + 2 * plan.grain + disagreement
     }
 
-    /// Returns how much longer a cold process may wait where the clocks disagree by more than half a ttl, so that it
-    /// does not trust the service's: one ttl, and the timer's firing after it.
+    /// Returns how much longer a cold process may wait if the clocks disagree by more than half a TTL, so
+    /// that it does not trust the service's clock: one TTL plus one timer interval.
     fn distrust(&self) -> Duration {
         let plan = &self.world.plan;
         let late = Duration::from_millis(plan.skew_ms + 2 * plan.latency_ms) + plan.grain;
         if late > plan.terms.ttl / 2 { plan.terms.ttl + self.interval } else { Duration::ZERO }
     }
 
-    /// Goes on until an instance is met at a random moment of its term.
+    /// Continues until an instance is met at a random moment of its term.
     async fn meet_holder(&mut self) -> Option<(usize, TickId)> {
         let step = self.world.plan.pace_ms + self.world.plan.latency_ms;
         let end = Instant::now() + FIRINGS_MAX * self.interval;
@@ -151,7 +151,7 @@ impl Stage {
                 let tick = state.judge.holder().filter(|tick| state.is_running(*tick))?;
                 Some((state.slots.iter().position(|slot| slot.tick == tick)?, tick))
             });
-            // Not the first moment at which a lease is seen: any of its term.
+            // At any moment of a lease's term, not only when it is first seen.
             if holder.is_some() && self.random.chance(30) {
                 return holder;
             }
@@ -174,7 +174,7 @@ impl Stage {
         None
     }
 
-    /// Lets timers fire until `end`; with each, a few rows come in.
+    /// Lets timers fire until `end`; a few rows come in with each.
     async fn run_until(&mut self, end: Instant) {
         loop {
             let timers = self.next.iter().enumerate();
@@ -194,7 +194,7 @@ impl Stage {
 
 struct Successor {
     committed_at: Instant,
-    /// From the beginning of its tick.
+    /// From the start of its tick.
     length: Duration,
 }
 

@@ -1,11 +1,10 @@
-//! The target and the handler that writes it: fenced by the real [`Fence`], or one that takes
+//! The target and the handler that writes to it: fenced by the real [`Fence`], or one that accepts
 //! everything.
 //!
-//! A handler writes its batch in several steps, and fails before, between or after them: by chance,
-//! since the target is down, or since it has come to a permanently bad row. In half of the worlds
-//! it accepts as it goes. In most
-//! worlds a write on its way is a task of its own, so that it may land after its handler was dropped;
-//! in the others the handler's own task writes, so that a thawed one can be refused.
+//! A handler writes its batch in several steps, and fails before, between or after them: by chance, because
+//! the target is down, or because of a permanently bad row. In half of the worlds it reports accepted rows as
+//! it goes. In most worlds a pending write is its own task, so that it may land after its handler was
+//! dropped; in the others the handler's own task writes, so that a thawed one can be rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use crate::bad::Bad;
 use crate::script::{Break, Plan};
 use crate::world::{State, TickId, World};
 
-/// What has been written: last write wins, as in any table.
+/// The written rows: last write wins, as in any table.
 #[derive(Debug, Default)]
 pub(crate) struct Target {
     fence: Fence,
     pub(crate) rows: BTreeMap<i64, u64>,
-    /// It takes nothing before this.
+    /// It accepts nothing before this instant.
     pub(crate) down_until: Option<Instant>,
     /// Whether it was fixed, and accepts the bad rows.
     pub(crate) is_mended: bool,
@@ -51,7 +50,7 @@ pub(crate) struct SimHandler {
     pub(crate) slot: usize,
 }
 
-/// What one call does.
+/// The behaviour of one call.
 struct Behaviour {
     /// Rows it writes before anything else happens.
     writes: usize,
@@ -61,13 +60,13 @@ struct Behaviour {
 enum Then {
     Taken,
     Fail(HandlerError),
-    /// It never answers: the stall guard, the tick's end of time or the lease's must stop it.
+    /// It never returns: the stall guard, the tick deadline or the lease deadline must stop it.
     Hang,
-    /// The process ends.
+    /// The process crashes.
     Die,
 }
 
-/// A write on its way to the target.
+/// A pending write to the target.
 struct Write {
     world: Arc<World>,
     tick: TickId,
@@ -139,8 +138,8 @@ impl Handler for SimHandler {
     }
 }
 
-/// Returns key and version of a row as its payload has them. The cursor is the engine's own and says
-/// nothing of what was delivered.
+/// Returns key and version of a row from its payload. The cursor is the engine's own and says nothing about
+/// what was delivered.
 fn row_of(event: &ChangeEvent) -> (i64, u64) {
     let json: serde_json::Value = serde_json::from_str(event.json.as_ref()).unwrap();
     let row = &json["after"];
@@ -199,8 +198,8 @@ impl SimHandler {
     }
 }
 
-/// The first step of a chain, which takes everything at once: one that needed time would take it from the
-/// last try of a row before it is quarantined, which the judge wants to see at the target.
+/// The first step of a chain, which accepts everything at once. A step that needed time would take it from
+/// the last attempt of a row before it is quarantined, which the invariants must see at the target.
 #[derive(Debug)]
 pub(crate) struct SimStep {
     pub(crate) world: Arc<World>,
@@ -237,7 +236,7 @@ fn behaviour(state: &mut State, plan: &Plan, rows: &[(i64, u64)]) -> Behaviour {
     }
 }
 
-/// What is before the bad row is written, or nothing is.
+/// Either the rows before the bad one are written, or nothing is.
 fn of_bad_row(state: &mut State, plan: &Plan, index: usize, bad: Bad) -> Behaviour {
     let text = || "bad".to_owned();
     if bad == Bad::Deadly {
@@ -254,7 +253,7 @@ fn of_bad_row(state: &mut State, plan: &Plan, index: usize, bad: Bad) -> Behavio
     Behaviour { writes, then: Then::Fail(error) }
 }
 
-/// A failure that says nothing about the rows; none that would be a lie about a single one.
+/// A failure that says nothing about the rows. Never one that would wrongly blame a single row.
 fn by_chance(state: &mut State, plan: &Plan, rows: usize) -> Behaviour {
     let text = || "injected".to_owned();
     let some = state.random.index(rows + 1);

@@ -1,4 +1,4 @@
-//! One world: the clock, the instances, and what they share.
+//! One world: the clock, the instances, and their shared state.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,11 +39,11 @@ pub(crate) const POLLER: &str = "orders";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TickId(pub(crate) u64);
 
-/// What an instance is, seen from the world.
+/// An instance as the world sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) hold: Hold,
-    /// Its newest tick, and when that began.
+    /// Its newest tick, and when that started.
     pub(crate) tick: TickId,
     pub(crate) began_at: Option<Instant>,
     /// Whether its handler runs.
@@ -60,7 +60,7 @@ impl Slot {
         self.hold.frozen_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Counts a poll, and says whether it was the last one.
+    /// Counts a poll, and returns whether it was the last one.
     pub(crate) fn dies_now(&mut self) -> bool {
         match self.hold.dies_in.take() {
             Some(0) => self.is_dead = true,
@@ -71,12 +71,12 @@ impl Slot {
     }
 }
 
-/// Everything that changes.
+/// All mutable state.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The store as processes of the application see it that start now.
+    /// The store of the application's current name, used by processes that start now.
     pub(crate) memory: Arc<MemoryStore>,
-    /// The names that the application had, oldest first.
+    /// The earlier names of the application, oldest first.
     pub(crate) left: Vec<LeftApp>,
     pub(crate) random: Random,
     pub(crate) table: Table,
@@ -86,16 +86,16 @@ pub(crate) struct State {
     pub(crate) coverage: Coverage,
     pub(crate) history: History,
     pub(crate) ledger: Ledger,
-    /// The first request that was to create the document.
+    /// The first request to create the document.
     pub(crate) creation: Option<Request>,
-    /// The document as it was when the operator copied it, and of which table its checkpoint is.
+    /// The document as copied by the operator, and the table of its checkpoint.
     pub(crate) copy: Option<(Vec<u8>, u64)>,
-    /// How often the settings have named the table by another name.
+    /// How often the table was renamed in the settings.
     pub(crate) names: u64,
-    /// When the marker was written last.
+    /// When the marker was last written.
     pub(crate) marked_at: Option<Instant>,
     running: BTreeSet<TickId>,
-    /// Ticks that have ended since the last remedy since the source is another one.
+    /// Failed ticks since the last remedy that report another source.
     alarms: u64,
     /// Whether a tick has reported that the target knows a higher grant than the document.
     fence_ahead: bool,
@@ -105,24 +105,24 @@ pub(crate) struct State {
     slow_ms: u64,
 }
 
-/// A name that the application had.
+/// An earlier name of the application.
 #[derive(Clone, Debug)]
 pub(crate) struct LeftApp {
     pub(crate) app: String,
-    /// Of which table its checkpoint is.
+    /// The table of its checkpoint.
     pub(crate) checkpoint_of: u64,
-    /// The source of which it has delivered rows.
+    /// The source from which it has delivered rows.
     delivered: Option<String>,
 }
 
 impl State {
-    /// Returns the latest earlier name under which rows of the present source were delivered.
+    /// Returns the latest earlier name under which rows of the current source were delivered.
     pub(crate) fn left_with_source(&self) -> Option<&LeftApp> {
         let source = self.fingerprint();
         self.left.iter().rev().find(|left| left.delivered.as_deref() == Some(source.as_str()))
     }
 
-    /// Returns the fingerprint of the source that the settings name.
+    /// Returns the fingerprint of the configured source.
     fn fingerprint(&self) -> SourceFingerprint {
         SourceFingerprint::of(&[("object", &format!("dbo.t{}", self.names))])
     }
@@ -132,7 +132,7 @@ impl State {
         percent > 0 && self.random.chance(percent)
     }
 
-    /// Now and then, where things may fail, something takes longer than a lease lives.
+    /// If faults are on, now and then something takes longer than a lease lives.
     pub(crate) fn is_slow(&mut self) -> bool {
         self.fault_percent > 0 && self.random.chance(2)
     }
@@ -174,7 +174,7 @@ impl State {
         self.note(format_args!("checkpoint {checkpoint}"));
     }
 
-    /// How far everything has come.
+    /// How far checkpoint and deliveries have come.
     fn reached(&mut self) -> (u64, usize) {
         (self.judge.checkpoint, self.judge.failures.set_aside_count())
     }
@@ -194,7 +194,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    /// The store's true time, which each machine's clock shows too.
+    /// The store's true time, which each machine's clock also shows.
     clock: TokioClock,
     pub(crate) journals: MemoryJournal,
     state: Mutex<State>,
@@ -239,10 +239,10 @@ impl World {
         self.with(|state| Arc::clone(&state.memory))
     }
 
-    /// Deletes the document, where it is to be made again.
+    /// Deletes the document in a way that lets it be created again.
     ///
-    /// One without a marker of its own is not touched: that it existed is then known to nobody, and
-    /// only the clock, coarse and skewed, tells its generation from the next.
+    /// A document without its own marker is left alone. Nothing would record that it existed, and only the
+    /// clock, coarse and skewed, would distinguish its generation from the next.
     async fn lose_document(&self) {
         let key = StateKey::Document(POLLER.to_owned());
         let generation = |bytes: &[u8]| {
@@ -273,7 +273,7 @@ impl World {
         change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
     ) -> bool {
         if self.plan.calm {
-            // Each of these costs a renewal that it meets another try; no lease outlives a row of them.
+            // Each of these costs an overlapping renewal another attempt; no lease survives several in a row.
             sleep(self.plan.terms.ttl / 2).await;
         }
         let key = StateKey::Document(POLLER.to_owned());
@@ -293,12 +293,12 @@ impl World {
     }
 }
 
-/// The name of the application after so many renames.
+/// The name of the application after this many renames.
 fn app(renames: usize) -> String {
     format!("app{renames}")
 }
 
-/// An instance in its place: when one dies, another with a new name and nothing in memory follows.
+/// One instance slot: when an instance crashes, another with a new name and no memory follows.
 struct Seat {
     poller: Arc<Poller>,
     lives: u64,
@@ -387,7 +387,7 @@ impl Player {
             Op::Resume => {
                 world.operate(EventKind::Resumed, StateDocument::resume).await;
             }
-            // The command does nothing to a document that was never granted.
+            // The command has no effect on a document that was never granted.
             Op::BreakLease if world.with(|state| state.judge.is_elsewhere) => {}
             Op::BreakLease => {
                 let broken = |document: &StateDocument, _| document.break_lease().unwrap();
@@ -417,7 +417,7 @@ impl Player {
         });
     }
 
-    /// The setting has another name from now on; processes that are not at work start with it.
+    /// Renames the table in the settings; idle processes restart with the new name.
     fn rename(&self) {
         self.world.with(|state| {
             state.names += 1;
@@ -427,7 +427,7 @@ impl Player {
         self.restart_idle();
     }
 
-    /// Stops all instances, as before a deployment, and waits until nothing of theirs can land any more.
+    /// Stops all instances, as before a deployment, and waits until none of their writes can land.
     async fn stop_all(&mut self) {
         for slot in 0..self.seats.len() {
             self.kill(slot).await;
@@ -437,7 +437,7 @@ impl Player {
         sleep(LANDS_WITHIN).await;
     }
 
-    /// The instances come back under another name of the application, where no document is.
+    /// The instances restart under another application name that has no document.
     async fn rename_app(&mut self) {
         self.stop_all().await;
         let key = StateKey::Document(POLLER.to_owned());
@@ -462,7 +462,7 @@ impl Player {
         }
     }
 
-    /// An older copy is put back, as storage itself restores one.
+    /// An older copy is restored, as by the storage service itself.
     async fn put_back(&mut self) {
         self.stop_all().await;
         operator::put_back(&self.world).await;
@@ -503,13 +503,13 @@ impl Player {
         });
     }
 
-    /// Asks the running tick of an instance to stop after the batch in flight.
+    /// Requests the running tick of an instance to stop after the batch in flight.
     pub(crate) fn stop(&mut self, slot: usize) {
         self.seats[slot].stop.set();
         self.world.with(|state| state.coverage.saw("instance: told to stop"));
     }
 
-    /// Ends an instance at this very moment; what it has sent is on its way.
+    /// Kills an instance at this very moment; its sent requests stay pending.
     pub(crate) async fn kill(&mut self, slot: usize) {
         let Some(running) = self.seats[slot].running.take() else { return };
         running.abort();
@@ -531,7 +531,7 @@ impl Player {
         });
     }
 
-    /// Takes note of a tick that has ended; returns whether one is still running.
+    /// Records a tick that has ended; returns whether one is still running.
     async fn collect(&mut self, slot: usize) -> bool {
         let seat = &mut self.seats[slot];
         if seat.running.as_ref().is_some_and(|running| !running.is_finished()) {
@@ -563,7 +563,7 @@ impl Player {
             if self.world.with(|state| state.slots[slot].is_frozen()) {
                 return;
             }
-            // The same process: its second tick must leave at once, whatever the first one does.
+            // A second tick of the same process must return at once, whatever the first one does.
             let report = self.seats[slot].poller.tick(&TickRequest::default()).await;
             self.world.with(|state| {
                 state.coverage.saw("instance: second tick while one runs");
@@ -592,7 +592,7 @@ impl Player {
             world.with(|state| state.tick_ended(tick, report.as_ref()));
             report
         }));
-        // The first step of a tick belongs to its beginning.
+        // The first step of a tick belongs to its start.
         yield_now().await;
     }
 
@@ -603,12 +603,12 @@ impl Player {
             state.note(format_args!("faults stop"));
             state.fault_percent = 0;
             state.target.down_until = None;
-            // Whoever waits for a bad row waits for somebody to mend it; so does whoever has no other
-            // row to tell it from an outage by.
+            // A poller blocked by a bad row waits for a fix of the target, also if it has no other row to
+            // distinguish the bad one from an outage.
             let passed =
                 world.plan.bad.are_passed_by(world.plan.policy, world.plan.limits.batch_rows_max);
             state.target.is_mended |= !passed;
-            // A handler that needs longer than its tick lasts would never be done.
+            // A handler that needs longer than a tick would never finish.
             state.pace_ms = state.pace_ms.min(20);
             state.table.end_all(&mut state.coverage);
             state.table.put_good(world.plan.bad);
@@ -632,7 +632,7 @@ impl Player {
         world.operate(EventKind::Resumed, StateDocument::resume).await;
         Box::pin(self.remedy()).await;
         self.settle().await;
-        // What was given up long ago still lands; then the last look.
+        // Requests that were abandoned long ago still land; then comes the last check.
         sleep(Duration::from_secs(300)).await;
         world.operate(EventKind::Resumed, StateDocument::resume).await;
         self.settle().await;
@@ -643,7 +643,7 @@ impl Player {
         });
     }
 
-    /// Lets ticks report what has become of the table, and does what they say.
+    /// Lets ticks report what happened to the table, and applies the remedy.
     async fn remedy(&mut self) {
         self.track(true);
         while self.finish_all().await {}
@@ -658,7 +658,7 @@ impl Player {
             }
             self.world.with(|state| state.alarms = 0);
             self.settle_one_round().await;
-            // Nothing is stored, or a lease has to lapse first.
+            // Nothing is stored, or a lease has to expire first.
             if self.world.with(|state| state.alarms) == 0 {
                 sleep(RETRY_MAX).await;
                 continue;
@@ -674,7 +674,7 @@ impl Player {
                     state.coverage.saw("operator: reset after the table was replaced");
                 }
             });
-            // The lease of a process that died has to lapse first.
+            // The lease of a crashed process has to expire first.
             if done.is_err() {
                 sleep(RETRY_MAX).await;
             }
@@ -703,7 +703,7 @@ impl Player {
     }
 
     async fn settle(&mut self) {
-        // Each round can fail to advance for as long as a lease lapses or a batch backs off.
+        // A round may make no progress while a lease expires or a batch backs off.
         let pause = (self.world.plan.terms.ttl + RETRY_MAX) / 4;
         let (mut idle_rounds, mut helps, mut reached) = (0, 0, (0, 0));
         while idle_rounds < ROUNDS_MAX {
@@ -735,9 +735,9 @@ impl Player {
         }
     }
 
-    /// Mends the target where a bad row cannot be told from an outage, since the next row is bad, too;
-    /// resumes a poller that was stopped since a tick had no time left for a batch. Whether there was
-    /// cause for either.
+    /// Fixes the target if a bad row cannot be distinguished from an outage because the next row is bad, too;
+    /// resumes a poller that stopped because a tick had no time left for a batch. Returns whether either was
+    /// needed.
     async fn is_helped(&self) -> bool {
         let plan = &self.world.plan;
         let is_short = plan.limits.handler_stop_after < plan.limits.tick_time_max;
@@ -761,15 +761,15 @@ const FROZEN: &str = "instance: frozen in a tick";
 const DELETED: &str = "operator: deleted the document";
 const DELETED_HELD: &str = "operator: deleted the document under a held lease";
 
-/// Longer than any request needs to land after it was given up.
+/// Longer than any abandoned request needs to land.
 const LANDS_WITHIN: Duration = Duration::from_secs(300);
 
-/// The bound on progress: rounds of (ttl + longest back-off) / 4 without any, once faults have stopped and
-/// an operator has acted. In 400 worlds the longest took 13.
+/// The bound on progress: rounds of (TTL + longest backoff) / 4 without any, once faults have stopped and an
+/// operator has acted. The longest in 400 worlds took 13.
 const ROUNDS_MAX: u32 = 30;
-/// Each ends a stop for want of time, and the batch is the first of its tick then.
+/// Each ends a stop for lack of time; the batch then comes first in its tick.
 const HELPS_MAX: u32 = 40;
-/// A table may be replaced behind a document that is of another name, and leases lapse before a reset.
+/// A table may be replaced while the document belongs to another name, and leases expire before a reset.
 const REMEDIES_MAX: u32 = 12;
 
 impl State {
@@ -797,7 +797,7 @@ impl State {
         {
             self.judge.lease_reported_lost(tick);
         }
-        // A tick may have looked before the remedy, and ends after it.
+        // A tick may have looked before the remedy, and ended after it.
         let vanished = row.outcome == "state_vanished" && !self.judge.ever_vanished;
         let lost = row.outcome == "position_lost" && !self.judge.ever_replaced;
         let renamed = row.outcome == "fingerprint" && !self.judge.ever_renamed;
@@ -826,7 +826,7 @@ fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore>
     let memory = world.memory();
     let store = Arc::new(By(SimStore { world: Arc::clone(world), memory, slot, owner_id }));
     if world.plan.broken == Some(Break::FastClock) {
-        // Checked, that clock would do no harm.
+        // With the check, that clock would do no harm.
         return store;
     }
     Arc::new(DateCheckedStore::new(store, world.plan.terms.ttl, Arc::new(world.clock)))

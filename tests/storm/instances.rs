@@ -1,5 +1,4 @@
-//! Two instances of the function app: the real program under the stand-in for the host, each with its
-//! timer.
+//! Two instances of the function app: the real program under the fake host, each with its timer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,30 +15,30 @@ use crate::rng::Rng;
 
 /// The function, its poller and the application.
 pub(crate) const FUNCTION: &str = "storm";
-/// The same of the poller that copies the table with the handler `sql`.
+/// The same for the poller that copies the table with the handler `sql`.
 pub(crate) const COPY: &str = "copy";
-/// What the instances are called; their leases show it.
+/// The names of the instances; their leases show them.
 pub(crate) const NAMES: [&str; 2] = ["one", "two"];
 /// How long a lease lives without renewal; Azure needs 15 s.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_highwater");
-/// How long a process may take to end: with SIGTERM, a second less than until it gives up.
+/// How long a process may take to exit after SIGTERM: one second less than its own limit.
 const END_MAX: Duration = Duration::from_secs(8);
 
-/// What the processes are told.
+/// The settings of the processes.
 pub(crate) struct Settings {
     pub(crate) storage: String,
     pub(crate) sql: String,
     pub(crate) urls: [String; NAMES.len()],
 }
 
-/// The running instances; their processes end when this is dropped.
+/// The running instances; their processes are killed when this is dropped.
 pub(crate) struct Instances {
     hosts: Vec<FakeHost>,
     ledger: Shared,
     tasks: JoinSet<()>,
-    // The last field: the processes run in it.
+    // Dropped last: the processes run in it.
     _root: TempDir,
 }
 
@@ -82,7 +81,7 @@ impl Instances {
     pub(crate) async fn kill(&self, worker: usize) -> usize {
         let fault = self.ledger.fault(Kind::Kill(worker));
         let mut exit = None;
-        // A kill that meets no process is for nobody, so it is repeated.
+        // A kill that hits no process is repeated.
         while exit.is_none() {
             self.hosts[worker].kill().await;
             exit = self.exit(worker, fault, Duration::from_secs(2)).await;
@@ -91,7 +90,7 @@ impl Instances {
         fault
     }
 
-    /// Asks a process to stop, and waits until it has; returns when it was gone.
+    /// Asks a process to stop, and waits until it has exited; returns when that was.
     pub(crate) async fn terminate(&self, worker: usize) -> Option<Instant> {
         let fault = self.ledger.fault(Kind::Terminate(worker));
         self.hosts[worker].signal(Signal::Terminate).await.unwrap();
@@ -100,7 +99,7 @@ impl Instances {
         exit.filter(|exit| exit.code == EXIT_CODE_RESTART).map(|exit| exit.at)
     }
 
-    /// Waits for the end of a process after the beginning of a fault.
+    /// Waits for the exit of a process after the start of a fault.
     async fn exit(&self, worker: usize, fault: usize, limit: Duration) -> Option<Exit> {
         let find = |ledger: &crate::ledger::Ledger| {
             let from = ledger.faults[fault].from;
@@ -109,7 +108,7 @@ impl Instances {
         self.ledger.wait(limit, find).await
     }
 
-    /// Stops the timers, then the processes; returns what they had to say above Information.
+    /// Stops the timers, then the processes; returns their log lines above Information.
     pub(crate) async fn finish(mut self) -> Vec<String> {
         self.tasks.shutdown().await;
         let mut codes = Vec::new();
@@ -146,7 +145,7 @@ fn env(settings: &Settings, worker: usize) -> BTreeMap<String, String> {
     let http = [
         ("HANDLER__KIND", "http".to_owned()),
         ("HANDLER__URL", settings.urls[worker].clone()),
-        // Within a term nothing comes twice then.
+        // So that nothing is delivered twice within a term.
         ("HANDLER__TRIES_MAX", "1".to_owned()),
     ];
     let sql = [
@@ -165,7 +164,7 @@ fn env(settings: &Settings, worker: usize) -> BTreeMap<String, String> {
     env
 }
 
-/// The timer of the copying poller of an instance. What it does is judged by the target alone.
+/// The timer of the copying poller of an instance. Its effects are judged by the target alone.
 async fn fire_copy(host: FakeHost, ledger: Shared, mut rng: Rng) {
     loop {
         let outcome = host.fire(COPY).await;
@@ -196,7 +195,7 @@ async fn fire(host: FakeHost, worker: usize, ledger: Shared, mut rng: Rng) {
             ledger.invocations += 1;
             let Outcome { verdict, reply, .. } = outcome;
             match verdict {
-                // Without a reply the process was killed, or is not there.
+                // Without a reply the process was killed, or is not running.
                 Verdict::Failure(text) if reply.is_some() => {
                     ledger.failed.push(Failed { worker, at, text });
                 }

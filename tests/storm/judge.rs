@@ -1,9 +1,9 @@
-//! Judges what was seen, after the storm. Pure.
+//! Judges the recorded events after the storm. Pure.
 //!
-//! A row state that comes again is explained by the call that brought it before: its commit must be
-//! one that may not have happened. So that call must be the last of its term, for a later one shows
-//! that the commit was accepted; and something must have been done to its process or to storage
-//! between the call's beginning and the commit. SIGTERM and cut database connections explain nothing.
+//! A redelivered row state is explained by the call that delivered it before: the commit of that call must be
+//! one that may have failed. So that call must be the last of its term, because a later one shows that the
+//! commit was accepted; and a fault must have hit its process or storage between the start of the call and
+//! the commit. SIGTERM and cut database connections explain nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,20 +15,19 @@ use tokio::time::Instant;
 use crate::ledger::{Call, End, Exit, Fault, Kind, Ledger, RowState, Term};
 use crate::table::Copied;
 
-/// Longest time from the answer of a call to the end of the search for its commit's outcome.
+/// Longest time from the response to a call until the outcome of its commit is settled.
 const COMMIT_MAX: Duration = Duration::from_secs(6);
-/// What a dead process has sent may be read this long after its end.
+/// Requests of a dead process may be read this long after its end.
 const ECHO: Duration = Duration::from_millis(250);
 
-/// Why a row state came again.
+/// Why a row state was redelivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     KilledInCall,
     KilledBeforeCommit,
     Frozen,
     Restarted,
-    /// The handler itself said that it had lost its lease or did not know its commit, though storage
-    /// was only slow.
+    /// The handler itself reported a lost lease or an unknown commit outcome, though storage was only slow.
     NotKnown,
 }
 
@@ -37,9 +36,9 @@ pub(crate) struct Judgement {
     /// Row states in the table that were never accepted.
     pub(crate) lost: Vec<RowState>,
     pub(crate) again: BTreeMap<Cause, u64>,
-    /// From a kill that met a lease to the first call of the next holder that was accepted.
+    /// From a kill that hit a lease holder to the first accepted call of the next holder.
     pub(crate) after_kill: Vec<Duration>,
-    /// The same from the end of a process that was asked to stop.
+    /// The same from the exit of a process that was asked to stop.
     pub(crate) after_terminate: Vec<Duration>,
     pub(crate) violations: Vec<String>,
 }
@@ -60,7 +59,7 @@ pub(crate) fn judge(ledger: &Ledger, table: &[RowState]) -> Judgement {
     judgement
 }
 
-/// Each takeover came within its limit, and there was one to measure: a limit on nothing says nothing.
+/// Each takeover came within its limit, and there was at least one to measure.
 pub(crate) fn judge_takeovers(after: &str, times: &[Duration], limit: Duration) -> Option<String> {
     if times.is_empty() {
         return Some(format!("no takeover after {after} was measured"));
@@ -79,7 +78,7 @@ pub(crate) fn judge_copy(copied: &Copied) -> Vec<String> {
     if !again.is_empty() {
         violations.push(format!("applied more than once: {again:?}"));
     }
-    // A state that a later one of the same batch replaces is noted, and not written.
+    // A state that a later one of the same batch replaces is recorded, and not written.
     if noted < applied {
         violations.push(format!("{applied} row states are applied, and {noted} noted"));
     }
@@ -101,7 +100,7 @@ fn check_order(ledger: &Ledger, judgement: &mut Judgement) {
     }
 }
 
-/// A term belongs to one process: one instance, and one life of it.
+/// A term belongs to one process: one instance, and one run of it.
 fn check_terms(ledger: &Ledger, judgement: &mut Judgement) {
     let mut terms: BTreeMap<Term, Vec<&Call>> = BTreeMap::new();
     for call in ledger.calls.iter().filter(|call| call.end != End::Stale) {
@@ -121,7 +120,7 @@ fn check_terms(ledger: &Ledger, judgement: &mut Judgement) {
     }
 }
 
-/// Processes end by a kill or when they are asked to, and then well.
+/// Processes end by a kill, or on request and then with success.
 fn check_exits(ledger: &Ledger, judgement: &mut Judgement) {
     for exit in &ledger.exits {
         let explains = |fault: &Fault| {
@@ -138,18 +137,21 @@ fn check_exits(ledger: &Ledger, judgement: &mut Judgement) {
     }
     for fault in &ledger.faults {
         let Kind::Terminate(worker) = fault.kind else { continue };
-        let in_hand = |call: &&Call| {
+        let is_in_flight = |call: &&Call| {
             let ended = call.ended.is_none_or(|ended| ended > fault.from);
             call.worker == worker && call.began <= fault.from && ended
         };
-        if let Some(call) = ledger.calls.iter().find(in_hand).filter(|c| c.end != End::Answered) {
+        if let Some(call) =
+            ledger.calls.iter().find(is_in_flight).filter(|c| c.end != End::Answered)
+        {
             let (id, end) = (&call.batch_id, call.end);
             judgement.violations.push(format!("SIGTERM broke off batch `{id}`: {end:?}"));
         }
     }
 }
 
-/// An instance that reports a lost lease had not released it: else its last write landed, and nothing was lost.
+/// An instance that reports a lost lease must not have released it; otherwise its last write landed, and
+/// nothing was lost.
 fn check_lost_leases(ledger: &Ledger, judgement: &mut Judgement) {
     for failed in &ledger.failed {
         let Some(Term { generation, token }) = lost_term(&failed.text) else { continue };
@@ -207,7 +209,7 @@ fn cause(ledger: &Ledger, before: usize, again: usize) -> Option<Cause> {
     let met = |kind: Kind| {
         ledger.faults.iter().any(|fault| fault.kind == kind && overlaps(fault, call.began, until))
     };
-    let said =
+    let reported =
         |text: &str| ["LostLeaseError", "CommitError"].iter().any(|word| text.contains(word));
     match call.end {
         End::Dropped if met(Kind::Kill(call.worker)) => Some(Cause::KilledInCall),
@@ -216,7 +218,7 @@ fn cause(ledger: &Ledger, before: usize, again: usize) -> Option<Cause> {
         _ if met(Kind::Kill(call.worker)) => Some(Cause::KilledBeforeCommit),
         _ if ledger.failed.iter().any(|failed| {
             let in_time = failed.at >= call.began && failed.at <= again.began;
-            failed.worker == call.worker && in_time && said(&failed.text)
+            failed.worker == call.worker && in_time && reported(&failed.text)
         }) =>
         {
             Some(Cause::NotKnown)
@@ -233,7 +235,7 @@ fn measure_kills(ledger: &Ledger, judgement: &mut Judgement) {
     let mut seen = BTreeSet::new();
     for fault in &ledger.faults {
         let (Kind::Kill(_), Some((term, true))) = (fault.kind, fault.term_after) else { continue };
-        // The lease of the dead is there until it lapses, and may be met again.
+        // The dead holder's lease remains until it expires, and may be hit again.
         if !seen.insert(term) {
             continue;
         }
@@ -242,7 +244,7 @@ fn measure_kills(ledger: &Ledger, judgement: &mut Judgement) {
         let ended = call.ended.unwrap_or(call.began);
         let disturbs = |other: &&Fault| match other.kind {
             Kind::Freeze | Kind::Restart => overlaps(other, fault.from, ended),
-            // A successor died too, or may have.
+            // A successor was killed too, or may have been.
             Kind::Kill(_) => {
                 let is_meanwhile = other.from > fault.from && other.from < ended;
                 is_meanwhile && other.term_after.is_none_or(|(after, _)| after > term)
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_lost_until_a_call_with_its_last_state_is_answered() {
+    fn a_row_counts_as_lost_until_its_last_state_is_acknowledged() {
         let mut history = History::new();
         history.call((0, 1), 0, &[1, 2], End::Answered);
         history.call((0, 1), 20, &[3], End::Dropped);
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_must_be_whole_and_made_once() {
+    fn a_copy_must_be_complete_and_made_once() {
         let copied = |unlike: &[&str], again: usize, noted| Copied {
             unlike: unlike.iter().map(|row| (*row).to_owned()).collect(),
             applied: 2,
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_needs_a_reason() {
+    fn a_redelivery_needs_a_reason() {
         for (fault, cause) in [
             (Some(Kind::Kill(0)), Some(Cause::KilledBeforeCommit)),
             (Some(Kind::Freeze), Some(Cause::Frozen)),
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_long_after_the_commit_is_none() {
+    fn a_reason_long_after_the_commit_does_not_count() {
         let mut history = History::new();
         history.call((0, 1), 0, &[1], End::Answered);
         history.fault(Kind::Kill(0), 8_000, 8_001);
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_call_of_the_term_has_proved_committed_may_not_come_again() {
+    fn rows_proven_committed_by_a_later_call_may_not_be_redelivered() {
         let mut history = History::new();
         history.call((0, 1), 0, &[1], End::Answered);
         history.call((0, 1), 20, &[2], End::Dropped);
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_call_is_refused_and_counts_for_nothing() {
+    fn a_stale_call_is_rejected_and_not_counted() {
         let mut history = History::new();
         history.call((1, 2), 0, &[1], End::Answered);
         history.call((0, 1), 20, &[1, 2], End::Answered);
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_may_not_go_back_and_a_token_has_one_owner() {
+    fn the_state_may_not_regress_and_a_token_has_one_owner() {
         let sample = |token, checkpoint, owner: &str| crate::ledger::Sample {
             term: Term { generation: 1, token },
             owner: Some(owner.to_owned()),
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_takeover_is_measured_where_nothing_else_happened() {
+    fn a_takeover_is_measured_only_if_nothing_else_happened() {
         let mut history = History::new();
         history.call((0, 1), 0, &[1], End::Dropped);
         history.fault(Kind::Kill(0), 5, 9);
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_takeovers_is_broken_by_a_late_one_and_by_none_at_all() {
+    fn a_takeover_limit_is_violated_by_a_late_takeover_and_by_none() {
         let (soon, late) = (Duration::from_secs(7), Duration::from_secs(23));
         let limit = Duration::from_secs(22);
         assert_eq!(judge_takeovers("a kill", &[soon, limit], limit), None);

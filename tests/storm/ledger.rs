@@ -1,4 +1,4 @@
-//! What was seen from outside, in the order in which it was seen.
+//! The events observed from outside, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ pub(crate) struct RowState {
     pub(crate) key: i64,
     /// Row version: the cursor.
     pub(crate) version: u64,
-    /// In the payload: the number of the write that made it.
+    /// From the payload: the number of the write that produced it.
     pub(crate) token: u64,
 }
 
@@ -30,20 +30,20 @@ pub(crate) struct Term {
     pub(crate) token: u64,
 }
 
-/// How a call of the receiver ended.
+/// The outcome of a call to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It has not.
+    /// Still open.
     Open,
     /// Answered with success.
     Answered,
-    /// Refused, since a newer term had been seen.
+    /// Rejected, since a newer term had been seen.
     Stale,
-    /// The caller went away before the answer.
+    /// The caller went away before the response.
     Dropped,
 }
 
-/// One call of the receiver.
+/// One call to the receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// The instance that made it.
@@ -56,14 +56,14 @@ pub(crate) struct Call {
     pub(crate) end: End,
 }
 
-/// What was done to whom.
+/// The kind and victim of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Kill(usize),
     Terminate(usize),
     Freeze,
     Restart,
-    /// So many connections to the database.
+    /// This many connections to the database.
     Cut(u64),
 }
 
@@ -77,14 +77,14 @@ impl Kind {
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) from: Instant,
-    /// When it was over; a killed process is gone then.
+    /// When it was over; a killed process is gone by then.
     pub(crate) to: Option<Instant>,
-    /// The grant in the state document right after a kill, where it could be read, and whether it
-    /// was a held lease of the killed process.
+    /// The grant in the state document right after a kill, if it could be read, and whether it was a lease
+    /// held by the killed process.
     pub(crate) term_after: Option<(Term, bool)>,
 }
 
-/// The end of a process.
+/// The exit of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exit {
     pub(crate) worker: usize,
@@ -112,17 +112,17 @@ pub(crate) struct Sample {
     pub(crate) released: ReleasedGrants,
 }
 
-/// What the timers of the copying poller saw.
+/// Counts of the copying poller's invocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Copying {
     pub(crate) invocations: u64,
-    /// Those that were answered with an error.
+    /// Invocations that were answered with an error.
     pub(crate) failed: u64,
-    /// Those that the fence of the target refused.
+    /// Invocations that the target's fence rejected.
     pub(crate) stale: u64,
 }
 
-/// Everything that was seen.
+/// All recorded events.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) calls: Vec<Call>,
@@ -131,7 +131,7 @@ pub(crate) struct Ledger {
     pub(crate) failed: Vec<Failed>,
     pub(crate) invocations: u64,
     pub(crate) samples: u64,
-    /// What must never be, found while it happened.
+    /// Violations found during the run.
     pub(crate) violations: Vec<String>,
     pub(crate) accepted: BTreeSet<RowState>,
     pub(crate) copying: Copying,
@@ -140,12 +140,12 @@ pub(crate) struct Ledger {
     contents: BTreeMap<String, usize>,
     owners: BTreeMap<Term, String>,
     last: Sample,
-    /// Every list of released grants that was read, by the generation that it is of.
+    /// Every list of released grants that was read, with its generation.
     pub(crate) released: Vec<(u64, ReleasedGrants)>,
 }
 
 impl Ledger {
-    /// Notes that a call began; `ids` are those of its events. Returns its number.
+    /// Records the start of a call; `ids` are those of its events. Returns its number.
     pub(crate) fn begin(&mut self, call: Call, ids: Vec<String>) -> usize {
         let number = self.calls.len();
         for (row, id) in call.rows.iter().zip(ids) {
@@ -165,7 +165,7 @@ impl Ledger {
         number
     }
 
-    /// Notes how an open call ended.
+    /// Records the outcome of an open call.
     pub(crate) fn end(&mut self, number: usize, end: End) {
         let call = &mut self.calls[number];
         (call.ended, call.end) = (Some(Instant::now()), end);
@@ -174,7 +174,7 @@ impl Ledger {
         }
     }
 
-    /// Notes what the state document says; reads come in the order in which they were made.
+    /// Records the content of the state document. Samples are in the order of the reads.
     pub(crate) fn sample(&mut self, sample: Sample) {
         self.samples += 1;
         let listed = (sample.term.generation, sample.released.clone());
@@ -204,13 +204,13 @@ impl Ledger {
         self.count(|kind| matches!(kind, Kind::Kill(_)))
     }
 
-    /// The newest call, if it is not answered yet.
+    /// The newest call, if it is unanswered.
     pub(crate) fn open_call(&self) -> Option<&Call> {
         self.calls.last().filter(|call| call.end == End::Open)
     }
 }
 
-/// The ledger that all parts write; clones are the same one.
+/// The ledger that all tasks write; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Inner>);
 
@@ -250,7 +250,7 @@ impl Shared {
         timeout(limit, look).await.ok()
     }
 
-    /// Notes the beginning of a fault, and returns its number.
+    /// Records the start of a fault, and returns its number.
     pub(crate) fn fault(&self, kind: Kind) -> usize {
         let fault = Fault { kind, from: Instant::now(), to: None, term_after: None };
         self.write(|ledger| {

@@ -1,27 +1,25 @@
-//! The kill storm: real processes, real wires, and everything that can happen to them at once.
+//! The kill storm: real processes, real wires, and every kind of fault at once.
 //!
-//! Two processes of the real program run under the stand-in for the Functions host, poll the embedded
-//! SQL Server over TLS while an application writes to it, keep their state in Azurite, and post
-//! batches to a receiver that writes down each call. Meanwhile, from a seed: processes are killed
-//! with SIGKILL before, in and after handler calls, or asked to stop with SIGTERM; storage is frozen
-//! for longer than a lease, and restarted; database connections are cut. At the end all faults stop,
-//! what is left is drained, and what was seen from outside is judged:
+//! Two processes of the real program run under a fake Functions host, poll the embedded SQL Server over TLS
+//! while an application writes to it, keep their state in Azurite, and post batches to a receiver that
+//! records each call. Meanwhile faults are injected by seed: processes are killed with SIGKILL before, in and
+//! after handler calls, or asked to stop with SIGTERM; storage is frozen for longer than a lease, and
+//! restarted; database connections are cut. At the end all faults stop, the backlog is drained, and the
+//! events observed from outside are judged:
 //!
-//! - lost: every row's last state must have come in a call that was answered;
+//! - lost: every row's last state must have been delivered in a call that was answered;
 //! - order: within a term (generation, fencing token) cursors never go back;
-//! - delivered again: only what was in flight when something happened to it, by cause (`judge.rs`);
-//! - a second poller copies the table with the handler `sql` and its ledger: the target must equal the
-//!   source, and each row state that was written to it must have been written once, by a count that is
-//!   kept in the database itself;
-//! - the checkpoint and the token in the state document never go back, and no two processes have the
-//!   same token;
-//! - takeover: printed, and held against a limit that a busy machine can meet. The exact limit is
-//!   the simulation's to check.
+//! - redelivered: only rows that were in flight at a fault, by cause (`judge.rs`);
+//! - a second poller copies the table with the handler `sql` and its ledger: the target must equal the source, and
+//!   each row state must have been written to it once, by a count that is kept in the database itself;
+//! - the checkpoint and the token in the state document never go back, and no two processes have the same token;
+//! - takeover: printed, and checked against a limit that a busy machine can meet. The simulation checks the exact
+//!   limit.
 //!
 //! ```text
 //! cargo test --test storm -- --nocapture                     # 20 kills
 //! STORM_KILLS=200 cargo test --test storm -- --nocapture     # some 15 minutes
-//! STORM_SEED=7 cargo test --test storm -- --nocapture        # the same faults again, as far as time allows
+//! STORM_SEED=7 cargo test --test storm -- --nocapture        # the same faults again, as far as timing allows
 //! ```
 
 #![expect(
@@ -34,6 +32,7 @@
 
 #[path = "../azurite/emulator/process.rs"]
 mod azurite;
+mod faults;
 mod instances;
 mod judge;
 mod ledger;
@@ -42,7 +41,6 @@ mod report;
 mod rng;
 mod storage;
 mod table;
-mod weather;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +50,7 @@ use highwater::config::{ProcessVars, Vars as _};
 use highwater_devdb::{Database, Options, Server};
 use tokio::time::{Instant, sleep};
 
+use crate::faults::FaultInjector;
 use crate::instances::{COPY, Instances, NAMES, Settings, TTL};
 use crate::judge::{judge, judge_copy, judge_takeovers};
 use crate::ledger::Shared;
@@ -60,15 +59,14 @@ use crate::report::Report;
 use crate::rng::Rng;
 use crate::storage::Storage;
 use crate::table::Writer;
-use crate::weather::Weather;
 
-/// Kills, unless `STORM_KILLS` says otherwise.
+/// Kills, unless `STORM_KILLS` is set.
 const KILLS: u64 = 20;
-/// Limit on delivering what is left when the faults have stopped.
+/// Limit on draining the backlog after the faults have stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(90);
-/// What a lease lives beyond its ttl: two grains of storage's clock, and the margin.
+/// How long a lease lives beyond its TTL: two grains of storage's clock, and the margin.
 const LAPSE: Duration = Duration::from_secs(4);
-/// What a takeover may take longer on a busy machine.
+/// Additional time allowed for a takeover on a busy machine.
 const ALLOWANCE: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,15 +90,15 @@ async fn nothing_is_lost_in_a_storm_of_kills() {
     let instances = Instances::start(&settings, ledger.clone(), seed).await;
     let storm = async {
         let writer = Writer::start(&database, Rng::new(seed, "writer"));
-        let mut weather = Weather {
+        let mut injector = FaultInjector {
             rng: Rng::new(seed, "weather"),
             ledger: ledger.clone(),
             storage: Arc::clone(&storage),
             instances: &instances,
             database: server.faults().clone(),
-            brewing: None,
+            active_fault: None,
         };
-        weather.rage(kills).await;
+        injector.inject(kills).await;
         let (written, calm_at) = (writer.finish().await, Instant::now());
         drain(&ledger, &database, &storage).await;
         (written, calm_at.elapsed())
@@ -109,8 +107,8 @@ async fn nothing_is_lost_in_a_storm_of_kills() {
         done = storm => done,
         () = storage.watch() => unreachable!("it never ends"),
     };
-    let said = instances.finish().await;
-    conclude(&ledger, &database, &said, |ledger, judgement| {
+    let log_lines = instances.finish().await;
+    conclude(&ledger, &database, &log_lines, |ledger, judgement| {
         let took = began_at.elapsed();
         let copied = &table::copied(&database);
         let report = Report { ledger, judgement, copied, written, drained, took, seed };
@@ -118,7 +116,8 @@ async fn nothing_is_lost_in_a_storm_of_kills() {
     });
 }
 
-/// Waits until all is committed and the lease is free; whether all had been delivered is judged later.
+/// Waits until everything is committed and the lease is free; whether everything was delivered is judged
+/// later.
 async fn drain(ledger: &Shared, database: &Database, storage: &Storage) {
     let end = Instant::now() + DRAIN_MAX;
     let newest = table::states(database).iter().map(|row| row.version).max().unwrap_or(0);
@@ -136,7 +135,7 @@ async fn drain(ledger: &Shared, database: &Database, storage: &Storage) {
 fn conclude(
     ledger: &Shared,
     database: &Database,
-    said: &[String],
+    log_lines: &[String],
     print: impl FnOnce(&ledger::Ledger, &judge::Judgement),
 ) {
     let states = table::states(database);
@@ -149,8 +148,8 @@ fn conclude(
         print(ledger, &judgement);
         let is_good = judgement.lost.is_empty() && judgement.violations.is_empty();
         if !is_good {
-            let from = said.len().saturating_sub(60);
-            println!("the processes' last lines:\n{}", said[from..].join("\n"));
+            let from = log_lines.len().saturating_sub(60);
+            println!("the processes' last lines:\n{}", log_lines[from..].join("\n"));
         }
         assert!(is_good, "lost {:?}, wrong {:#?}", judgement.lost, judgement.violations);
     });

@@ -1,4 +1,4 @@
-//! Where the batches go: takes its time, refuses stale terms, and writes everything down.
+//! The target of the batches: it takes its time, rejects stale terms, and records everything.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::ledger::{Call, End, RowState, Shared, Term, token_of};
 use crate::rng::Rng;
 
-/// The running server; gone when dropped.
+/// The running server; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     port: u16,
@@ -47,20 +47,20 @@ impl Receiver {
         Self { port, task: task.abort_handle() }
     }
 
-    /// Each instance has its own, so it is known who made a call.
+    /// Each instance has its own URL, which identifies the caller.
     pub(crate) fn url(&self, worker: usize) -> String {
         format!("http://127.0.0.1:{}/{worker}", self.port)
     }
 }
 
-/// A call that has begun; dropped with the connection if the caller goes away.
-struct InHand {
+/// An open call; dropped with the connection if the caller goes away.
+struct OpenCall {
     ledger: Shared,
     number: usize,
     end: End,
 }
 
-impl Drop for InHand {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.ledger.write(|ledger| ledger.end(self.number, self.end));
     }
@@ -80,10 +80,10 @@ async fn receive(
     if is_stale {
         return (StatusCode::CONFLICT, "a newer lease was granted");
     }
-    let mut in_hand = InHand { ledger: ledger.clone(), number, end: End::Dropped };
+    let mut open = OpenCall { ledger: ledger.clone(), number, end: End::Dropped };
     let delay = desk.rng.lock().unwrap().millis(0..=80);
     sleep(delay).await;
-    in_hand.end = End::Answered;
+    open.end = End::Answered;
     (StatusCode::OK, "")
 }
 

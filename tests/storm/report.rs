@@ -1,4 +1,4 @@
-//! What is printed at the end.
+//! The printed report.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-/// Counts errors by their names, as they stand in the replies.
+/// Counts errors by their names, as in the replies.
 fn errors(ledger: &Ledger) -> BTreeMap<&str, u64> {
     let is_name = |word: &&str| word.ends_with("Error");
     let mut counts = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Chance that can be repeated: `SplitMix64` by Steele, Lea and Flood.
+//! Reproducible randomness: `SplitMix64` by Steele, Lea and Flood.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// Returns the generator of one use of a seed; those of two uses have nothing in common.
+    /// Returns the generator for one use of a seed; different uses are independent.
     pub(crate) fn new(seed: u64, for_what: &str) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self(for_what.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, mix))

@@ -1,6 +1,6 @@
-//! Azurite with its data on disk, and what is done to it: frozen, stopped, started again.
+//! Azurite with its data on disk, and its faults: frozen, stopped, restarted.
 //!
-//! Never killed: it writes down what it has every five seconds and at SIGTERM, so a kill would lose
+//! It is never killed: it flushes to disk every five seconds and at SIGTERM, so a kill would lose
 //! acknowledged writes, which real storage does not.
 
 use std::process::ExitStatus;
@@ -18,9 +18,9 @@ use crate::azurite::{Azurite, service};
 use crate::instances::FUNCTION;
 use crate::ledger::{Kind, Sample, Shared, Term};
 
-/// Longest time a stopping Azurite is waited for.
+/// Longest wait for Azurite to stop.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// Longest time until a storage that is back answers.
+/// Longest wait until restarted storage responds.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -30,22 +30,22 @@ pub(crate) struct Storage {
     azurite: Mutex<Azurite>,
     store: BlobStore,
     ledger: Shared,
-    // The last field: it goes when nobody writes to it any more.
+    // Dropped last, when nothing writes to it any more.
     folder: TempDir,
 }
 
 impl Storage {
     pub(crate) async fn start(ledger: Shared) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // The same one after each start, so none that the system may give to somebody else.
+        // The same port after each start, so not one that the system may assign to another process.
         let azurite = launch(free_port().unwrap(), &folder).await;
         let address = azurite.address();
-        // Development storage: leases may be short there.
+        // Development storage: short leases are allowed there.
         let connection =
             format!("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://{address}");
         let service = service(&connection, REQUEST_TIMEOUT);
         let store = BlobStore::new(&service, "db-state", FUNCTION).unwrap();
-        // An account with a key is no development storage, where this would happen by itself.
+        // An account with a key is not development storage, which would create the container itself.
         store.create_container().await.unwrap();
         let azurite = Mutex::new(azurite);
         Self { connection, port: address.port(), azurite, store, ledger, folder }
@@ -55,10 +55,10 @@ impl Storage {
         self.azurite.lock().unwrap().child.id().to_string()
     }
 
-    /// Stops the process in its tracks for a while; what is sent meanwhile waits for it.
+    /// Freezes the process for a while; requests wait meanwhile.
     pub(crate) async fn freeze(&self, length: Duration) {
         let fault = self.ledger.fault(Kind::Freeze);
-        // A process of its own, so that a test that is killed leaves nothing frozen behind.
+        // A separate process, so that a killed test leaves nothing frozen.
         let script = r#"kill -STOP "$0" && sleep "$1" && kill -CONT "$0""#;
         let (pid, seconds) = (self.pid(), length.as_secs_f64().to_string());
         let done = Command::new("sh").args(["-c", script, &pid, &seconds]).status().await.unwrap();
@@ -66,7 +66,7 @@ impl Storage {
         self.back(fault).await;
     }
 
-    /// Stops it in good order, and starts it on the same port and folder.
+    /// Stops it cleanly, and starts it on the same port and folder.
     pub(crate) async fn restart(&self, pause: Duration) {
         let fault = self.ledger.fault(Kind::Restart);
         let pid = self.pid();
@@ -83,7 +83,7 @@ impl Storage {
         assert!(status.success(), "storage ended with {status}");
         sleep(pause).await;
         let azurite = launch(self.port, &self.folder).await;
-        // The one before is dead, and may be killed without harm.
+        // The old one has exited, and may be killed without harm.
         *self.azurite.lock().unwrap() = azurite;
         self.back(fault).await;
     }
@@ -101,13 +101,12 @@ impl Storage {
         self.ledger.fault_over(fault);
     }
 
-    /// Reads the state document, past everything that the instances believe; `None` if storage
-    /// does not answer.
+    /// Reads the state document independently of the instances; `None` if storage does not respond.
     pub(crate) async fn read(&self) -> Option<Sample> {
         self.read_of(FUNCTION).await
     }
 
-    /// The same of either poller.
+    /// The same for either poller.
     pub(crate) async fn read_of(&self, poller: &str) -> Option<Sample> {
         let loaded = self.store.load(&StateKey::Document(poller.to_owned())).await.ok()?;
         let Some(stored) = loaded.stored else { return Some(Sample::default()) };
@@ -125,8 +124,8 @@ impl Storage {
         })
     }
 
-    /// Reads it now and then, for as long as it is polled. The only one that notes samples, so that
-    /// they are in order.
+    /// Reads it periodically while it is polled. The only function that records samples, so that they are in
+    /// order.
     pub(crate) async fn watch(&self) {
         loop {
             if let Some(sample) = self.read().await {

@@ -1,4 +1,4 @@
-//! The table that is polled, and the application that writes it all along.
+//! The polled table, and the application that writes to it throughout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::rng::Rng;
 const TABLE: &str = "CREATE TABLE dbo.orders \
     (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version rowversion NOT NULL)";
 
-/// The target of the handler `sql`, and where each write to it is noted.
+/// The target of the handler `sql`, and where each write to it is recorded.
 const COPIES: &str = "CREATE TABLE dbo.copies \
     (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version binary(8) NOT NULL); \
     CREATE TABLE dbo.applied (id int NOT NULL, item nvarchar(50) NULL, version binary(8) NOT NULL)";
@@ -33,10 +33,10 @@ pub(crate) fn create() -> Database {
     database
 }
 
-/// What the handler `sql` has made of it.
+/// The result of the handler `sql`.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    /// Rows of the source or the target that the other has not, or not so.
+    /// Rows that differ between source and target or are missing in one of them.
     pub(crate) unlike: Vec<String>,
     /// Row states that were written to the target.
     pub(crate) applied: usize,
@@ -86,7 +86,7 @@ pub(crate) fn states(database: &Database) -> Vec<RowState> {
     rows.into_iter().map(state).collect()
 }
 
-/// Writes transaction after transaction until it is told to stop.
+/// Writes one transaction after another until stopped.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stop: Arc<AtomicBool>,
@@ -99,12 +99,12 @@ impl Writer {
         let (stop, rows) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (database, runtime) = (database.clone(), Handle::current());
         let (until, count) = (Arc::clone(&stop), Arc::clone(&rows));
-        // On a thread of its own, since a session blocks.
+        // On its own thread, since a session blocks.
         let task = spawn_blocking(move || runtime.block_on(write(&database, rng, &until, &count)));
         Self { stop, rows, task }
     }
 
-    /// Ends it after the transaction in hand, and returns how many rows were written in all.
+    /// Stops it after the current transaction, and returns the total number of rows written.
     pub(crate) async fn finish(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         (&mut self.task).await.unwrap().unwrap();
@@ -136,10 +136,10 @@ async fn write(
             let sql = format!("INSERT INTO dbo.orders (id, item) VALUES ({id}, N'new {token}')");
             rows += run(&mut *session, &sql)?;
         }
-        // Open for a while with what it has written, so that readers meet it.
+        // Kept open for a while, so that readers meet it.
         sleep(rng.millis(0..=20)).await;
         for _ in 0..changes {
-            // Most changes meet rows that have not been delivered yet.
+            // Most changes hit rows that have not been delivered yet.
             let id = rng.between(ids.saturating_sub(200) + 1..=ids + 1);
             token += 1;
             let sql = format!("UPDATE dbo.orders SET item = N'again {token}' WHERE id = {id}");

@@ -1,4 +1,4 @@
-//! What tests of several crates need.
+//! Helpers for the tests of several crates.
 
 #![expect(clippy::unwrap_used, reason = "what fails here is to fail")]
 

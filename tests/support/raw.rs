@@ -1,4 +1,4 @@
-//! A server that does what it should not.
+//! A misbehaving server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,30 +6,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a server does with a request that it has read.
+/// What the server does after reading a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// Sends this and closes.
     Say(&'static [u8]),
     /// Sends this and then nothing, without closing.
     Stall(&'static [u8]),
-    /// Sends the first and then the second again and again.
+    /// Sends the first and then the second repeatedly.
     Flood(&'static [u8], &'static [u8]),
     /// Resets the connection.
     Reset,
 }
 
-/// More than anybody may make us read.
+/// More than a client may be made to read.
 const FLOOD_BYTES: usize = 100 << 20;
-/// What the sockets of both sides may hold beside the part of a reply that is read.
+/// Upper bound on the bytes buffered by the sockets of both sides, besides the part of a reply that is read.
 pub const SOCKET_BYTES: usize = 16 << 20;
 
-/// A server without any manners.
+/// A server that misbehaves in a given way.
 #[derive(Debug, Default)]
 pub struct Raw {
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub sent: AtomicUsize,
-    /// Requests that came.
+    /// Requests received.
     pub requests: AtomicUsize,
 }
 
@@ -55,13 +55,13 @@ impl Raw {
         match act {
             Act::Say(answer) => {
                 stream.write_all(answer).await.unwrap();
-                // The rest is read, so that closing is no reset.
+                // The rest is read, so that closing does not reset the connection.
                 stream.shutdown().await.unwrap();
                 while stream.read(&mut request).await.is_ok_and(|read| read > 0) {}
             }
             Act::Stall(start) => {
                 stream.write_all(start).await.unwrap();
-                // Until the client has had enough.
+                // Until the client disconnects.
                 while stream.read(&mut request).await.is_ok_and(|read| read > 0) {}
             }
             Act::Flood(head, again) => {

@@ -1,4 +1,5 @@
-//! Every alert and every query of the workbook over the records of a host: of a healthy idle hour, and of what each is for.
+//! Every alert and every query of the workbook, over the records of a host: of a healthy idle hour, and of
+//! the situation that each is for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,9 +19,9 @@ use crate::receiver::Answer;
 /// Seconds between two ticks.
 const EVERY: f64 = 5.0;
 const TICKS: u32 = 720;
-/// An idle tick answers with a line each five minutes.
+/// An idle tick logs a line every five minutes.
 const LINE_EACH: u32 = 60;
-/// When the idle hour is over.
+/// The end of the idle hour.
 const NOW: f64 = 3600.0;
 
 /// A condition of a rule of `alerts.bicep`.
@@ -54,8 +55,8 @@ fn seconds(window: &str) -> f64 {
     }
 }
 
-/// Returns the conditions of `alerts.bicep` by name, with its variables and the defaults of `main.bicep` filled in, and
-/// each rule as a whole by its name in brackets.
+/// Returns the conditions of `alerts.bicep` by name, with its variables and the defaults of `main.bicep`
+/// filled in, and each complete rule by its name in brackets.
 fn rules() -> BTreeMap<String, Rule> {
     let bicep = fs::read_to_string(file("infra/app/alerts.bicep")).unwrap();
     let variables = bicep.lines().filter_map(|line| {
@@ -104,7 +105,7 @@ fn tiles() -> BTreeMap<String, String> {
 async fn run(host: &Host) -> Vec<Record> {
     let before = host.journal().records().len();
     host.run().await;
-    // Lines come by a pipe of their own; a second run's end comes after those of the first.
+    // Lines arrive through a separate pipe; the end of a second run comes after those of the first.
     host.journal().records().split_off(before)
 }
 
@@ -112,20 +113,24 @@ fn at(at: f64, records: &[Record]) -> impl Iterator<Item = Logged> {
     records.iter().cloned().map(move |record| Logged { at, record })
 }
 
-/// An hour in which ticks find nothing new, made of two that the handler has answered: one with a line, one without.
+/// An hour of idle ticks, built from two that the handler has answered: one with a line, one without.
 async fn idle_hour() -> Vec<Logged> {
     let bench = Bench::with_rows(1..=1).await;
     let host = bench.host().await;
     host.run().await;
-    // The last line of the first tick: it comes by another pipe than the answer, and may come after it.
+    // The last line of the first tick: it arrives through another pipe than the reply, and may come after it.
     host.event("first_run").await;
-    let (told, silent) = (run(&host).await, run(&host).await);
+    let (with_line, silent) = (run(&host).await, run(&host).await);
     host.finish().await;
     let is_line = |record: &&Record| record.category.ends_with(".User");
-    assert_eq!((told.iter().filter(is_line).count(), told.len()), (1, 3), "{told:#?}");
+    assert_eq!(
+        (with_line.iter().filter(is_line).count(), with_line.len()),
+        (1, 3),
+        "{with_line:#?}"
+    );
     assert_eq!((silent.iter().filter(is_line).count(), silent.len()), (0, 2), "{silent:#?}");
     let ticks = (0..TICKS).flat_map(|tick| {
-        let records = if tick % LINE_EACH == 0 { &told } else { &silent };
+        let records = if tick % LINE_EACH == 0 { &with_line } else { &silent };
         at(f64::from(tick) * EVERY + 1.0, records).collect::<Vec<_>>()
     });
     ticks.collect()
@@ -159,15 +164,15 @@ async fn a_healthy_idle_hour_fires_no_alert_and_fills_the_workbook() {
     }
 }
 
-/// Bytes that an idle tick costs, recorded of the real host with a line in each answer and all levels at Information.
+/// Bytes of an idle tick, recorded at the real host with a line in each reply and all levels at Information.
 const RECORDED_BYTES: usize = 4000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_tick_costs_as_many_bytes_as_the_page_says() {
     let hour = idle_hour().await;
-    let told: Vec<Logged> = hour.iter().take(3).cloned().collect();
+    let with_line: Vec<Logged> = hour.iter().take(3).cloned().collect();
     let before = Levels::of(&json!({"logging": {"logLevel": {"Function": "Information"}}}));
-    let (_, bytes) = store(&told, &before);
+    let (_, bytes) = store(&with_line, &before);
     assert!(bytes.abs_diff(RECORDED_BYTES) < RECORDED_BYTES / 10, "{bytes} of {RECORDED_BYTES}");
     let (_, of_hour) = store(&hour, &Levels::ours());
     let each = u32::try_from(of_hour).unwrap() / TICKS;
@@ -184,7 +189,7 @@ async fn an_idle_tick_costs_as_many_bytes_as_the_page_says() {
     }
 }
 
-/// Runs the program beside the host.
+/// Runs the program alongside the host.
 async fn command(bench: &Bench, arguments: &[&str]) {
     let mut command = Command::new(PROGRAM);
     command.args(arguments).env_clear().envs(&bench.env).env("USER", "ann").stdin(Stdio::null());
@@ -220,7 +225,7 @@ impl Story {
     }
 }
 
-/// Adds what a host logged of its handler outside of its runs, such as lines that came late.
+/// Adds what a host logged about its handler outside of its runs, such as late lines.
 fn all_of(host: &Host) -> Story {
     let mut story = Story::default();
     for record in host.journal().records() {
@@ -250,9 +255,9 @@ async fn failed_ticks_fire_their_alerts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_is_refused_fires_its_alerts() {
+async fn a_rejected_batch_fires_its_alerts() {
     let mut bench = Bench::with_rows(1..=1).await;
-    bench.receiver.script(&[const { Answer::Refuse(500, "full") }; 5]);
+    bench.receiver.script(&[const { Answer::Reject(500, "full") }; 5]);
     let host = bench.host().await;
     for number in 1..=5 {
         assert!(!all_of(&host).fires("handler"), "{number}");
@@ -271,9 +276,9 @@ async fn a_batch_that_is_refused_fires_its_alerts() {
     bench.set("ON_FAILURE", "quarantine");
     bench.insert(2..=2);
     bench.receiver.script(&[
-        Answer::Refuse(422, "no"),
-        Answer::Refuse(422, "no"),
-        Answer::Refuse(422, "no"),
+        Answer::Reject(422, "no"),
+        Answer::Reject(422, "no"),
+        Answer::Reject(422, "no"),
     ]);
     command(&bench, &["resume", "nightly"]).await;
     let host = bench.host().await;
@@ -284,7 +289,7 @@ async fn a_batch_that_is_refused_fires_its_alerts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_keeps_ticks_from_their_rows_fires_its_alert() {
+async fn a_blocked_poller_fires_its_alert() {
     let mut bench = Bench::with_rows(1..=40).await;
     bench.set("BATCH_ROWS_MAX", "1");
     bench.set("BATCHES_MAX", "1");
@@ -293,7 +298,7 @@ async fn what_keeps_ticks_from_their_rows_fires_its_alert() {
     story.runs(&host, 12).await;
     assert!(story.fires("behind") && !story.fires("stale"));
 
-    // Half of the time idle: many ticks that say nothing count all the same.
+    // Half of the time idle: ticks without a line count all the same.
     let idle = idle_hour().await;
     let from = story.now();
     story.0.extend(idle.into_iter().take(40).map(|it| Logged { at: it.at + from, ..it }));
@@ -320,10 +325,10 @@ async fn what_keeps_ticks_from_their_rows_fires_its_alert() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trouble_with_state_journal_and_fence_fires_its_alert() {
+async fn state_journal_and_fence_errors_fire_their_alerts() {
     let mut bench = Bench::with_rows(1..=1).await;
     bench.set("JOURNAL", "full");
-    // No folder can be made where a file is.
+    // A folder cannot be created in place of a file.
     fs::write(bench.folder.path().join("journal"), "").unwrap();
     let host = bench.host().await;
     host.run().await;
@@ -332,7 +337,7 @@ async fn trouble_with_state_journal_and_fence_fires_its_alert() {
 
     bench.insert(2..=2);
     let newer = r#"{"fence":{"generation":9999999999999,"fencing_token":42}}"#;
-    bench.receiver.script(&[Answer::Refuse(409, newer)]);
+    bench.receiver.script(&[Answer::Reject(409, newer)]);
     host.run().await;
     host.event("fence_ahead").await;
     assert!(all_of(&host).fires("fenced") && !all_of(&host).fires("recovery"));
@@ -345,7 +350,7 @@ async fn trouble_with_state_journal_and_fence_fires_its_alert() {
     host.stop().await;
 }
 
-/// A bench whose rows are ordered by a time of their own.
+/// A bench whose rows are ordered by their own time.
 async fn timed() -> Bench {
     let mut bench = Bench::new().await;
     let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL)";
@@ -370,7 +375,7 @@ fn insert_timed(bench: &Bench, day: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_come_late_for_a_quarter_of_an_hour_fire_their_alert() {
+async fn rows_late_for_fifteen_minutes_fire_their_alert() {
     let bench = timed().await;
     let host = bench.host().await;
     let mut story = Story::default();
@@ -386,24 +391,24 @@ async fn rows_that_come_late_for_a_quarter_of_an_hour_fire_their_alert() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_is_committed_behind_the_position_fires_its_alert() {
+async fn a_row_committed_before_the_position_fires_its_alert() {
     let bench = timed().await;
     let host = bench.host().await;
     for day in [1, 3] {
         insert_timed(&bench, day);
         host.run().await;
     }
-    assert_eq!(bench.receiver.taken(), [1, 3]);
+    assert_eq!(bench.receiver.accepted(), [1, 3]);
     assert!(!all_of(&host).fires("late"));
     insert_timed(&bench, 2);
-    host.run_until(|| bench.receiver.taken().contains(&2)).await;
+    host.run_until(|| bench.receiver.accepted().contains(&2)).await;
     host.event("late_commits_found").await;
     assert!(all_of(&host).fires("late"));
     host.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clean_up_that_catches_up_with_the_poller_fires_its_alert() {
+async fn a_cleanup_that_overtakes_the_poller_fires_its_alert() {
     let mut bench = Bench::with_rows(1..=1).await;
     for sql in [
         "ALTER DATABASE CURRENT SET CHANGE_TRACKING = ON",
@@ -416,37 +421,37 @@ async fn a_clean_up_that_catches_up_with_the_poller_fires_its_alert() {
     bench.set("BATCH_ROWS_MAX", "1");
     bench.set("BATCHES_MAX", "1");
     let host = bench.host().await;
-    // The first row is read from the table; once that has no more, changes are read.
+    // The first row is read from the table; when the table is exhausted, changes are read.
     let mut last = host.run().await;
     while !logs(&last)[0].contains("nothing new") {
         last = host.run().await;
     }
-    // A backlog right after tracking began: no clean-up has run, and none of it is about to be lost.
+    // A backlog right after tracking started: no cleanup has run, and nothing is about to be lost.
     let mut story = Story::default();
     for id in 2..=12 {
         bench.insert(id..=id);
     }
     story.runs(&host, 1).await;
     assert!(!story.fires("retention"), "{:#?}", host.journal().records());
-    host.run_until(|| bench.receiver.taken().len() == 12).await;
-    // The clean-up comes closer to the position than the newest change is.
+    host.run_until(|| bench.receiver.accepted().len() == 12).await;
+    // The cleanup comes closer to the position than the newest change is.
     bench.database.forget_changes("dbo.orders").unwrap();
     for id in 13..=24 {
         bench.insert(id..=id);
     }
     story.runs(&host, 1).await;
     assert!(story.fires("retention"), "{:#?}", host.journal().records());
-    // By catching up it ends.
-    host.run_until(|| bench.receiver.taken().len() == 24).await;
+    // It resolves when the poller has caught up.
+    host.run_until(|| bench.receiver.accepted().len() == 24).await;
     let mut story = Story::default();
     bench.insert(25..=25);
     story.runs(&host, 1).await;
-    assert_eq!(bench.receiver.taken(), (1..=25).collect::<Vec<_>>());
+    assert_eq!(bench.receiver.accepted(), (1..=25).collect::<Vec<_>>());
     assert!(!story.fires("retention"), "{:#?}", host.journal().records());
     host.stop().await;
 }
 
-/// Everything that a host logged while something went wrong, in each of the ways that have a tile.
+/// The host's complete log of each kind of trouble that has a tile.
 async fn troubles() -> Vec<Story> {
     let mut stories = Vec::new();
     let bench = timed().await;
@@ -484,9 +489,9 @@ async fn the_workbook_shows_what_happened() {
     host.run().await;
     bench.insert(4..=4);
     bench.receiver.script(&[
-        Answer::Refuse(422, "no"),
-        Answer::Refuse(422, "no"),
-        Answer::Refuse(422, "no"),
+        Answer::Reject(422, "no"),
+        Answer::Reject(422, "no"),
+        Answer::Reject(422, "no"),
     ]);
     host.run().await;
     host.event("row_quarantined").await;

@@ -1,4 +1,4 @@
-//! The collector of `collector.py`, and what it has decoded.
+//! The collector of `collector.py`, and the data it has decoded.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -24,12 +24,12 @@ impl Collector {
         self.0.url("")
     }
 
-    /// Makes it `take`, `refuse` or `hang`.
+    /// Sets its mode: `take`, `refuse` or `hang`.
     pub(crate) async fn be(&self, mode: &str) {
         post(&self.0.url(&format!("/be/{mode}")), "").await;
     }
 
-    /// Returns what Prometheus' parser makes of a text.
+    /// Returns the result of Prometheus' parser for a text.
     pub(crate) async fn parsed(&self, text: String) -> Json {
         serde_json::from_str(&post(&self.0.url("/parse"), text).await).unwrap()
     }
@@ -54,7 +54,7 @@ impl Collector {
         self.items("logs", ["resource_logs", "scope_logs", "log_records"]).await
     }
 
-    /// Returns the metrics so far, as often as they came.
+    /// Returns all received metrics, including repeated ones.
     pub(crate) async fn metrics(&self) -> Vec<Json> {
         self.items("metrics", ["resource_metrics", "scope_metrics", "metrics"]).await
     }
@@ -92,7 +92,7 @@ async fn post(url: &str, body: impl Into<String>) -> String {
     client.post(url).body(body.into()).send().await.unwrap().text().await.unwrap()
 }
 
-/// Returns an attribute of a span, a point or a record; `Null` where it has none.
+/// Returns an attribute of a span, a point or a record; `Null` if it has none.
 pub(crate) fn attribute(of: &Json, key: &str) -> Json {
     let attributes = of["attributes"].as_array().cloned().unwrap_or_default();
     let found = attributes.iter().find(|pair| pair["key"] == key);
@@ -101,10 +101,10 @@ pub(crate) fn attribute(of: &Json, key: &str) -> Json {
     })
 }
 
-/// Returns the folder of a Python with what `requirements.txt` names.
+/// Returns the folder of a Python with the packages of `requirements.txt`.
 fn python() -> std::path::PathBuf {
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    // Tests run side by side, and so may test binaries; the lock goes with the process.
+    // Tests run in parallel, and so may test binaries; the lock is released with the process.
     let lock = File::create(tmp.join("telemetry-install.lock")).unwrap();
     lock.lock().unwrap();
     let (folder, wanted) =

@@ -14,7 +14,7 @@ use crate::receiver::Answer;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Returns a bench whose program exports to a collector, as an app in Azure.
+/// Returns a bench whose program exports to a collector, like an app in Azure.
 pub(crate) async fn exporting(collector: &Collector) -> Bench {
     let mut bench = Bench::with_rows(1..=3).await;
     bench.set_env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url());
@@ -35,7 +35,7 @@ fn invocation(flags: &str) -> Invocation {
     Invocation { traceparent, tracestate, ..Invocation::new("nightly", data::body("01_scheduled")) }
 }
 
-/// Ids come as base64, as JSON of protobuf has them.
+/// Ids are base64 in protobuf's JSON.
 fn hex(base64: &Json) -> String {
     use base64::Engine as _;
     let text = base64.as_str().unwrap_or_default();
@@ -51,11 +51,11 @@ fn named<'a>(spans: &'a [Json], name: &str) -> &'a Json {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_tick_is_one_trace_below_the_hosts_span() {
+async fn one_tick_is_one_trace_under_the_hosts_span() {
     let collector = Collector::start();
     let bench = exporting(&collector).await;
     let host = bench.host().await;
-    // Whether it is recorded is ours to say, not the caller's.
+    // Sampling is decided by us, not by the caller.
     let outcome = host.invoke(invocation("00")).await;
     logs(&outcome);
     let spans = collector.spans().await;
@@ -83,7 +83,7 @@ async fn one_tick_is_one_trace_below_the_hosts_span() {
         assert_eq!(attribute(tick, key), value, "{key} of {tick:#}");
     }
 
-    // The first tick of a poller reads twice, as its document is made in between.
+    // The first tick of a poller reads twice, because its document is created in between.
     let fetches = spans.iter().filter(|span| span["name"] == "SELECT dbo.orders");
     let fetches: Vec<&Json> = fetches.collect();
     assert_eq!(fetches.len(), 2);
@@ -107,7 +107,7 @@ async fn one_tick_is_one_trace_below_the_hosts_span() {
     assert_eq!(post["parent_span_id"], deliver["span_id"]);
     assert_eq!(post["kind"], "SPAN_KIND_CLIENT");
     assert_eq!(attribute(post, "http.response.status_code"), "200");
-    // The receiver's spans lie below the request that reached it.
+    // The receiver's spans are children of the request that reached it.
     let sent = bench.receiver.batches()[0].traceparent.clone().unwrap();
     assert_eq!(sent, format!("00-{TRACE}-{}-01", hex(&post["span_id"])));
     assert_eq!(bench.receiver.batches()[0].tracestate.as_deref(), Some("a=1,b=2"));
@@ -128,7 +128,7 @@ async fn one_tick_is_one_trace_below_the_hosts_span() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parent_decides_where_the_standard_variable_says_so() {
+async fn the_parent_decides_sampling_if_the_standard_variable_says_so() {
     let collector = Collector::start();
     let mut bench = exporting(&collector).await;
     bench.set_env("OTEL_TRACES_SAMPLER", "parentbased_always_on");
@@ -183,11 +183,11 @@ async fn log_records_name_their_trace_and_invocation() {
     assert_eq!(record["severity_number"], "SEVERITY_NUMBER_INFO");
     let text = record["body"]["string_value"].as_str().unwrap();
     assert!(text.contains("nightly"), "{record:#}");
-    // The line stays as it is.
+    // The line is unchanged.
     let (_, line) = host.event("tick_complete").await;
     assert_eq!(line["invocation_id"], outcome.id);
     host.finish().await;
-    // What is logged between the last tick and the end goes out too.
+    // Lines logged between the last tick and the exit are exported too.
     collector.event("stopping").await;
 }
 
@@ -216,7 +216,7 @@ fn invocations_are_timed(metrics: &[Json]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_are_those_of_the_page_with_their_units() {
+async fn metrics_match_the_reference_page_and_its_units() {
     let collector = Collector::start();
     let mut bench = exporting(&collector).await;
     bench.set_env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
@@ -242,7 +242,7 @@ async fn metrics_are_those_of_the_page_with_their_units() {
         };
         assert_eq!(shown, row.kind, "{name}");
         for point in metric[kind]["data_points"].as_array().unwrap() {
-            // Log lines are the process's.
+            // Log lines belong to the process.
             if name == "highwater.log.lines_dropped" {
                 let stream = attribute(point, "stream");
                 assert!(stream == "stdout" || stream == "stderr", "{point:#}");
@@ -263,9 +263,9 @@ async fn metrics_are_those_of_the_page_with_their_units() {
     for (name, expected) in [
         ("events_total", 3),
         ("batches_total", 1),
-        // The first tick of a poller reads twice, as its document is made in between.
+        // The first tick of a poller reads twice, because its document is created in between.
         ("highwater.rows.fetched", 6),
-        // The first one finds no document, and makes it.
+        // The first one finds no document, and creates it.
         ("highwater.lease.acquire.attempts", 2),
         ("faas.invocations", 2),
         ("faas.errors", 0),
@@ -288,7 +288,7 @@ async fn metrics_are_those_of_the_page_with_their_units() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_status_page_is_a_span_below_the_hosts_too() {
+async fn the_status_page_is_a_child_of_the_hosts_span_too() {
     let collector = Collector::start();
     let bench = exporting(&collector).await;
     let host = bench.host().await;
@@ -303,14 +303,14 @@ async fn the_status_page_is_a_span_below_the_hosts_too() {
     );
     assert_eq!(page["kind"], "SPAN_KIND_SERVER");
     assert_eq!(attribute(page, "faas.trigger"), "http");
-    // What it reads lies within.
+    // Its reads are child spans.
     let list = named(&spans, "state list");
     assert_eq!(list["parent_span_id"], page["span_id"]);
     host.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_the_host_exports_lines_each_arrives_once() {
+async fn if_the_host_exports_lines_each_arrives_once() {
     for mode in [None, Some("opentelemetry")] {
         let collector = Collector::start();
         let mut bench = exporting(&collector).await;
@@ -320,7 +320,7 @@ async fn where_the_host_exports_lines_each_arrives_once() {
         let host = bench.host().await;
         host.run().await;
         bench.insert(4..=4);
-        bench.receiver.script(&[Answer::Refuse(500, "full")]);
+        bench.receiver.script(&[Answer::Reject(500, "full")]);
         host.run().await;
         host.event("handler_failed").await;
         host.stop().await;

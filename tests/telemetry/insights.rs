@@ -1,7 +1,7 @@
-//! What Application Insights would hold of a host's records, by `host.json` of the repository.
+//! What Application Insights would store of a host's records, with the repository's `host.json`.
 //!
-//! Names of properties and tags are those of the host's logger for Application Insights and of its SDK. The sum of an idle
-//! tick under the levels of before is held to what was recorded of the real host.
+//! Names of properties and tags are those of the host's logger for Application Insights and of its SDK. The
+//! total of an idle tick under the old levels is compared with what was recorded at the real host.
 
 use highwater_fakehost::{CONSOLE_CATEGORY, Level, Record};
 use serde_json::{Value as Json, json};
@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 use crate::child::file;
 use crate::kql::{Row, Tables};
 
-/// Which lines are kept, as `LoggerRuleSelector.cs` of .NET chooses: the longest category that fits, with one `*` at most.
+/// Which lines are kept, by the rules of .NET's `LoggerRuleSelector.cs`: the longest matching category wins,
+/// with at most one `*`.
 pub(crate) struct Levels(Vec<(String, Level)>);
 
 impl Levels {
@@ -44,7 +45,7 @@ fn level_of(level: &Json) -> Level {
     }
 }
 
-/// One call as the host logs it, and when.
+/// One call as logged by the host, with its time.
 #[derive(Clone)]
 pub(crate) struct Logged {
     pub(crate) at: f64,
@@ -76,7 +77,7 @@ pub(crate) fn store(logged: &[Logged], levels: &Levels) -> (Tables, usize) {
     (tables, bytes)
 }
 
-/// Returns the function of which a record is the end, and whether it did well; the host makes a request of it.
+/// Returns the function whose end a record logs, and whether it succeeded; the host turns it into a request.
 fn ended(record: &Record) -> Option<(&str, bool)> {
     let rest = record.message.strip_prefix("Executed 'Functions.")?;
     let (function, rest) = rest.split_once('\'')?;

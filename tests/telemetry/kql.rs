@@ -1,6 +1,6 @@
-//! As much of the Kusto query language as the alerts and the workbook use, over rows of JSON.
+//! The part of the Kusto query language that the alerts and the workbook use, over rows of JSON.
 //!
-//! Times and spans are numbers of seconds. What is not known here is a panic, so that no query is misread.
+//! Times and spans are seconds. An unsupported construct panics, so that no query is misread.
 
 use std::collections::BTreeMap;
 
@@ -77,7 +77,7 @@ enum Expr {
     In(Box<Self>, Vec<Self>),
 }
 
-/// An expression, and the column that it makes.
+/// An expression, and its result column.
 #[derive(Clone, Debug)]
 struct Named(String, Expr);
 
@@ -119,18 +119,18 @@ impl Reader<'_> {
         self.tokens.get(self.at - 1).expect("the query goes on").clone()
     }
 
-    fn takes(&mut self, token: &Token) -> bool {
+    fn eats(&mut self, token: &Token) -> bool {
         let found = self.peek() == Some(token);
         self.at += usize::from(found);
         found
     }
 
     fn takes_word(&mut self, word: &str) -> bool {
-        self.takes(&Token::Word(word.to_owned()))
+        self.eats(&Token::Word(word.to_owned()))
     }
 
     fn takes_sign(&mut self, sign: &'static str) -> bool {
-        self.takes(&Token::Sign(sign))
+        self.eats(&Token::Sign(sign))
     }
 
     fn sign(&mut self, sign: &'static str) {
@@ -216,7 +216,7 @@ impl Reader<'_> {
         rows
     }
 
-    /// Expressions between commas, each with a name of its own or that of what it is made of.
+    /// Expressions between commas, each with its own name or that of its column.
     fn named(&mut self) -> Vec<Named> {
         let mut all = Vec::new();
         loop {
@@ -267,7 +267,7 @@ impl Reader<'_> {
         ])
     }
 
-    /// Operators that bind weakest come first.
+    /// Operators with the lowest precedence come first.
     fn binary(&mut self, levels: &[&[&str]]) -> Expr {
         let Some((operators, tighter)) = levels.split_first() else { return self.operand() };
         let mut left = self.binary(tighter);
@@ -428,12 +428,12 @@ fn call(name: &str, arguments: &[Expr], row: &Row, now: f64) -> Json {
         }
         "extract" => {
             let all = text(&of(2));
-            // What stands between two texts, wherever they are.
+            // The text between two delimiters, anywhere in the input.
             if let Some((start, end)) = text(&of(0)).split_once("([^`]+)") {
                 let inner = all.split_once(start).and_then(|(_, rest)| rest.split_once(end));
                 return json!(inner.map(|(inner, _)| inner).unwrap_or_default());
             }
-            // One group between two texts, with points in brackets.
+            // One group between two texts, with dots in brackets.
             let pattern = text(&of(0)).replace("[.]", ".");
             let (start, end) = pattern.trim_matches(['^', '$']).split_once("(.*)").unwrap();
             let inner = all.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
@@ -453,7 +453,7 @@ fn summarize(rows: &[Row], made: &[Named], keys: &[Named], now: f64) -> Vec<Row>
             None => groups.push((key, vec![row])),
         }
     }
-    // Without keys there is one group, of no rows too.
+    // Without keys there is one group, even without rows.
     if keys.is_empty() && groups.is_empty() {
         groups.push((Row::new(), Vec::new()));
     }
@@ -514,7 +514,7 @@ fn join(left: &[Row], right: &[Row], key: &str, is_inner: bool) -> Vec<Row> {
 }
 
 #[test]
-fn queries_mean_what_they_mean_in_kusto() {
+fn queries_evaluate_as_in_kusto() {
     let row = |at: f64, name: &str, message: &str| {
         json!({"timestamp": at, "name": name, "message": message, "customDimensions": {"Category": format!("Function.{name}.User")}})
             .as_object()

@@ -1,4 +1,5 @@
-//! What is exported, decoded by the definitions of the OpenTelemetry project and by Prometheus' own parser.
+//! The exported telemetry, decoded by the definitions of the OpenTelemetry project and by Prometheus' own
+//! parser.
 
 #![expect(
     clippy::panic,

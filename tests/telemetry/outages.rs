@@ -1,4 +1,4 @@
-//! A collector that is not there for us: ticks neither fail nor wait for it.
+//! An unavailable collector: ticks neither fail nor wait for it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::bench::{Bench, logs};
 use crate::collector::Collector;
 use crate::exports::exporting;
 
-/// Far less than a request that hangs may take, which is 10 s; more than a busy machine needs.
+/// Far less than the 10 s a hanging request may take; more than a busy machine needs.
 const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,12 +21,12 @@ async fn a_collector_that_hangs_delays_no_tick_for_long() {
         assert!(outcome.duration < SOON, "{outcome:?}");
         bench.insert(id..=id);
     }
-    assert_eq!(bench.receiver.taken(), [1, 2, 3, 4, 5]);
+    assert_eq!(bench.receiver.accepted(), [1, 2, 3, 4, 5]);
     host.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_collector_refuses_for_now_comes_later() {
+async fn data_rejected_temporarily_by_a_collector_is_sent_later() {
     let collector = Collector::start();
     collector.be("refuse").await;
     let bench = exporting(&collector).await;
@@ -47,7 +47,7 @@ async fn what_a_collector_refuses_for_now_comes_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_collector_that_is_gone_is_told_of_once() {
+async fn an_unreachable_collector_is_logged_once() {
     let mut bench = Bench::with_rows(1..=3).await;
     let port = bench.free_port().await;
     bench.set_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}"));
@@ -59,8 +59,8 @@ async fn a_collector_that_is_gone_is_told_of_once() {
     }
     host.finish().await;
     let lines = host.lines();
-    let told = lines.iter().filter(|(_, line)| line["event"] == "telemetry_export_failed");
-    assert_eq!(told.count(), 1, "{lines:#?}");
+    let reported = lines.iter().filter(|(_, line)| line["event"] == "telemetry_export_failed");
+    assert_eq!(reported.count(), 1, "{lines:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

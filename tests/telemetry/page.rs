@@ -1,4 +1,4 @@
-//! `docs/reference/telemetry.md`: its table of metrics is what the code has.
+//! `docs/reference/telemetry.md`: its table of metrics matches the code.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -7,7 +7,7 @@ use crate::bench::{Bench, logs};
 use crate::collector::Collector;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prometheus_understands_what_is_served() {
+async fn prometheus_parses_the_metrics_endpoint() {
     let collector = Collector::start();
     let mut bench = Bench::with_rows(1..=3).await;
     let address = format!("127.0.0.1:{}", free_port().unwrap());
@@ -24,7 +24,7 @@ async fn prometheus_understands_what_is_served() {
         all.find(|family| family["name"] == name).unwrap_or_else(|| panic!("no `{name}`")).clone()
     };
     for (name, kind) in [
-        // The parser takes `_total` off the names of counters.
+        // The parser removes `_total` from the names of counters.
         ("events", "counter"),
         ("highwater_rows_fetched", "counter"),
         ("highwater_tick_duration_seconds", "histogram"),

@@ -1,4 +1,4 @@
-//! `highwater run`: each tick is a trace of its own, and told before the next one.
+//! `highwater run`: each tick is a separate trace, exported before the next one.
 
 use std::process::Stdio;
 
@@ -35,17 +35,17 @@ async fn a_tick_without_the_host_is_a_trace_too() {
         assert!(Instant::now() < end, "{spans:#?}");
         sleep(std::time::Duration::from_millis(50)).await;
     };
-    let told = async |name: &str| {
+    let reported = async |name: &str| {
         let metrics = collector.metrics().await;
         let metric = metrics.iter().rfind(|metric| metric["name"] == name);
         let count = metric.map(|metric| metric["sum"]["data_points"][0]["as_int"].clone());
         count.map_or(0, |count| count.as_str().unwrap().parse::<u64>().unwrap())
     };
-    while told("faas.invocations").await < 2 {
+    while reported("faas.invocations").await < 2 {
         assert!(Instant::now() < end, "{:#?}", collector.metrics().await);
         sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert_eq!((told("faas.coldstarts").await, told("faas.errors").await), (1, 0));
+    assert_eq!((reported("faas.coldstarts").await, reported("faas.errors").await), (1, 0));
     drop(process);
     assert_ne!(ticks[0]["trace_id"], ticks[1]["trace_id"]);
     for (tick, is_first) in ticks.iter().zip([true, false]) {

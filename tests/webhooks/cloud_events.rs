@@ -1,4 +1,4 @@
-//! CloudEvents, judged by the JavaScript SDK of CloudEvents.
+//! CloudEvents, checked by the JavaScript SDK of CloudEvents.
 
 use highwater::config::{BodyForm, HttpConfig};
 
@@ -27,7 +27,7 @@ async fn the_sdk_reads_a_batch_and_finds_every_event_valid() {
 }
 
 #[tokio::test]
-async fn what_was_not_asked_for_is_no_cloud_event() {
+async fn without_the_setting_no_cloud_event_is_sent() {
     let server = Server::start(&mut node("tests/webhooks/receive.mjs"));
     let url = server.url("/cloudevents");
     let batch = Batch::of(&[(1, 1, Some("first"))]);

@@ -1,4 +1,4 @@
-//! The `http` handler against what others wrote to receive it, and the receivers of `docs/receivers`.
+//! The `http` handler against third-party receiver libraries, and the receivers of `docs/receivers`.
 
 #![expect(
     clippy::unwrap_used,

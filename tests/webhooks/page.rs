@@ -1,4 +1,4 @@
-//! The examples of `docs/reference/http-handler.md` are what the handler sends.
+//! The examples of `docs/reference/http-handler.md` match what the handler sends.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use crate::child::file;
 use crate::sample::{Batch, NEW_SECRET, config};
 
 #[tokio::test]
-async fn the_examples_of_the_page_are_what_is_sent() {
+async fn the_examples_of_the_page_match_the_sent_requests() {
     let seen: Arc<Mutex<Vec<(HeaderMap, Json)>>> = Arc::default();
     let kept = Arc::clone(&seen);
     let router = Router::new().fallback(move |headers: HeaderMap, body: Bytes| {

@@ -1,8 +1,8 @@
-// Receives batches with the libraries of others: `standardwebhooks` and `cloudevents`.
+// Receives batches with third-party libraries: `standardwebhooks` and `cloudevents`.
 //
-// POST /webhook       the signature must be good under WEBHOOK_SECRET
-// POST /cloudevents   the body must be a batch of good CloudEvents
-// GET /last           what was taken last, as JSON
+// POST /webhook       the signature must be valid for WEBHOOK_SECRET
+// POST /cloudevents   the body must be a batch of valid CloudEvents
+// GET /last           the last accepted batch, as JSON
 import { createServer } from "node:http";
 import { gunzipSync } from "node:zlib";
 import { HTTP, ValidationError } from "cloudevents";

@@ -1,4 +1,4 @@
-//! The receivers of `docs/receivers`, as what people put behind a URL.
+//! The receivers of `docs/receivers`, deployed like a user's own.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -41,7 +41,7 @@ fn secrets() -> String {
     format!("{NEW_SECRET} {OLD_SECRET}")
 }
 
-/// A receiver and the path at which it takes each event once.
+/// A receiver and the path at which it accepts each event once.
 struct Receiver {
     server: Server,
     path: &'static str,
@@ -67,7 +67,7 @@ impl Receiver {
         config(&self.url(), &[secret])
     }
 
-    async fn assert_taken(&self, ids: &[&str]) {
+    async fn assert_accepted(&self, ids: &[&str]) {
         assert_eq!(self.server.get("/taken").await, json!(ids), "{}", self.path);
     }
 }
@@ -86,24 +86,24 @@ impl Clock for Late {
 }
 
 #[tokio::test]
-async fn events_are_taken_once_also_where_they_come_in_another_batch() {
+async fn events_are_accepted_once_even_in_another_batch() {
     for receiver in Receiver::each() {
         let batch = Batch::of(ROWS);
         for secret in [OLD_SECRET, NEW_SECRET] {
             for gzip in [false, true] {
                 let config = HttpConfig { gzip, ..receiver.config(secret) };
                 batch.deliver(&config).await.unwrap();
-                receiver.assert_taken(&ids(&batch)).await;
+                receiver.assert_accepted(&ids(&batch)).await;
             }
         }
         let overlapping = Batch::of(&[ROWS[1], ROWS[2], (4, 4, Some("fourth"))]);
         overlapping.deliver(&receiver.config(NEW_SECRET)).await.unwrap();
-        receiver.assert_taken(&[&ids(&batch)[..], &ids(&overlapping)[2..]].concat()).await;
+        receiver.assert_accepted(&[&ids(&batch)[..], &ids(&overlapping)[2..]].concat()).await;
     }
 }
 
 #[tokio::test]
-async fn what_is_not_signed_well_or_not_of_now_is_refused() {
+async fn an_invalid_or_expired_signature_is_rejected() {
     let batch = Batch::of(ROWS);
     for receiver in Receiver::each() {
         let foreign = "whsec_Zm9yZWlnbi1mb3JlaWduLWZvcmVpZ24tZm9yZWln";
@@ -115,12 +115,12 @@ async fn what_is_not_signed_well_or_not_of_now_is_refused() {
             let error = result.unwrap_err();
             assert!(matches!(error, HandlerError::Misconfigured(_)), "{error:?}");
         }
-        receiver.assert_taken(&[]).await;
+        receiver.assert_accepted(&[]).await;
     }
 }
 
 #[tokio::test]
-async fn a_body_that_was_changed_on_the_way_is_refused() {
+async fn a_tampered_body_is_rejected() {
     let body = r#"{"poller":"orders","generation":7,"fencing_token":1,"events":[]}"#;
     let now = SystemClock.now().unix_timestamp().to_string();
     let signed =
@@ -145,13 +145,13 @@ async fn the_first_event_that_fails_is_named_and_ends_the_batch() {
             let error = batch.deliver(&receiver.config(NEW_SECRET)).await.unwrap_err();
             let HandlerError::Partial { accepted, .. } = error else { panic!("{error:?}") };
             assert_eq!(accepted, 1);
-            receiver.assert_taken(&ids(&batch)[..1]).await;
+            receiver.assert_accepted(&ids(&batch)[..1]).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_lease_that_was_taken_over_writes_nothing() {
+async fn a_superseded_lease_holder_writes_nothing() {
     for receiver in Receiver::each() {
         let config = receiver.config(NEW_SECRET);
         let first = Batch::of(&ROWS[..1]);
@@ -162,17 +162,17 @@ async fn a_lease_that_was_taken_over_writes_nothing() {
             let HandlerError::Fenced(refused) = error else { panic!("{error:?}") };
             assert_eq!(refused.current.to_string(), "7.42", "{}", receiver.path);
         }
-        receiver.assert_taken(&ids(&first)).await;
+        receiver.assert_accepted(&ids(&first)).await;
         let newer = Batch { generation: 8, token: 1, ..Batch::of(&ROWS[1..]) };
         newer.deliver(&config).await.unwrap();
-        receiver.assert_taken(&[ids(&first), ids(&newer)].concat()).await;
+        receiver.assert_accepted(&[ids(&first), ids(&newer)].concat()).await;
     }
 }
 
-/// A request to a receiver, signed as the sender signs.
+/// A request to a receiver, signed like the sender's.
 struct Signed {
     body: Vec<u8>,
-    /// Value of `content-encoding`, and the bytes that are sent in place of the body.
+    /// Value of `content-encoding`, and the bytes that are sent instead of the body.
     packed: Option<(&'static str, Vec<u8>)>,
 }
 
@@ -210,7 +210,7 @@ fn gzip(body: &[u8]) -> Vec<u8> {
 const EMPTY_BATCH: &str = r#"{"poller":"orders","generation":7,"fencing_token":1,"events":[]}"#;
 
 #[tokio::test]
-async fn a_body_that_is_no_batch_is_refused_with_a_reason() {
+async fn a_body_that_is_not_a_batch_is_rejected_with_a_reason() {
     for receiver in Receiver::each() {
         for (body, reason) in [
             ("", "not JSON"),
@@ -235,7 +235,7 @@ async fn a_body_that_is_no_batch_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_packed_body_is_read_up_to_a_limit_and_refused_where_it_cannot_be_unpacked() {
+async fn a_compressed_body_is_read_up_to_a_limit_and_rejected_if_invalid() {
     let batch = EMPTY_BATCH.as_bytes();
     let cut = gzip(batch)[..30].to_vec();
     let large = vec![b' '; (64 << 20) + 1];
@@ -258,9 +258,9 @@ async fn a_packed_body_is_read_up_to_a_limit_and_refused_where_it_cannot_be_unpa
     }
 }
 
-/// Not the fault of an event: nothing is acknowledged, and the log has the reason.
+/// Not the fault of an event: nothing is acknowledged, and the reason is logged.
 #[tokio::test]
-async fn a_target_that_is_away_fails_the_whole_batch() {
+async fn an_unavailable_target_fails_the_whole_batch() {
     let folder = tempfile::tempdir().unwrap();
     let log = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
     let mut javascript = node("tests/webhooks/serve.mjs");
@@ -297,16 +297,16 @@ fn a_receiver_without_secrets_does_not_start() {
             command.env_remove("WEBHOOK_SECRETS").stdin(Stdio::piped());
             secrets.map(|secrets| command.env("WEBHOOK_SECRETS", secrets));
             let output = command.output().unwrap();
-            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            let stderr_text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success(), "{command:?}");
-            assert!(told.contains("WEBHOOK_SECRETS"), "{command:?}: {told}");
+            assert!(stderr_text.contains("WEBHOOK_SECRETS"), "{command:?}: {stderr_text}");
         }
     }
 }
 
 /// The C# receiver is not compiled here, but its table and its statement are run.
 #[test]
-fn the_csharp_receiver_knows_a_second_delivery_by_the_error_of_its_key() {
+fn the_csharp_receiver_detects_a_redelivery_by_the_duplicate_key_error() {
     let text = std::fs::read_to_string(file("docs/receivers/csharp/Changes.cs")).unwrap();
     let table: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//   ")).collect();
     let note = text.split('"').find(|part| part.starts_with("INSERT INTO")).unwrap();

@@ -1,4 +1,4 @@
-//! The recipes of `docs/receivers`: a second delivery changes nothing.
+//! The recipes of `docs/receivers`: a redelivery changes nothing.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::sample::{Batch, NEW_SECRET, config};
 const ROWS: &[(i64, u64, Option<&str>)] = &[(1, 1, Some("a")), (2, 2, Some("b")), (1, 3, None)];
 
 #[tokio::test]
-async fn an_upsert_meets_what_it_wrote_before() {
+async fn an_upsert_overwrites_its_earlier_write() {
     let folder = tempfile::tempdir().unwrap();
     let server = python(&folder.path().join("db"));
     let config = config(&server.url("/upsert"), &[NEW_SECRET]);
@@ -39,7 +39,7 @@ async fn processed_events_outlive_the_process_and_a_failure_leaves_none() {
     let first = python(&database);
     let error = poisoned.deliver(&config(&first.url("/once"), &[NEW_SECRET])).await.unwrap_err();
     assert!(matches!(error, HandlerError::Partial { accepted: 1, .. }), "{error:?}");
-    // Killed, as if in the middle of it all.
+    // Killed, as by a crash.
     drop(first);
     for _ in 0..2 {
         let server = python(&database);
@@ -50,7 +50,7 @@ async fn processed_events_outlive_the_process_and_a_failure_leaves_none() {
 }
 
 #[tokio::test]
-async fn a_key_handed_on_lets_the_target_recognise_a_second_delivery() {
+async fn a_forwarded_idempotency_key_lets_the_target_detect_a_redelivery() {
     let calls: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
     let kept = Arc::clone(&calls);
     let downstream = Router::new().fallback(move |headers: HeaderMap, body: Bytes| {

@@ -1,4 +1,4 @@
-//! Batches to deliver, and the handler that delivers them.
+//! Batches for delivery, and their handler.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Batch {
         self.deliver_by(Arc::new(SystemClock), config).await
     }
 
-    /// Delivers the batch once, at the time that `clock` tells.
+    /// Delivers the batch once, at the time of `clock`.
     pub(crate) async fn deliver_by(
         &self,
         clock: Arc<dyn Clock>,
@@ -91,7 +91,7 @@ fn event(source: &SourceLabel, id: i64, version: u64, name: Option<&str>) -> Cha
     ChangeEvent::encode(source, operation, cursor, columns)
 }
 
-/// Returns settings that sign with `secrets` and try once.
+/// Returns settings that sign with `secrets` and make one attempt.
 pub(crate) fn config(url: &str, secrets: &[&str]) -> HttpConfig {
     let key = |text: &&str| STANDARD.decode(text.strip_prefix("whsec_").unwrap()).unwrap().into();
     HttpConfig {

@@ -1,7 +1,7 @@
 // Serves the receiver of docs/receivers/javascript. Settings: WEBHOOK_SECRETS, DOWNSTREAM_URL.
 //
-// POST /remember   takes each event into a list; the name `poison` cannot be applied
-// POST /pass-on    hands each event on to DOWNSTREAM_URL, and remembers nothing
+// POST /remember   adds each event to a list; the name `poison` cannot be applied
+// POST /pass-on    forwards each event to DOWNSTREAM_URL, and stores nothing
 // GET /taken       the ids in the list, in order
 import { createServer } from "node:http";
 import { EventFailed, readSecrets, receiver } from "../../docs/receivers/javascript/receiver.mjs";

@@ -28,7 +28,7 @@ DATABASE.execute("CREATE TABLE IF NOT EXISTS taken (number INTEGER PRIMARY KEY, 
 
 def note(database, event):
     database.execute("INSERT INTO taken (event_id) VALUES (?)", (event["id"],))
-    # After the write, which must not stay.
+    # After the write, which must be rolled back.
     if (event["after"] or {}).get("name") == "poison":
         raise EventFailed("this is poison")
 
@@ -47,7 +47,7 @@ QUERIES = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    # One thread, so one user of the database; version 1.0 keeps no connection, which would keep others out.
+    # One thread, so one user of the database. Version 1.0 keeps no connection open, which would block others.
 
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))

@@ -1,4 +1,4 @@
-// Prints the signature that the reference library gives: sign.mjs <secret> <id> <unix seconds> <body>
+// Prints the signature of the reference library: sign.mjs <secret> <id> <unix seconds> <body>
 import { Webhook } from "standardwebhooks";
 
 const [secret, id, timestamp, body] = process.argv.slice(2);

@@ -1,4 +1,4 @@
-//! Signatures, judged by the reference library of Standard Webhooks.
+//! Signatures, checked by the reference library of Standard Webhooks.
 
 use highwater::config::HttpConfig;
 use highwater::handler::HandlerError;
@@ -13,7 +13,7 @@ fn start(secret: &str) -> Server {
 }
 
 #[tokio::test]
-async fn a_receiver_takes_what_is_signed_with_its_secret_before_and_after_a_change() {
+async fn a_receiver_accepts_old_and_new_secrets_during_a_rotation() {
     let batch = Batch::of(ROWS);
     for known in [OLD_SECRET, NEW_SECRET] {
         let server = start(known);

@@ -202,8 +202,7 @@ impl Work {
     /// Starts with what was fetched.
     pub(super) fn of(read: Box<Batch>, poller: &Poller, lease: &Lease<'_>) -> Self {
         let rows = read.events.len();
-        let rows_after =
-            if read.is_late() { RowsAfter::Delivered } else { RowsAfter::Readable };
+        let rows_after = if read.is_late() { RowsAfter::Delivered } else { RowsAfter::Readable };
         let halving = if poller.policy.bisect_on_error && poller.handler.steps().is_empty() {
             Halving::FirstRetry
         } else {

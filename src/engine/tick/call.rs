@@ -19,7 +19,8 @@ use crate::document::{Commit, StateDocument};
 use crate::error::chain;
 use crate::event::Digested;
 use crate::handler::{
-    CallTries, ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step, is_of_step,
+    CallTries, ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step,
+    is_of_step,
 };
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;

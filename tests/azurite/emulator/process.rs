@@ -1,4 +1,4 @@
-//! Azurite as a child process: installed on first use, gone with the tests. The storm uses it too.
+//! Azurite as a child process: installed on first use, stopped with the tests. Also used by the storm.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,24 +17,24 @@ use highwater_engine::clock::SystemClock;
 pub(crate) struct Azurite {
     address: SocketAddr,
     pub(crate) child: Child,
-    /// Azurite ends when this closes, so it also goes when the tests are killed.
+    /// Azurite exits when this closes, so it also stops when the tests are killed.
     _stdin: ChildStdin,
 }
 
 impl Azurite {
-    /// Starts one for blobs on `port`, or any for 0, with more arguments, and waits until it listens.
+    /// Starts one for blobs on `port`, or any port for 0, with more arguments, and waits until it listens.
     pub(crate) fn start_with(port: u16, arguments: &[&OsStr]) -> Self {
         Self::start_service("blob", port, arguments)
     }
 
     /// As [`Self::start_with`], for the service of the given name.
     pub(crate) fn start_service(service: &str, port: u16, arguments: &[&OsStr]) -> Self {
-        Self::start_told(service, port, &[&["--silent".as_ref()], arguments].concat(), drop)
+        Self::start_logged(service, port, &[&["--silent".as_ref()], arguments].concat(), drop)
     }
 
-    /// As [`Self::start_service`], and hands on each line that it writes; one for each request where
-    /// it is not told to be silent.
-    pub(crate) fn start_told(
+    /// Like [`Self::start_service`], and forwards each line of its output: one per request unless it is
+    /// silent.
+    pub(crate) fn start_logged(
         service: &str,
         port: u16,
         arguments: &[&OsStr],
@@ -61,13 +61,13 @@ impl Azurite {
                 let (_, address) = url.split_once("://")?;
                 address.trim().parse().ok()
             })
-            .expect("Azurite says where it listens; its error is above");
-        // Read on in any case: a full pipe would stop it.
+            .expect("Azurite prints its address; its error is above");
+        // Read on in any case: a full pipe would block it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(tell));
         Self { address, child, _stdin: stdin }
     }
 
-    /// Returns where it listens.
+    /// Returns its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -80,13 +80,13 @@ impl Drop for Azurite {
     }
 }
 
-/// Returns a client of what `connection` names.
+/// Returns a client for `connection`.
 pub(crate) fn service(connection: &str, timeout: Duration) -> BlobService {
     let connection = StorageConnection::parse(connection).expect("a good connection string");
     BlobService::connect(&connection, &options(timeout)).expect("a client needs no network")
 }
 
-/// Returns what clients are made with.
+/// Returns the options of clients.
 pub(crate) fn options(timeout: Duration) -> ServiceOptions {
     ServiceOptions {
         timeout,
@@ -95,10 +95,10 @@ pub(crate) fn options(timeout: Duration) -> ServiceOptions {
     }
 }
 
-/// Returns the folder with Azurite in it, after installing what the lock file names if need be.
+/// Returns the folder with Azurite in it, after installing the packages of the lock file if necessary.
 fn install() -> PathBuf {
     let folder = highwater_test_support::root().join("tests/azurite");
-    // Two test binaries may start at once; the lock goes with the process.
+    // Two test binaries may start at once; the lock is released with the process.
     let lock = Path::new(env!("CARGO_TARGET_TMPDIR")).join("azurite-install.lock");
     let lock = File::create(lock).expect("the target folder can be written");
     lock.lock().expect("the target folder supports locks");
@@ -122,8 +122,7 @@ fn version(lock_file: &Path) -> Option<String> {
     Some(lock.get("packages")?.get("node_modules/azurite")?.get("version")?.as_str()?.to_owned())
 }
 
-/// Returns the Node.js that was installed with it; on other platforms the machine's, which must be
-/// version 22 or newer.
+/// Returns the installed Node.js; on other platforms the machine's, which must be version 22 or newer.
 fn node(folder: &Path) -> PathBuf {
     let installed = folder.join("node_modules/.bin/node");
     if installed.exists() { installed } else { PathBuf::from("node") }

@@ -1,5 +1,5 @@
-//! The catalogue: which tables and indexes there are, as `sys.tables`, `sys.columns`, `sys.indexes` and
-//! their like tell.
+//! The catalog of tables and indexes, as shown by `sys.tables`, `sys.columns`, `sys.indexes` and similar
+//! views.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -13,7 +13,7 @@ use crate::{
     types::{Facts, Named, Type},
 };
 
-/// Tables of the catalogue, kept in the database itself. `hw.meta` remembers the last row version.
+/// Tables of the catalog, stored in the database itself. `hw.meta` stores the last row version.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS dbo.\"hw.meta\" (name TEXT PRIMARY KEY, value INT NOT NULL);
     INSERT OR IGNORE INTO dbo.\"hw.meta\" VALUES ('last_version', 2000);
@@ -50,7 +50,7 @@ const TABLES: &str = "
     );
 ";
 
-/// Views of the catalogue, and columns that files of earlier versions do not have.
+/// Views of the catalog, and columns that files of earlier versions lack.
 const VIEWS: &str = "
     INSERT OR IGNORE INTO dbo.\"hw.meta\"
         SELECT 'last_object', coalesce(max(object_id), 1000000000) FROM dbo.\"sys.tables\";
@@ -81,14 +81,14 @@ const VIEWS: &str = "
         SELECT hw_database() AS name, 1 AS is_read_committed_snapshot_on;
 ";
 
-/// Columns that tables of the catalogue got later.
+/// Columns that were added to catalog tables later.
 const ADDED: [(&str, &str, &str); 3] = [
     ("sys.tables", "create_date", "TEXT"),
     ("sys.change_tracking_tables", "begin_version", "INT"),
     ("sys.change_tracking_tables", "internal_id", "INT"),
 ];
 
-/// Every type once, with the sizes it has at most.
+/// Every type once, with its maximum sizes.
 const TYPES: [Type; 24] = [
     Type::Bit,
     Type::TinyInt,
@@ -116,7 +116,7 @@ const TYPES: [Type; 24] = [
     Type::DateTimeOffset(7),
 ];
 
-/// Makes the catalogue where it is missing and tells the last row version.
+/// Creates the catalog if it is missing, and returns the last row version.
 pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
     connection.execute_batch(TABLES)?;
     for (table, column, ty) in ADDED {
@@ -141,7 +141,7 @@ pub(crate) fn prepare(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// Remembers the last row version.
+/// Stores the last row version.
 pub(crate) fn save_version(connection: &Connection, version: u64) -> rusqlite::Result<()> {
     let sql = "UPDATE dbo.\"hw.meta\" SET value = ?1 WHERE name = 'last_version' AND value < ?1";
     connection.prepare_cached(sql)?.execute([version]).map(drop)
@@ -187,14 +187,14 @@ pub(crate) fn add(
     columns.iter().try_for_each(|column| add_column(connection, table, column))
 }
 
-/// Takes an object id, which no object has had before, nor one that was dropped.
+/// Assigns an object id that no object, existing or dropped, has had.
 pub(crate) fn next_object(connection: &Connection) -> rusqlite::Result<i64> {
     let sql =
         "UPDATE dbo.\"hw.meta\" SET value = value + 1 WHERE name = 'last_object' RETURNING value";
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// Brings the row of a table without a clustered index in line: the heap, which is index 0.
+/// Updates the entry of a table without a clustered index: the heap, which is index 0.
 pub(crate) fn note_heap(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     let Some(id) = object_id(connection, table)? else { return Ok(()) };
     let sql = "DELETE FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND index_id = 0";
@@ -204,7 +204,7 @@ pub(crate) fn note_heap(connection: &Connection, table: &str) -> rusqlite::Resul
     connection.execute(sql, [id]).map(drop)
 }
 
-/// Adds an index of a table: what `sys.indexes` and `sys.index_columns` tell.
+/// Adds an index of a table to `sys.indexes` and `sys.index_columns`.
 pub(crate) fn add_index(
     connection: &Connection,
     table: &str,
@@ -214,7 +214,7 @@ pub(crate) fn add_index(
     let highest =
         "SELECT max(coalesce(max(index_id), 1), 1) FROM dbo.\"sys.indexes\" WHERE object_id = ?1";
     let highest: i64 = connection.query_row(highest, [id], |row| row.get(0))?;
-    // The clustered index of a table is its first one.
+    // The clustered index of a table is always number 1.
     let number = if index.clustered { 1 } else { highest + 1 };
     let primary = index.kind == IndexKind::PrimaryKey;
     let constraint = index.kind == IndexKind::Constraint;
@@ -262,7 +262,7 @@ pub(crate) fn key(connection: &Connection, table: &str) -> rusqlite::Result<Vec<
     connection.prepare_cached(sql)?.query_map([table], |row| row.get(0))?.collect()
 }
 
-/// Adds a column behind the others of a table.
+/// Adds a column after the others of a table.
 pub(crate) fn add_column(
     connection: &Connection,
     table: &str,
@@ -305,7 +305,7 @@ pub(crate) fn remove_column(
     connection.execute(sql, params![object_id(connection, table)?, column]).map(drop)
 }
 
-/// Gives a column another name.
+/// Renames a column.
 pub(crate) fn rename_column(
     connection: &Connection,
     table: &str,
@@ -316,7 +316,7 @@ pub(crate) fn rename_column(
     connection.execute(sql, params![object_id(connection, table)?, column, to]).map(drop)
 }
 
-/// Gives a table another name, which stays the same object.
+/// Renames a table, which remains the same object.
 pub(crate) fn rename(connection: &Connection, table: &str, to: &str) -> rusqlite::Result<()> {
     let sql = "UPDATE dbo.\"sys.tables\" SET name = ?2, physical = ?3 WHERE object_id = ?1";
     let name = to.rsplit('.').next().unwrap_or(to);
@@ -336,7 +336,7 @@ pub(crate) fn is_indexed(
     connection.query_row(sql, values, |row| row.get::<_, i64>(0)).map(|count| count > 0)
 }
 
-/// Whether this is a table that has no index but those of its keys.
+/// Whether this is a table without indexes other than those of its keys.
 pub(crate) fn is_without_indexes(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM dbo.\"sys.objects\" WHERE object_id = ?1 AND type = 'U') \
                AND NOT EXISTS (SELECT 1 FROM dbo.\"sys.indexes\" WHERE object_id = ?1 AND index_id > 0 \
@@ -360,7 +360,7 @@ fn object_id(connection: &Connection, table: &str) -> rusqlite::Result<Option<i6
     connection.prepare_cached(sql)?.query_row([table], |row| row.get(0)).optional()
 }
 
-/// Columns of the catalogue's own views.
+/// Columns of the catalog's own views.
 fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
     let sysname = Type::NVarChar(Some(128));
     let sizes =

@@ -1,10 +1,10 @@
 //! How text compares: a model of SQL Server's collations.
 //!
-//! As in every collation there, blanks at the end count for nothing. `HW_FOLDED` makes no difference
-//! between upper and lower case and otherwise goes letter by letter, where SQL Server goes by the
-//! weights of a language; `HW_BINARY` goes by UTF-16 code units. `HW_INSTANT` is for stored times with
-//! an offset, which is part of the value and not of its order. `HW_VARIANT` is for values that are kept
-//! with their types: they order by the family of the type first, and within one by the value.
+//! As in every collation there, trailing blanks are ignored. `HW_FOLDED` ignores case and otherwise compares
+//! character by character, where SQL Server uses the weights of a language; `HW_BINARY` compares UTF-16 code
+//! units. `HW_INSTANT` is for stored times with an offset, which is part of the value but not of its order.
+//! `HW_VARIANT` is for values that are stored with their types: they order by type family first, then by
+//! value.
 
 use std::cmp::Ordering;
 
@@ -21,7 +21,7 @@ use crate::{
 /// Most digits of a decimal.
 const DIGITS_MAX: u32 = 38;
 
-/// Makes the collations known to a connection.
+/// Registers the collations on a connection.
 pub(crate) fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_collation("HW_FOLDED", folded)?;
     connection.create_collation("HW_BINARY", binary)?;
@@ -29,7 +29,7 @@ pub(crate) fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_collation("HW_VARIANT", by_family)
 }
 
-/// A value with its family: the lowest first, and exact numbers as their parts in front of the point and behind.
+/// A value with its family, the lowest first; exact numbers as integer and fractional parts.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/sql-variant-transact-sql>
 #[derive(Debug, PartialEq, PartialOrd)]
 enum Place {
@@ -39,14 +39,14 @@ enum Place {
     Text(Vec<char>),
     Exact(i128, i128),
     Approximate(f64),
-    /// As an instant, of which a time alone has the first day of 1900.
+    /// As an instant; a time alone has the first day of 1900.
     Time(i128),
 }
 
 impl Place {
     fn of(kept: &str) -> Self {
         let unreadable = || Self::Unreadable(kept.to_owned());
-        let Some((ty, value)) = variant::taken(kept) else { return unreadable() };
+        let Some((ty, value)) = variant::decode(kept) else { return unreadable() };
         match value {
             Value::Guid(_) => {
                 let Stored::Text(by_weight) = stored(ty, &value) else { return unreadable() };
@@ -91,7 +91,7 @@ fn binary(a: &str, b: &str) -> Ordering {
     without_blanks(a).encode_utf16().cmp(without_blanks(b).encode_utf16())
 }
 
-/// The time in UTC, which comes first.
+/// The time in UTC, which is stored first.
 fn instant(stored: &str) -> &str {
     stored.get(.."0001-01-01T00:00:00.0000000".len()).unwrap_or(stored)
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_at_the_end_and_case_count_for_nothing() {
+    fn trailing_blanks_and_case_are_ignored() {
         for (a, b) in [("a", "A"), ("a", "a  "), ("Ärger", "äRGER "), ("", " ")] {
             assert_eq!(folded(a, b), Ordering::Equal, "`{a}` and `{b}`");
         }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_counts_for_nothing() {
+    fn the_offset_is_ignored_when_comparing() {
         let (a, b) = ("2020-01-01T00:00:00.0000001+00:00", "2020-01-01T00:00:00.0000001-14:00");
         assert_eq!(instant(a), instant(b));
         assert_eq!(instant(a), "2020-01-01T00:00:00.0000001");
@@ -127,7 +127,7 @@ mod tests {
         let kept = |ty: Type, text: &str| {
             let style = if ty.is_binary() { 1 } else { 126 };
             let value = convert::cast(&Value::Text(text.to_owned()), None, ty, style).unwrap();
-            let kept = variant::kept(&value, Some(ty)).unwrap();
+            let kept = variant::encode(&value, Some(ty)).unwrap();
             let Value::Text(kept) = kept else { panic!("{kept:?}") };
             kept
         };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_collation_goes_by_code_units() {
+    fn a_binary_collation_compares_code_units() {
         assert_eq!(binary("B", "a"), Ordering::Less);
         assert_eq!(binary("a", "a "), Ordering::Equal);
         // Higher as a character, lower as a pair of surrogates.

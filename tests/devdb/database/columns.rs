@@ -1,7 +1,7 @@
-//! Columns that are dropped, and tables and columns that get another name.
+//! Dropping columns, and renaming tables and columns.
 //!
-//! What refers to either has to be refused: SQLite would give a view the new name, where SQL Server
-//! leaves it the old one.
+//! Objects that refer to them must be rejected: SQLite would update the name in a view, where SQL Server
+//! keeps the old one.
 
 use rusqlite::Connection;
 
@@ -14,7 +14,8 @@ use crate::{
 /// Drops a column of a table.
 ///
 /// # Errors
-/// 4922, 4923, 4924: an index or a default needs it, it is the only one, it is not there. 40515: it is a
+///
+/// 4922, 4923, 4924: an index or a default needs it, it is the only one, it does not exist. 40515: it is a
 /// rowversion, or a view reads a column of its name.
 pub(crate) fn drop_column(
     connection: &Connection,
@@ -38,17 +39,18 @@ pub(crate) fn drop_column(
         return Err(refused(4923, "it is the only data column in the table"));
     }
     if *ty == Type::RowVersion || is_viewed(connection, name).map_err(failed)? {
-        return Err(SqlError::unsupported("To drop a rowversion, or a column that a view reads,"));
+        return Err(SqlError::unsupported("Dropping a rowversion or a column that a view reads"));
     }
     let sql = format!("ALTER TABLE dbo.{} DROP COLUMN {}", quoted(table), quoted(name));
     connection.execute_batch(&sql).map_err(failed)?;
     catalog::remove_column(connection, table, name).map_err(failed)
 }
 
-/// Gives a column of a table another name.
+/// Renames a column of a table.
 ///
 /// # Errors
-/// 15248, 15335: it is not there, or another one has the name. 40515: it is in the key of a tracked table,
+///
+/// 15248, 15335: it does not exist, or another one has the name. 40515: it is in the key of a tracked table,
 /// or a view reads a column of its name.
 pub(crate) fn rename_column(
     connection: &Connection,
@@ -68,7 +70,7 @@ pub(crate) fn rename_column(
     let is_tracked = tracking::is_tracked(connection, table).map_err(failed)?
         && catalog::key(connection, table).map_err(failed)?.contains(&found.name);
     if is_tracked || is_viewed(connection, &found.name).map_err(failed)? {
-        let what = "Another name for a column that a view reads or that is in a tracked key";
+        let what = "Renaming a column that a view reads or that is in a tracked key";
         return Err(SqlError::unsupported(what));
     }
     let (from, new) = (quoted(&found.name), quoted(to));
@@ -77,11 +79,12 @@ pub(crate) fn rename_column(
     catalog::rename_column(connection, table, &found.name, to).map_err(failed)
 }
 
-/// Gives a table another name in its schema. It stays the same object, with its changes and its identities.
+/// Renames a table within its schema. It remains the same object, with its changes and its identities.
 ///
 /// # Errors
-/// 15335: there is an object of that name. 40515: it is a view, has an index that is not a key's, or a
-/// view reads a table of its name.
+///
+/// 15335: there is an object of that name. 40515: it is a view, has an index that is not a key's, or a view
+/// reads a table of its name.
 pub(crate) fn rename_table(
     connection: &Connection,
     shared: &Shared,
@@ -99,9 +102,7 @@ pub(crate) fn rename_table(
     let is_alone = catalog::is_without_indexes(connection, table).map_err(failed)?
         && !is_viewed(connection, table).map_err(failed)?;
     if !is_alone {
-        return Err(SqlError::unsupported(
-            "Another name for a view, or what has an index or a view,",
-        ));
+        return Err(SqlError::unsupported("Renaming a view, or a table with an index or a view"));
     }
     let sql = format!("ALTER TABLE dbo.{} RENAME TO {}", quoted(table), quoted(&new));
     connection.execute_batch(&sql).map_err(failed)?;
@@ -120,7 +121,7 @@ fn find<'a>(columns: &'a [TableColumn], name: &str) -> Option<&'a TableColumn> {
     columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
 }
 
-/// Whether the text of a view has a name in it.
+/// Whether the text of a view contains a name.
 fn is_viewed(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) FROM dbo.sqlite_master WHERE type = 'view' \
                AND name NOT LIKE 'sys.%' AND instr(lower(sql), lower(?1)) > 0";

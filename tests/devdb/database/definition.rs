@@ -1,4 +1,4 @@
-//! Changes of the schema, and of the catalogue with it.
+//! Changes of the schema and of its catalog.
 
 use rusqlite::Connection;
 
@@ -11,10 +11,11 @@ use crate::{
     types::SqlError,
 };
 
-/// Makes, changes or drops a table, a view or an index.
+/// Creates, changes or drops a table, a view or an index.
 ///
 /// # Errors
-/// 208, 2714, 3701: it is not there, or is there already.
+///
+/// 208, 2714, 3701: it does not exist, or exists already.
 pub(crate) fn define(
     connection: &Connection,
     shared: &Shared,
@@ -76,7 +77,7 @@ pub(crate) fn define(
         Definition::Rename { table, to } => {
             return columns::rename_table(connection, shared, &table, &to);
         }
-        // Its identities begin again, and the changes so far are no longer tracked; it stays the same object.
+        // Its identities restart, and the changes so far are no longer tracked; it remains the same object.
         Definition::Truncate { name, sql } => {
             run(&sql)?;
             let numbers = shared.knows_identity(&name);

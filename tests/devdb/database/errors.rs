@@ -1,11 +1,11 @@
-//! Errors of SQLite as SQL Server would tell them.
+//! SQLite errors as SQL Server would report them.
 
 use rusqlite::{Error, ErrorCode, ffi};
 
 use super::functions::raised;
 use crate::types::SqlError;
 
-/// The SQL Server error that an SQLite error means.
+/// The SQL Server error for an SQLite error.
 pub(crate) fn sql_error(error: &Error) -> SqlError {
     if let Error::UserFunctionError(text) = error
         && let Some(raised) = raised(&text.to_string())

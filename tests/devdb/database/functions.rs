@@ -84,7 +84,7 @@ pub(crate) fn register(
     connection.create_scalar_function("hw_last_identity", 1, IMPURE, move |context| {
         let table = context.get::<Option<String>>(0)?;
         let last = table.and_then(|table| identities.last_identity(&table));
-        // Of a table that never had a row, SQL Server says the first number.
+        // For a table that never had a row, SQL Server returns the seed.
         Ok(last.map(|last| last.max(1)))
     })?;
     register_facts(connection, state)
@@ -114,7 +114,7 @@ fn register_facts(connection: &Connection, state: &Arc<SessionState>) -> rusqlit
     })
 }
 
-/// The error behind an SQLite error text, where a function of this module raised it.
+/// The error in an SQLite error text, if a function of this module raised it.
 pub(crate) fn raised(text: &str) -> Option<SqlError> {
     let mut parts = text.splitn(4, '|');
     if parts.next() != Some(MARK) {
@@ -125,7 +125,7 @@ pub(crate) fn raised(text: &str) -> Option<SqlError> {
     Some(SqlError::new(number, class, parts.next()?))
 }
 
-/// How a function, or what reads a value, raises an error.
+/// Raises an error from a function or from reading a value.
 pub(crate) fn failure(error: &SqlError) -> rusqlite::Error {
     let text = format!("{MARK}|{}|{}|{}", error.number, error.class, error.message);
     rusqlite::Error::UserFunctionError(text.into())
@@ -199,7 +199,7 @@ fn date_add(context: &Context<'_>) -> rusqlite::Result<Stored> {
     Ok(stored(ty, &rounded))
 }
 
-/// `hw_datediff(part, from, to)`: how many boundaries of the part lie between.
+/// `hw_datediff(part, from, to)`: the number of boundaries of the part in between.
 fn date_difference(context: &Context<'_>) -> rusqlite::Result<Option<i64>> {
     let part: String = context.get(0)?;
     let instant = |index: usize| {
@@ -250,7 +250,7 @@ fn sha256(context: &Context<'_>) -> rusqlite::Result<Option<Vec<u8>>> {
     Ok(bytes.map(|bytes| Sha256::digest(bytes).to_vec()))
 }
 
-/// `hw_object(name)`: physical name of the table that a T-SQL name in a string means.
+/// `hw_object(name)`: physical name of the table that a T-SQL name in a string refers to.
 fn object(name: &str, database: &str) -> Option<String> {
     let tokens = lexer::tokens(name).ok()?;
     let mut parts = Vec::new();
@@ -258,7 +258,7 @@ fn object(name: &str, database: &str) -> Option<String> {
     loop {
         parts.push(match tokens.next()? {
             lexer::Token::Word(part) | lexer::Token::Name(part) => part.clone(),
-            // Nothing between two points is the default schema.
+            // An empty part between two dots is the default schema.
             lexer::Token::Symbol(".") if parts.len() == 1 => {
                 parts.push("dbo".to_owned());
                 continue;
@@ -278,7 +278,7 @@ fn argument(context: &Context<'_>, index: usize, ty: Option<Type>) -> rusqlite::
     ty.map_or_else(|| Ok(loaded_untyped(raw)), |ty| loaded(ty, raw))
 }
 
-/// Type named by the second argument, remembered between rows.
+/// Type named by the second argument, cached between rows.
 fn source_type(context: &Context<'_>) -> rusqlite::Result<Option<Type>> {
     let parse = |value: ValueRef<'_>| -> Result<_, Box<dyn Error + Send + Sync>> {
         let text = value.as_str()?;
@@ -287,7 +287,7 @@ fn source_type(context: &Context<'_>) -> rusqlite::Result<Option<Type>> {
     context.get_or_create_aux(1, parse).map(|ty: Arc<Option<Type>>| *ty)
 }
 
-/// Type named by the third argument, remembered between rows.
+/// Type named by the third argument, cached between rows.
 fn target_type(context: &Context<'_>) -> rusqlite::Result<Type> {
     let parse = |value: ValueRef<'_>| -> Result<_, Box<dyn Error + Send + Sync>> {
         Ok(read_type(value.as_str()?)?)
@@ -295,13 +295,13 @@ fn target_type(context: &Context<'_>) -> rusqlite::Result<Type> {
     context.get_or_create_aux(2, parse).map(|ty: Arc<Type>| *ty)
 }
 
-/// Reads what [`Type`] displays.
+/// Parses the display form of [`Type`].
 pub(crate) fn read_type(text: &str) -> rusqlite::Result<Type> {
     let unknown = || failure(&SqlError::new(243, 16, format!("Type {text} is not defined.")));
     Type::read(text).ok_or_else(unknown)
 }
 
-/// Moves by months; a day that the month does not have becomes its last.
+/// Adds months; a day that the month does not have becomes its last.
 fn add_months((days, ticks): Stamp, months: i64) -> Option<Stamp> {
     let (year, month, day) = dates::civil(days);
     let total = (year * 12 + i64::from(month) - 1).checked_add(months)?;
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_reads_what_it_displays() {
+    fn a_type_parses_what_it_displays() {
         for ty in [
             Type::NVarChar(None),
             Type::VarBinary(Some(9)),

@@ -1,6 +1,6 @@
-//! `LIKE`, whose patterns know sets of letters where SQLite's do not.
+//! `LIKE`, whose patterns support character sets, unlike SQLite's.
 
-/// Whether a text fits a pattern of `%`, `_`, `[set]` and `[^set]`, without regard to case.
+/// Whether a text matches a pattern of `%`, `_`, `[set]` and `[^set]`, ignoring case.
 pub(crate) fn fits(text: &str, pattern: &str, escape: Option<char>) -> bool {
     let text: Vec<char> = text.chars().flat_map(char::to_lowercase).collect();
     let escape = escape.and_then(|letter| letter.to_lowercase().next());
@@ -13,7 +13,7 @@ enum Part {
     Any,
     One,
     Letter(char),
-    /// Ranges of letters, and whether they are those that must not stand here.
+    /// Character ranges, and whether the set is negated.
     Set(Vec<(char, char)>, bool),
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_fit_as_in_sql_server() {
+    fn patterns_match_as_in_sql_server() {
         for (text, pattern, escape, expected) in [
             ("abc", "A%", None, true),
             ("abc", "%b%", None, true),

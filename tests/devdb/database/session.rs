@@ -1,9 +1,9 @@
 //! A session over SQLite.
 //!
-//! Reads run outside of SQLite transactions, each with a snapshot of its own, and a transaction of
-//! the client becomes one of SQLite with its first write: that is READ COMMITTED with row
-//! versioning, with the one difference that only one transaction writes at a time and others wait.
-//! A database for concurrent writers has no such limit: see `session/concurrent.rs`.
+//! Reads run outside SQLite transactions, each with its own snapshot, and a transaction of the client becomes
+//! an SQLite transaction with its first write. That is READ COMMITTED with row versioning, except that only
+//! one transaction writes at a time and others wait. A database for concurrent writers has no such limit: see
+//! `session/concurrent.rs`.
 
 mod catalogue;
 mod concurrent;
@@ -31,7 +31,7 @@ use crate::{
     types::{Column, Command, Completion, Parameter, Reply, SqlError, Type, Value},
 };
 
-/// How long a write waits for another transaction unless `SET LOCK_TIMEOUT` says otherwise.
+/// How long a write waits for another transaction, unless `SET LOCK_TIMEOUT` is set.
 const LOCK_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Variables and parameters of a batch, by name in lower case.
@@ -49,7 +49,7 @@ pub(crate) struct SqliteSession {
     abort_on_error: bool,
     no_count: NoCount,
     transaction: Option<Transaction>,
-    /// What the transaction has written, where several write at once.
+    /// The writes of the transaction, in a database with concurrent writers.
     pending: Pending,
     transactions: u64,
     rolled_back: bool,
@@ -59,7 +59,7 @@ pub(crate) struct SqliteSession {
 #[derive(Debug, Default)]
 struct NoCount {
     is_on: bool,
-    /// Before what ran last, whose setting a procedure call does not keep.
+    /// The value before the last statement, since a procedure call does not keep its setting.
     was_on: bool,
 }
 
@@ -67,7 +67,7 @@ struct NoCount {
 struct Transaction {
     descriptor: u64,
     depth: u32,
-    /// Whether SQLite's transaction has begun, which it does with the first write.
+    /// Whether SQLite's transaction has started, which happens with the first write.
     writing: bool,
 }
 
@@ -75,7 +75,8 @@ impl SqliteSession {
     /// Opens a session.
     ///
     /// # Errors
-    /// Fails where SQLite cannot open the file.
+    ///
+    /// Fails if SQLite cannot open the file.
     pub(crate) fn open(shared: Arc<Shared>, database: &str) -> Result<Self, SqlError> {
         let state = Arc::new(SessionState::new(shared.next_session(), database));
         let connection = connect(&shared, &state).map_err(|error| sql_error(&error))?;
@@ -94,7 +95,7 @@ impl SqliteSession {
         })
     }
 
-    /// Makes the catalogue where it is missing and tells the last row version.
+    /// Creates the catalog if it is missing, and returns the last row version.
     pub(crate) fn prepare(&self) -> rusqlite::Result<u64> {
         catalog::prepare(&self.connection)
     }
@@ -102,6 +103,7 @@ impl SqliteSession {
     /// Runs one statement for each row, in one transaction, with the row's values as `@c0`, `@c1`…
     ///
     /// # Errors
+    ///
     /// As the statement; then no row is kept.
     pub(crate) fn run_for_each(
         &mut self,
@@ -141,10 +143,11 @@ impl SqliteSession {
         })
     }
 
-    /// Makes triggers that copy what is written to one table into another.
+    /// Creates triggers that copy writes to one table into another.
     ///
     /// # Errors
-    /// Fails where there are such triggers.
+    ///
+    /// Fails if these triggers exist.
     pub(crate) fn note_writes(
         &self,
         table: &str,
@@ -295,7 +298,7 @@ impl SqliteSession {
         })
     }
 
-    /// Runs a part that writes, in the client's transaction or in one of its own.
+    /// Runs a write, in the client's transaction or in a separate one.
     fn writing<T>(
         &mut self,
         part: impl FnOnce(&mut Self) -> Result<T, SqlError>,
@@ -396,7 +399,7 @@ impl SqliteSession {
         Ok(())
     }
 
-    /// How a statement ended that read or wrote so many rows, which `@@ROWCOUNT` then tells.
+    /// The completion of a statement that read or wrote this many rows, which `@@ROWCOUNT` then returns.
     fn counted(&self, command: Command, rows: usize) -> Completion {
         if command == Command::Other {
             return self.uncounted(command);
@@ -406,7 +409,7 @@ impl SqliteSession {
         Completion { command, rows: (!self.no_count.is_on).then_some(rows) }
     }
 
-    /// How a statement ended that counts no rows.
+    /// The completion of a statement that counts no rows.
     fn uncounted(&self, command: Command) -> Completion {
         self.set_row_count(0);
         Completion { command, rows: None }
@@ -421,7 +424,7 @@ impl SqliteSession {
         self.connection.execute_batch(sql).map_err(|error| sql_error(&error))
     }
 
-    /// Ends the transaction, SQLite's with it where one has begun.
+    /// Ends the transaction, including SQLite's if one has started.
     fn end(&mut self, sql: &str) -> Result<(), SqlError> {
         let writing = self.transaction.take().is_some_and(|transaction| transaction.writing);
         let ended = match sql {

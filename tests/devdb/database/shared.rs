@@ -1,4 +1,4 @@
-//! What the sessions of one database share: clock, row versions, identities.
+//! State shared by the sessions of one database: clock, row versions, identities.
 
 use std::{
     collections::BTreeMap,
@@ -12,16 +12,16 @@ use std::{
 
 use crate::dates::{self, DAYS_1970, SECOND, Stamp};
 
-/// State of a database beside its file. All sessions of a database live in one process.
+/// State of a database besides its file. All sessions of a database are in one process.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) path: PathBuf,
-    /// Whether the file goes away with the last handle.
+    /// Whether the file is deleted with the last handle.
     pub(crate) temporary: bool,
-    /// Whether several transactions write at once.
+    /// Whether several transactions write concurrently.
     pub(crate) concurrent: bool,
     now: Mutex<Option<Stamp>>,
-    /// How far the zone's time is ahead of UTC, in minutes.
+    /// How far the zone is ahead of UTC, in minutes.
     zone: AtomicI16,
     counters: Mutex<Counters>,
     sessions: AtomicU64,
@@ -30,12 +30,12 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct Counters {
     last_version: u64,
-    /// First version that each open transaction took, by session.
+    /// First version that each open transaction was assigned, by session.
     active: BTreeMap<u64, u64>,
     identities: BTreeMap<String, i64>,
     /// Sessions whose open transaction has written a row, by table and row.
     rows: BTreeMap<(String, i64), u64>,
-    /// Last id of a row, where several transactions write at once.
+    /// Last row id, in a database with concurrent writers.
     last_row: i64,
 }
 
@@ -52,17 +52,17 @@ impl Shared {
         }
     }
 
-    /// Sets the clock; [`None`] goes back to the system's.
+    /// Sets the clock; [`None`] resets it to the system's.
     pub(crate) fn set_now(&self, now: Option<Stamp>) {
         *lock(&self.now) = now;
     }
 
-    /// Sets how far the zone's time is ahead of UTC.
+    /// Sets how far the zone is ahead of UTC.
     pub(crate) fn set_zone(&self, minutes: i16) {
         self.zone.store(minutes, Ordering::Relaxed);
     }
 
-    /// The time of the zone.
+    /// The local time of the zone.
     pub(crate) fn local_now(&self) -> Stamp {
         let minutes = i128::from(self.zone.load(Ordering::Relaxed));
         let now = self.now();
@@ -88,18 +88,18 @@ impl Shared {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The last version taken, committed or not.
+    /// The last assigned version, committed or not.
     pub(crate) fn last_version(&self) -> u64 {
         self.counters().last_version
     }
 
-    /// The first version that an open transaction took, or the next one to be taken.
+    /// The first version that an open transaction was assigned, or the next version.
     pub(crate) fn min_active_version(&self) -> u64 {
         let counters = self.counters();
         counters.active.values().min().copied().unwrap_or(counters.last_version + 1)
     }
 
-    /// Takes a version for a session's transaction.
+    /// Assigns a version to a session's transaction.
     pub(crate) fn next_version(&self, session: u64) -> u64 {
         let mut counters = self.counters();
         counters.last_version += 1;
@@ -108,29 +108,29 @@ impl Shared {
         version
     }
 
-    /// Continues after a version that the file remembers.
+    /// Continues after the version stored in the file.
     pub(crate) fn continue_after(&self, version: u64) {
         let mut counters = self.counters();
         counters.last_version = counters.last_version.max(version);
     }
 
-    /// Tells that a session's transaction is over.
+    /// Records that a session's transaction is over.
     pub(crate) fn transaction_ended(&self, session: u64) {
         let mut counters = self.counters();
         counters.active.remove(&session);
         counters.rows.retain(|_, holder| *holder != session);
     }
 
-    /// Keeps a row from other sessions until the transaction ends; `false` where one has it.
+    /// Locks a row until the transaction ends; `false` if another session has it.
     pub(crate) fn lock_row(&self, table: &str, row: i64, session: u64) -> bool {
         *self.counters().rows.entry((table.to_lowercase(), row)).or_insert(session) == session
     }
 
-    /// Takes an id for a new row that no other open transaction has. `free` is one that is above those
-    /// of all committed rows.
+    /// Assigns an id to a new row that no other open transaction uses. `free` is above the ids of all
+    /// committed rows.
     pub(crate) fn next_row(&self, table: &str, session: u64, free: i64) -> i64 {
         let mut counters = self.counters();
-        // Growing, since SQLite reads rows in this order.
+        // Increasing, since SQLite reads rows in this order.
         counters.last_row = free.max(counters.last_row + 1);
         let row = counters.last_row;
         counters.rows.insert((table.to_lowercase(), row), session);
@@ -146,12 +146,12 @@ impl Shared {
         self.counters().identities.contains_key(&table.to_lowercase())
     }
 
-    /// The last identity that was given out, where one was since the database was opened.
+    /// The last assigned identity, if one was assigned since the database was opened.
     pub(crate) fn last_identity(&self, table: &str) -> Option<i64> {
         self.counters().identities.get(&table.to_lowercase()).copied()
     }
 
-    /// Sets the last identity of a table; [`None`] forgets it.
+    /// Sets the last identity of a table; [`None`] removes it.
     pub(crate) fn set_identity(&self, table: &str, last: Option<i64>) {
         let table = table.to_lowercase();
         let mut counters = self.counters();
@@ -161,7 +161,7 @@ impl Shared {
         };
     }
 
-    /// Takes the next identity of a table; as in SQL Server a rollback does not give it back.
+    /// Assigns the next identity of a table; as in SQL Server, a rollback does not return it.
     pub(crate) fn next_identity(&self, table: &str) -> i64 {
         let mut counters = self.counters();
         let last = counters.identities.entry(table.to_lowercase()).or_default();
@@ -185,13 +185,13 @@ impl Drop for Shared {
             if let Err(error) = std::fs::remove_file(&path)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                tracing::debug!(%error, "Temporary database was left behind");
+                tracing::debug!(%error, "Could not delete temporary database");
             }
         }
     }
 }
 
-/// What a session's functions can tell.
+/// State that a session's functions can read.
 #[derive(Debug)]
 pub(crate) struct SessionState {
     pub(crate) id: u64,
@@ -199,7 +199,7 @@ pub(crate) struct SessionState {
     facts: Mutex<Facts>,
 }
 
-/// Answers to the global variables.
+/// Values of the global variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) identity: Option<i64>,

@@ -1,8 +1,8 @@
-//! Values as SQLite keeps them, and back.
+//! Conversion of values to and from their SQLite form.
 //!
-//! Every stored form orders as SQL Server orders the values: dates are fixed-width text, binary
-//! values are blobs, decimals of more than 15 digits are text with the sign in front and all digits
-//! of the largest decimal, GUIDs are text with their bytes by weight.
+//! Every stored form orders like the values in SQL Server: dates are fixed-width text, binary values are
+//! blobs, decimals of more than 15 digits are text with the sign first and all digits of the largest decimal,
+//! GUIDs are text with their bytes by weight.
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "a table of forms names the pairs that differ, not all 24 types"
@@ -21,7 +21,7 @@ use crate::{
 /// Offset that makes negative decimals sort before positive ones and among themselves.
 const DECIMAL_MAX: i128 = 10_i128.pow(38);
 
-/// Bytes of a GUID as it is written, the one that SQL Server compares first in front.
+/// Bytes of a GUID as written, in the order in which SQL Server compares them.
 /// <https://learn.microsoft.com/dotnet/api/system.data.sqltypes.sqlguid.compareto>
 const GUID_WEIGHTS: [usize; 16] = [10, 11, 12, 13, 14, 15, 8, 9, 7, 6, 5, 4, 3, 2, 1, 0];
 
@@ -52,10 +52,11 @@ pub(crate) fn stored(ty: Type, value: &Value) -> Stored {
     }
 }
 
-/// The value of a type behind a stored form.
+/// The value of a type from its stored form.
 ///
 /// # Errors
-/// As a conversion; a form that is no value of the type is never taken for `NULL`.
+///
+/// As a conversion; a form that is not a value of the type is never treated as `NULL`.
 pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> rusqlite::Result<Value> {
     let value = match stored {
         ValueRef::Null => return Ok(Value::Null),
@@ -76,14 +77,14 @@ pub(crate) fn loaded(ty: Type, stored: ValueRef<'_>) -> rusqlite::Result<Value> 
         Value::Bytes(_) => ty.is_binary() || ty.is_wide(),
         _ => true,
     };
-    // A sum or a quotient may come in another number type than the expression has.
+    // A sum or a quotient may have another number type than the expression.
     if fits {
         return Ok(value);
     }
     convert::cast(&value, None, ty, 0).map_err(|error| failure(&error))
 }
 
-/// The value behind a stored form whose type is not known.
+/// The value from a stored form of unknown type.
 pub(crate) fn loaded_untyped(stored: ValueRef<'_>) -> Value {
     match stored {
         ValueRef::Null => Value::Null,
@@ -111,7 +112,7 @@ fn loaded_text(ty: Type, text: String) -> Option<Value> {
             Value::DateTime2(days, ticks)
         }
         Class::Offset => {
-            // Stored in UTC, so what is parsed as local time is not to be moved by the offset.
+            // Stored in UTC, so the parsed time must not be moved by the offset.
             let parsed = dates::parse(&text)?;
             let (days, ticks) = parsed.stamp;
             Value::DateTimeOffset(days, ticks.min(DAY), parsed.offset.unwrap_or(0))
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn guids_order_by_their_last_group_first() {
-        // One bit in each place, the lightest first, as SQL Server sorts them.
+        // One bit in each position, the least significant first, in SQL Server's order.
         let guids = [
             "01000000-0000-0000-0000-000000000000",
             "00010000-0000-0000-0000-000000000000",
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn short_decimals_come_back_exactly() {
+    fn short_decimals_round_trip_exactly() {
         let ty = Type::Decimal(15, 4);
         for number in [-999_999_999_999_999, -1, 0, 1, 10, 123_456_789_012_345] {
             let Stored::Real(float) = stored(ty, &Value::Decimal(number, 4)) else {
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_comes_back_with_its_instant() {
+    fn an_offset_round_trips_with_its_instant() {
         let ty = Type::DateTimeOffset(7);
         let value = Value::DateTimeOffset(739_000, 5, -330);
         let text = text(ty, &value);

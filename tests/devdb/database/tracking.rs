@@ -1,8 +1,8 @@
-//! Change tracking: which rows of a table changed since a version that was given at a commit.
+//! Change tracking: which rows of a table changed since a version that was assigned at a commit.
 //!
-//! Triggers of SQLite note each change in a table beside the tracked one, under the version that the
-//! running transaction will have if it commits. So versions are given in the order of commits, and a
-//! change is seen with its version and its row, or not at all.
+//! SQLite triggers record each change in a table next to the tracked one, under the version that the running
+//! transaction will have if it commits. So versions follow the order of commits, and a change is visible with
+//! its version and its row, or not at all.
 
 use rusqlite::{Connection, params};
 
@@ -16,10 +16,11 @@ use crate::{
     types::SqlError,
 };
 
-/// Begins or ends the tracking of a table.
+/// Starts or stops tracking a table.
 ///
 /// # Errors
-/// 208, 4996, 4997, 4998: there is no such table, it is tracked, has no key, is not tracked.
+///
+/// 208, 4996, 4997, 4998: the table does not exist, is tracked, has no key, is not tracked.
 pub(crate) fn set(connection: &Connection, table: &str, on: bool) -> Result<(), SqlError> {
     let failed = |error: rusqlite::Error| sql_error(&error);
     if catalog::columns(connection, table).map_err(failed)?.is_none() {
@@ -37,12 +38,12 @@ pub(crate) fn set(connection: &Connection, table: &str, on: bool) -> Result<(), 
     Err(SqlError::new(text.0, 16, format!("{} '{}'.", text.1, shown(table))))
 }
 
-/// Ends the tracking of a table that goes away.
+/// Stops tracking a dropped table.
 pub(crate) fn dropped(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     if is_tracked(connection, table)? { disable(connection, table) } else { Ok(()) }
 }
 
-/// Keeps the changes of a table that has got another name; called before the catalogue has it.
+/// Keeps the changes of a renamed table; called before the catalog is updated.
 pub(crate) fn renamed(connection: &Connection, table: &str, to: &str) -> rusqlite::Result<()> {
     if !is_tracked(connection, table)? {
         return Ok(());
@@ -53,10 +54,10 @@ pub(crate) fn renamed(connection: &Connection, table: &str, to: &str) -> rusqlit
     note_changes(connection, to, &catalog::key(connection, table)?)
 }
 
-/// Makes every version up to now too old for a table that was truncated: its rows go without a change.
+/// Makes every version up to now too old for a truncated table, whose rows disappear without a change.
 /// <https://learn.microsoft.com/sql/relational-databases/track-changes/manage-change-tracking-sql-server>
-/// says that a reader then finds its version too old, and `sys.change_tracking_tables` that the version
-/// at which tracking began is reset.
+/// says that a reader then finds its version too old, and `sys.change_tracking_tables` that the version at
+/// which tracking began is reset.
 pub(crate) fn truncated(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     if !is_tracked(connection, table)? {
         return Ok(());
@@ -71,7 +72,7 @@ pub(crate) fn truncated(connection: &Connection, table: &str) -> rusqlite::Resul
     connection.execute(sql, [table]).map(drop)
 }
 
-/// Gives the changes of the running transaction their version; called just before it commits.
+/// Assigns the changes of the running transaction their version; called just before it commits.
 pub(crate) fn seal(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "UPDATE dbo.\"hw.meta\" SET value = value + 1 WHERE name = 'change_version' AND \
                EXISTS (SELECT 1 FROM dbo.\"hw.meta\" WHERE name = 'changed' AND value = 1)";
@@ -82,9 +83,10 @@ pub(crate) fn seal(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Forgets the changes of a table up to now, as the clean-up does when their retention is over.
+/// Removes the changes of a table up to now, like the cleanup after their retention.
 ///
 /// # Errors
+///
 /// 4998: the table is not tracked.
 pub(crate) fn forget(connection: &Connection, table: &str) -> Result<(), SqlError> {
     let sql = "UPDATE dbo.\"sys.change_tracking_tables\" SET min_valid_version = \
@@ -116,7 +118,7 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
                FROM dbo.\"sys.tables\" AS t, dbo.\"hw.meta\" AS m \
                WHERE t.physical = ?1 COLLATE NOCASE AND m.name = 'change_version'";
     connection.execute(sql, params![table, catalog::next_object(connection)?])?;
-    // Keys are told apart and ordered as those of the table are.
+    // Keys compare and order like those of the table.
     let columns = catalog::columns(connection, table)?.unwrap_or_default();
     let declared = columns.iter().filter(|column| key.contains(&column.name));
     let declared =
@@ -128,7 +130,7 @@ fn enable(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Res
     note_changes(connection, table, key)
 }
 
-/// Makes the triggers that note each change.
+/// Creates the triggers that record each change.
 fn note_changes(connection: &Connection, table: &str, key: &[String]) -> rusqlite::Result<()> {
     let list = |prefix: &str| {
         let names: Vec<_> = key.iter().map(|name| format!("{prefix}{}", quoted(name))).collect();

@@ -1,32 +1,32 @@
-//! Faults of logins, and the tokens that are let in.
+//! Faults of logins, and the accepted tokens.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::{Faults, SqlError};
 
-/// What happens to a login whose password or token was right.
+/// What happens to a login with the right password or token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginFault {
-    /// It is refused with this error.
+    /// It is rejected with this error.
     Error(SqlError),
-    /// It is sent to another server.
+    /// It is redirected to another server.
     Redirect(String, u16),
-    /// It is let in after this delay.
+    /// It is accepted after this delay.
     Stall(Duration),
-    /// The connection is closed without an answer.
+    /// The connection is closed without a response.
     Drop,
 }
 
-/// What a client said of itself when it logged in.
+/// What a client sent in its login.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenLogin {
-    /// Database it wants; empty for the default one.
+    /// Requested database; empty for the default one.
     pub database: String,
     /// Name of the application.
     pub application: String,
-    /// Whether it only wants to read.
+    /// Whether it has read-only intent.
     pub read_only: bool,
-    /// Packet size it asks for.
+    /// Requested packet size.
     pub packet_bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Logins {
 }
 
 impl Faults {
-    /// Arms a fault for the next `times` logins; faults armed earlier are used up earlier.
+    /// Arms a fault for the next `times` logins; faults armed earlier are consumed earlier.
     pub fn arm_login(&self, times: usize, fault: LoginFault) {
         self.state().logins.armed.extend(std::iter::repeat_n(fault, times));
     }
@@ -58,27 +58,27 @@ impl Faults {
         self.arm_login(times, LoginFault::Error(error));
     }
 
-    /// Sends the next login to another server, once.
+    /// Redirects the next login to another server, once.
     pub fn redirect_once(&self, host: &str, port: u16) {
         self.arm_login(1, LoginFault::Redirect(host.into(), port));
     }
 
-    /// Lets in this access token only; until then every one is good.
+    /// Accepts only this access token; by default every token is accepted.
     pub fn only_token(&self, token: &str) {
         self.state().logins.token = Some(token.into());
     }
 
-    /// Logins that were let in so far, redirected ones not included.
+    /// Number of accepted logins so far, without redirected ones.
     pub fn logins(&self) -> u64 {
         self.state().logins.admitted
     }
 
-    /// Logins that were tried so far, whatever came of them.
+    /// Number of attempted logins so far, with any outcome.
     pub fn logins_tried(&self) -> u64 {
         self.state().logins.tried
     }
 
-    /// What the client of the last login said of itself.
+    /// What the client of the last login sent.
     pub fn last_login(&self) -> SeenLogin {
         self.state().logins.last.clone()
     }
@@ -87,12 +87,12 @@ impl Faults {
         self.state().logins.last = login;
     }
 
-    /// Whether a token is good.
+    /// Whether a token is accepted.
     pub(crate) fn admits(&self, token: &str) -> bool {
         self.state().logins.token.as_deref().is_none_or(|good| good == token)
     }
 
-    /// Counts a login and uses up the fault armed for it; one with a wrong password uses up none.
+    /// Counts a login and consumes the fault armed for it; one with a wrong password consumes none.
     pub(crate) fn on_login(&self, is_right: bool) -> Option<LoginFault> {
         let logins = &mut self.state().logins;
         logins.tried += 1;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_logins_that_are_let_in_are_counted() {
+    fn only_accepted_logins_are_counted() {
         let faults = Faults::default();
         faults.reject_logins(1);
         faults.redirect_once("elsewhere", 1);

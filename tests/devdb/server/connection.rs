@@ -17,7 +17,7 @@ use crate::{
     types::SqlError,
 };
 
-/// What every connection of a server shares.
+/// Configuration shared by the connections of a server.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) engine: Arc<dyn Engine>,
@@ -32,7 +32,8 @@ pub(crate) struct Terms {
 /// Serves a connection until either side closes it.
 ///
 /// # Errors
-/// Fails where the connection breaks or the client does not keep to the protocol.
+///
+/// Fails if the connection breaks or the client violates the protocol.
 pub(crate) async fn serve(tcp: TcpStream, terms: Terms) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     let mut first = [0];
@@ -64,7 +65,7 @@ pub(crate) async fn serve(tcp: TcpStream, terms: Terms) -> io::Result<()> {
     requests.serve(&mut *stream).await
 }
 
-/// Answers a login; `false` where the client has to go. `closed` is why its database is not open to it.
+/// Answers a login; `false` if the client must disconnect. `closed` is why its database is not available.
 async fn admit(
     stream: &mut dyn Stream,
     login: &Login,
@@ -126,7 +127,7 @@ async fn open(mut tcp: TcpStream, terms: &Terms) -> io::Result<Opened> {
             let Some(message) = receive_kind(&mut stream, kind::LOGIN).await? else {
                 return Ok(None);
             };
-            // Only the login is encrypted: from here on both sides speak plainly.
+            // Only the login is encrypted: from here on both sides send plain text.
             let tcp = stream.into_inner().0.into_tcp();
             Ok(Some((Box::new(tcp), Login::parse(&message)?)))
         }
@@ -222,7 +223,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Runs a request where blocking is allowed: the engine waits for locks and for the disk.
+    /// Runs a request on a thread that may block: the engine waits for locks and for the disk.
     async fn run(&mut self, request: Request) -> io::Result<Answer> {
         let Some(mut session) = self.session.take() else {
             return Err(io::Error::other("the session was lost"));

@@ -1,4 +1,4 @@
-//! Packets: messages are cut into packets of the negotiated size and put together again.
+//! Packets: messages are split into packets of the negotiated size and reassembled.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub(crate) mod kind {
 /// Bytes before the body of a packet.
 pub(crate) const HEADER_BYTES: usize = 8;
 
-/// Packet size until the login has settled another.
+/// Packet size until the login has negotiated another.
 pub(crate) const PACKET_BYTES_DEFAULT: usize = 4096;
 
 /// Largest message accepted.
@@ -38,10 +38,11 @@ pub(crate) fn header(kind: u8, last: bool, body: usize, number: usize) -> [u8; H
     [kind, u8::from(last), length[0], length[1], 0, 0, number, 0]
 }
 
-/// Reads one message; [`None`] where the client has closed the connection between two.
+/// Reads one message; [`None`] if the client has closed the connection between two messages.
 ///
 /// # Errors
-/// Fails where the connection breaks inside a message.
+///
+/// Fails if the connection breaks inside a message.
 pub(crate) async fn receive<S: Stream + ?Sized>(
     stream: &mut S,
 ) -> io::Result<Option<(u8, Vec<u8>)>> {
@@ -72,7 +73,8 @@ pub(crate) async fn receive<S: Stream + ?Sized>(
 /// Sends one message.
 ///
 /// # Errors
-/// Fails where the connection breaks.
+///
+/// Fails if the connection breaks.
 pub(crate) async fn send<S: Stream + ?Sized>(
     stream: &mut S,
     body: &[u8],
@@ -82,10 +84,11 @@ pub(crate) async fn send<S: Stream + ?Sized>(
     stream.flush().await
 }
 
-/// Sends the beginning of a message and no end.
+/// Sends the start of a message without its end.
 ///
 /// # Errors
-/// Fails where the connection breaks.
+///
+/// Fails if the connection breaks.
 pub(crate) async fn send_beginning<S: Stream + ?Sized>(
     stream: &mut S,
     body: &[u8],
@@ -98,10 +101,11 @@ pub(crate) async fn send_beginning<S: Stream + ?Sized>(
     stream.flush().await
 }
 
-/// Sends one message as one packet, whose header claims another length.
+/// Sends one message as one packet, with another length in its header.
 ///
 /// # Errors
-/// Fails where the connection breaks.
+///
+/// Fails if the connection breaks.
 pub(crate) async fn send_claiming<S: Stream + ?Sized>(
     stream: &mut S,
     body: &[u8],
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_message_is_cut_into_packets_and_put_together() {
+    async fn a_message_is_split_into_packets_and_reassembled() {
         let body: Vec<u8> = (0..=255).cycle().take(5000).collect();
         for size in [512, 4096, 32_767] {
             let bytes = packets(&body, size, true);

@@ -1,4 +1,4 @@
-//! PRELOGIN and LOGIN7: what the client wants, who it is, and the answers.
+//! PRELOGIN and LOGIN7: the client's options and credentials, and the responses.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::{
 /// The extension of LOGIN7 that carries an access token.
 const FEDERATED_AUTHENTICATION: u8 = 2;
 
-/// The bit among the type flags of LOGIN7 that asks for a readable secondary.
+/// The bit of the LOGIN7 type flags that requests a readable secondary.
 const READ_ONLY_INTENT: u8 = 0x20;
 
 /// Encryption levels of PRELOGIN.
@@ -40,14 +40,14 @@ impl Encryption {
     }
 }
 
-/// Body of the answer to PRELOGIN: version 16.0 and an encryption level.
+/// Body of the response to PRELOGIN: version 16.0 and an encryption level.
 pub(crate) fn prelogin_answer(encryption: Encryption) -> Vec<u8> {
     let mut out = vec![0, 0, 11, 0, 6, 1, 0, 17, 0, 1, 0xFF];
     out.extend([16, 0, 0x0F, 0xA0, 0, 0, encryption.byte()]);
     out
 }
 
-/// The encryption level a client asks for; none asked for is taken as not supported.
+/// The encryption level that a client requests; none means not supported.
 pub(crate) fn wanted_encryption(prelogin: &[u8]) -> Encryption {
     let (options, _) = prelogin.as_chunks::<5>();
     let option = options.iter().take_while(|[token, ..]| *token != 0xFF);
@@ -62,7 +62,7 @@ pub(crate) fn wanted_encryption(prelogin: &[u8]) -> Encryption {
     }
 }
 
-/// What LOGIN7 says.
+/// The content of LOGIN7.
 #[derive(Debug)]
 pub(crate) struct Login {
     pub(crate) user: String,
@@ -71,7 +71,7 @@ pub(crate) struct Login {
     pub(crate) application: String,
     pub(crate) read_only: bool,
     pub(crate) packet_bytes: usize,
-    /// The access token, where one was sent.
+    /// The access token, if one was sent.
     pub(crate) token: Option<String>,
 }
 
@@ -116,7 +116,7 @@ fn token(message: &[u8]) -> io::Result<Option<String>> {
         let length = usize::try_from(features.u32()?).map_err(io::Error::other)?;
         let mut data = Reader::new(features.take(length)?);
         if feature == FEDERATED_AUTHENTICATION {
-            // One byte says what kind of token it is, and whether a nonce follows it.
+            // One byte encodes the kind of token, and whether a nonce follows it.
             data.u8()?;
             let length = usize::try_from(data.u32()?).map_err(io::Error::other)?;
             return Ok(Some(utf16(data.take(length)?)));
@@ -124,7 +124,7 @@ fn token(message: &[u8]) -> io::Result<Option<String>> {
     }
 }
 
-/// Body of the answer that lets a client in, or on to another server.
+/// Body of the response that accepts or redirects a client.
 pub(crate) fn accepted(login: &Login, route: Option<(&str, u16)>) -> Vec<u8> {
     let mut out = Vec::new();
     tokens::environment_text(&mut out, change::DATABASE, &login.database, "master");
@@ -146,7 +146,7 @@ pub(crate) fn wrong(login: &Login) -> SqlError {
     SqlError::new(18456, 14, format!("Login failed for user '{user}'."))
 }
 
-/// Body of the answer that turns a client away.
+/// Body of the response that rejects a client.
 pub(crate) fn refused(error: &SqlError) -> Vec<u8> {
     let mut out = Vec::new();
     tokens::error(&mut out, error);

@@ -1,4 +1,4 @@
-//! Requests of a client and the answers to them.
+//! Requests of a client and their responses.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use crate::{
 /// Number of `sp_executesql` among the well-known procedures.
 const SP_EXECUTESQL: u16 = 10;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug)]
 pub(crate) enum Request {
     Batch(String),
@@ -39,7 +39,8 @@ impl Request {
     /// Reads a message after the login.
     ///
     /// # Errors
-    /// Fails for a message that the server does not know.
+    ///
+    /// Fails for an unsupported message.
     pub(crate) fn parse(message_kind: u8, body: &[u8]) -> io::Result<Self> {
         match message_kind {
             kind::BATCH => Ok(Self::Batch(utf16(after_headers(body)?.rest()))),
@@ -55,7 +56,7 @@ impl Request {
         }
     }
 
-    /// The statements a request carries, which faults and counters look at.
+    /// The statements in a request, used by faults and counters.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Batch(sql) | Self::Execute { sql, .. } => Some(sql),
@@ -64,7 +65,7 @@ impl Request {
         }
     }
 
-    /// The answer of a request that did not run.
+    /// The response to a request that did not run.
     pub(crate) fn failed(&self, error: &SqlError) -> Answer {
         let mut answer = Answer::default();
         let in_procedure = matches!(self, Self::Execute { .. } | Self::Procedure(_));
@@ -81,7 +82,8 @@ const PARAMETERS_MAX: usize = 2_100;
 /// Runs a request.
 ///
 /// # Errors
-/// Fails where a value cannot be written as its column's type, which is a mistake of the engine.
+///
+/// Fails if a value cannot be encoded as its column's type, which is a bug in the engine.
 pub(crate) fn run(session: &mut dyn Session, request: Request) -> io::Result<Answer> {
     let before = session.transaction();
     let mut answer = Answer::default();
@@ -113,7 +115,7 @@ pub(crate) fn run(session: &mut dyn Session, request: Request) -> io::Result<Ans
     Ok(answer)
 }
 
-/// An answer, and where in it each row ends.
+/// A response, and where each row ends in it.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
@@ -121,10 +123,10 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Length of the answer up to the end of so many rows; all of it where it has fewer.
+    /// Length of the response up to the end of row `rows`; its full length if it has fewer.
     pub(crate) fn length_of_rows(&self, rows: usize) -> usize {
         match rows.checked_sub(1) {
-            // No row: the metadata alone has no recorded end, so nothing is sent.
+            // No row: the end of the metadata alone is not recorded, so nothing is sent.
             None => 0,
             Some(last) => self.row_ends.get(last).copied().unwrap_or(self.bytes.len()),
         }
@@ -145,7 +147,8 @@ impl Answer {
                     }
                     tokens::completed(out, token, more, completion);
                 }
-                // What has nothing to report is not reported on in a procedure: NOCOUNT is for that.
+                // In a procedure, completions without a count are not reported: that is the effect of
+                // NOCOUNT.
                 Reply::Done(Completion { rows: None, .. }) if in_procedure => {}
                 Reply::Done(completion) => tokens::completed(out, token, more, completion),
                 Reply::Error(error) => {
@@ -188,7 +191,7 @@ impl Answer {
         }
     }
 
-    /// Tells the client before everything else that its transaction began or ended.
+    /// Reports first that the client's transaction started or ended.
     fn transaction_changed(&mut self, before: Option<u64>, after: Option<u64>, rolled_back: bool) {
         if before == after {
             return;
@@ -230,7 +233,7 @@ fn procedure(body: &[u8]) -> io::Result<Request> {
         let (ty, value) = decode::parameter(&mut reader)?;
         parameters.push(Parameter { name, ty, value });
     }
-    // The first is the statement, the second declares the types, which the values tell as well.
+    // The first is the statement, the second declares the types, which the values also contain.
     let mut parameters = parameters.into_iter();
     let Some(Value::Text(sql)) = parameters.next().map(|statement| statement.value) else {
         return Err(invalid("sp_executesql without a statement"));

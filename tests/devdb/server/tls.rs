@@ -30,10 +30,11 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Makes an authority and a certificate for `localhost` and `127.0.0.1`.
+    /// Generates an authority and a certificate for `localhost` and `127.0.0.1`.
     ///
     /// # Errors
-    /// Fails where the certificate library does.
+    ///
+    /// Fails if the certificate library does.
     pub(crate) fn generate() -> io::Result<Self> {
         let (ca_pem, leaf, key) = certificates().map_err(io::Error::other)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
@@ -66,8 +67,7 @@ fn certificates() -> Result<(String, Vec<u8>, Vec<u8>), rcgen::Error> {
     Ok((authority.pem(), certificate.der().to_vec(), leaf_key.serialize_der()))
 }
 
-/// TCP that wraps what is written in PRELOGIN packets and unwraps what is read, until it is told
-/// to stop.
+/// TCP that wraps writes in PRELOGIN packets and unwraps reads, until wrapping is turned off.
 #[derive(Debug)]
 pub(crate) struct HandshakeStream {
     tcp: TcpStream,
@@ -100,7 +100,7 @@ impl HandshakeStream {
         self.tcp
     }
 
-    /// Reads to the body of the next packet.
+    /// Reads up to the body of the next packet.
     fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ahead>> {
         while self.body_left == 0 {
             let end = if self.head_read == 0 { 1 } else { HEADER_BYTES };
@@ -112,8 +112,8 @@ impl HandshakeStream {
             self.head_read += part.filled().len();
             let [first, _, high, low, ..] = self.head;
             if first != kind::PRELOGIN {
-                // The client has finished the handshake and sends records as they are, while the
-                // TLS library still reads on to the end of what has arrived.
+                // The client has finished the handshake and sends plain records, while the TLS library still
+                // reads to the end of the received data.
                 (self.wrapping, self.head_read) = (false, 0);
                 return Poll::Ready(Ok(Ahead::Record(first)));
             }
@@ -127,7 +127,7 @@ impl HandshakeStream {
     }
 }
 
-/// What follows in a [`HandshakeStream`].
+/// What comes next in a [`HandshakeStream`].
 enum Ahead {
     /// The body of a packet.
     Body,

@@ -1,4 +1,4 @@
-//! Several transactions that write at once, each in a session of its own.
+//! Several transactions that write concurrently, each in its own session.
 
 use crate::{Database, Engine, Reply, Session, Value};
 
@@ -51,7 +51,7 @@ const BOUNDS: &str = "SELECT CAST(MIN_ACTIVE_ROWVERSION() AS BIGINT) UNION ALL \
                       SELECT CAST(@@DBTS AS BIGINT)";
 
 #[test]
-fn a_row_is_seen_by_its_writer_at_once_and_by_others_from_the_commit_on() {
+fn a_row_is_visible_to_its_writer_at_once_and_to_others_after_the_commit() {
     let database = database();
     let (mut first, mut second, mut reader) =
         (session(&database), session(&database), session(&database));
@@ -68,7 +68,7 @@ fn a_row_is_seen_by_its_writer_at_once_and_by_others_from_the_commit_on() {
 }
 
 #[test]
-fn versions_and_identities_are_given_by_the_statement_and_never_given_back() {
+fn versions_and_identities_are_assigned_by_statements_and_never_reused() {
     let database = database();
     let (mut first, mut second, mut reader) =
         (session(&database), session(&database), session(&database));
@@ -88,7 +88,7 @@ fn versions_and_identities_are_given_by_the_statement_and_never_given_back() {
 }
 
 #[test]
-fn a_stamp_is_of_the_statement_and_ties_are_possible() {
+fn timestamps_are_assigned_per_statement_and_may_tie() {
     let database = database();
     let (mut writer, mut reader) = (session(&database), session(&database));
     database.set_now("2026-01-01T00:00:01").unwrap();
@@ -157,7 +157,7 @@ fn a_row_that_another_transaction_has_written_is_locked() {
 }
 
 #[test]
-fn a_key_that_two_transactions_take_is_refused_to_the_later_one() {
+fn a_key_inserted_by_two_transactions_fails_the_later_one() {
     let database = Database::concurrent().unwrap();
     database.execute("CREATE TABLE dbo.K (id int PRIMARY KEY)").unwrap();
     let (mut first, mut second) = (session(&database), session(&database));
@@ -172,7 +172,7 @@ fn a_key_that_two_transactions_take_is_refused_to_the_later_one() {
 }
 
 #[test]
-fn the_schema_stands_while_a_transaction_is_open() {
+fn the_schema_cannot_change_while_a_transaction_is_open() {
     let database = database();
     let mut writer = session(&database);
     ask(&mut *writer, "BEGIN TRAN; INSERT INTO dbo.T (x) VALUES (1)");

@@ -63,7 +63,7 @@ async fn a_dropped_statement_has_run_or_not_as_chosen() {
 }
 
 #[tokio::test]
-async fn an_answer_can_be_cut_after_any_byte() {
+async fn a_response_can_be_cut_after_any_byte() {
     let (server, _database) = plain().await;
     let mut length = 0;
     loop {
@@ -86,7 +86,7 @@ async fn an_answer_can_be_cut_after_any_byte() {
 }
 
 #[tokio::test]
-async fn an_answer_can_be_cut_after_some_rows() {
+async fn a_response_can_be_cut_after_some_rows() {
     use futures_util::TryStreamExt;
     let (server, database) = plain().await;
     database
@@ -123,7 +123,7 @@ async fn logins_can_be_rejected_and_redirected() {
 }
 
 #[tokio::test]
-async fn a_login_can_be_refused_stalled_and_dropped() {
+async fn a_login_can_be_rejected_stalled_and_dropped() {
     let (server, _database) = plain().await;
     let plain_config = || config(&server, EncryptionLevel::NotSupported);
     let moved = SqlError::new(40613, 14, "not available");
@@ -144,7 +144,7 @@ async fn a_login_can_be_refused_stalled_and_dropped() {
 }
 
 #[tokio::test]
-async fn a_token_is_let_in_where_it_is_the_right_one() {
+async fn a_correct_token_is_accepted() {
     let (server, _database) = plain().await;
     let with = |token: &str| {
         let mut config = config(&server, EncryptionLevel::NotSupported);
@@ -158,7 +158,7 @@ async fn a_token_is_let_in_where_it_is_the_right_one() {
 }
 
 #[tokio::test]
-async fn answers_come_in_packets_of_any_size() {
+async fn responses_use_the_requested_packet_size() {
     let (server, _database) = plain().await;
     let mut client = connect(&server).await;
     for size in [9, 100, 40_000] {

@@ -38,7 +38,7 @@ fn versioned(database: &Database) {
 }
 
 #[tokio::test]
-async fn rowversion_pages_follow_each_other_and_updates_come_again() {
+async fn rowversion_pages_are_consecutive_and_updates_reappear() {
     let (server, database) = plain().await;
     versioned(&database);
     let mut client = connect(&server).await;
@@ -59,7 +59,7 @@ async fn rowversion_pages_follow_each_other_and_updates_come_again() {
 }
 
 #[tokio::test]
-async fn upper_bounds_filters_and_composite_keys_are_understood() {
+async fn upper_bounds_filters_and_composite_keys_are_supported() {
     let (server, database) = plain().await;
     database
         .execute(
@@ -130,7 +130,7 @@ async fn a_dropped_connection_rolls_its_transaction_back() {
 }
 
 #[tokio::test]
-async fn timestamp_pages_break_ties_by_key_and_stay_behind_the_clock() {
+async fn timestamp_pages_break_ties_by_key_and_stay_before_the_clock() {
     let (server, database) = plain().await;
     database.execute("CREATE TABLE dbo.T (id int PRIMARY KEY, c datetime2(7) NOT NULL)").unwrap();
     database

@@ -1,4 +1,4 @@
-//! Statements, types, catalogue and errors.
+//! Statements, types, catalog and errors.
 
 use tiberius::{ColumnData, ToSql, numeric::Numeric};
 
@@ -71,7 +71,7 @@ async fn errors_have_the_numbers_and_texts_of_sql_server() {
 }
 
 #[tokio::test]
-async fn the_catalogue_tells_types_as_sql_server_does() {
+async fn the_catalog_lists_types_as_sql_server_does() {
     let (server, database) = plain().await;
     database
         .execute(
@@ -86,7 +86,7 @@ async fn the_catalogue_tells_types_as_sql_server_does() {
         FROM sys.columns AS c JOIN sys.types AS t ON t.user_type_id = c.system_type_id
         WHERE c.object_id = OBJECT_ID(@P1) ORDER BY c.column_id";
     let found = rows(&mut client, sql, &[&"[dbo].[T]"]).await;
-    let told: Vec<_> = found
+    let received: Vec<_> = found
         .iter()
         .map(|row| {
             (
@@ -100,7 +100,7 @@ async fn the_catalogue_tells_types_as_sql_server_does() {
         })
         .collect();
     assert_eq!(
-        told,
+        received,
         [
             ("a", "int", 4, 10, 0, false),
             ("b", "nvarchar", 100, 0, 0, true),
@@ -153,7 +153,7 @@ fn every_type() -> Vec<(&'static str, &'static str, ColumnData<'static>)> {
 }
 
 #[tokio::test]
-async fn every_type_comes_back_and_so_does_null() {
+async fn every_type_and_null_round_trip() {
     let (server, _database) = plain().await;
     let mut client = connect(&server).await;
     for (ty, constant, expected) in every_type() {
@@ -173,7 +173,7 @@ async fn every_type_comes_back_and_so_does_null() {
 }
 
 #[tokio::test]
-async fn dates_come_back_as_they_were_written() {
+async fn dates_round_trip() {
     let (server, _database) = plain().await;
     let mut client = connect(&server).await;
     let cases = [
@@ -198,7 +198,7 @@ async fn dates_come_back_as_they_were_written() {
         let sql = "SELECT v, CONVERT(nvarchar(40), v, 126) FROM dbo.V";
         let found = rows(&mut client, sql, &[]).await;
         assert_eq!(found[0].get::<&str, _>(1), Some(expected), "{ty}");
-        // The binary form goes back as a parameter and finds its row.
+        // The binary form is sent back as a parameter and finds its row.
         let data = found[0].cells().next().unwrap().1.clone();
         let parameter: &dyn ToSql = &Sent(data);
         let found = rows(&mut client, "SELECT v FROM dbo.V WHERE v = @P1", &[parameter]).await;
@@ -209,7 +209,7 @@ async fn dates_come_back_as_they_were_written() {
     }
 }
 
-/// A value as it came, to be sent back.
+/// A received value, to be sent back.
 struct Sent(ColumnData<'static>);
 
 impl ToSql for Sent {
@@ -219,7 +219,7 @@ impl ToSql for Sent {
 }
 
 #[tokio::test]
-async fn writes_take_parameters_defaults_identities_and_tell_what_they_changed() {
+async fn writes_use_parameters_defaults_and_identities_and_report_changes() {
     let (server, database) = plain().await;
     database.set_now("2026-01-02T03:04:05.6").unwrap();
     database
@@ -292,7 +292,7 @@ async fn a_second_writer_waits_no_longer_than_its_lock_timeout() {
 }
 
 #[tokio::test]
-async fn a_database_file_is_found_again_with_its_versions() {
+async fn a_reopened_database_file_keeps_its_versions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("shop.db");
     let database = Database::open(&path).unwrap();
@@ -310,7 +310,7 @@ async fn a_database_file_is_found_again_with_its_versions() {
 }
 
 #[test]
-fn a_table_that_is_created_again_is_another_object_and_one_that_is_emptied_is_not() {
+fn a_recreated_table_is_a_new_object_and_a_truncated_one_is_not() {
     let database = Database::in_memory().unwrap();
     let table = "CREATE TABLE dbo.T (id int IDENTITY PRIMARY KEY, x int)";
     let count = |condition: &str| {
@@ -333,7 +333,7 @@ fn a_table_that_is_created_again_is_another_object_and_one_that_is_emptied_is_no
 }
 
 #[test]
-fn the_last_number_is_the_highest_that_was_given_or_the_first_of_an_empty_table() {
+fn the_last_identity_is_the_highest_assigned_or_the_seed_of_an_empty_table() {
     for database in [Database::in_memory().unwrap(), Database::concurrent().unwrap()] {
         let says = |last: i64| {
             let sql = format!(
@@ -385,7 +385,7 @@ fn a_bulk_insert_keeps_all_rows_or_none() {
 }
 
 #[test]
-fn the_rest_of_the_written_list_runs() {
+fn the_rest_of_the_documented_statements_run() {
     let database = Database::in_memory().unwrap();
     let script = "CREATE TABLE dbo.T (id int PRIMARY KEY, g nvarchar(9) NOT NULL, v decimal(9,2));
         INSERT INTO dbo.T VALUES (1, 'a', 1.5), (2, 'a', 2.5), (3, 'b', NULL);
@@ -418,7 +418,7 @@ fn the_rest_of_the_written_list_runs() {
 }
 
 #[tokio::test]
-async fn binary_collations_tell_upper_from_lower_case() {
+async fn binary_collations_distinguish_upper_and_lower_case() {
     let (server, database) = plain().await;
     database
         .execute(
@@ -434,7 +434,7 @@ async fn binary_collations_tell_upper_from_lower_case() {
 }
 
 #[test]
-fn the_catalogue_tells_of_indexes_what_was_declared() {
+fn the_catalog_lists_indexes_as_declared() {
     let database = Database::in_memory().unwrap();
     let made = database.execute(
         "CREATE TABLE dbo.t (a int NOT NULL, b int NOT NULL UNIQUE, c int NOT NULL, \
@@ -455,7 +455,7 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
                ON i.object_id = x.object_id AND i.index_id = x.index_id \
                JOIN sys.columns AS c ON c.object_id = i.object_id AND c.column_id = i.column_id \
                WHERE x.object_id = OBJECT_ID(N'dbo.t') ORDER BY x.name, i.index_column_id";
-    let told = answer(sql);
+    let received = answer(sql);
     let plain = |value: &Value| {
         if let Value::Text(text) = value {
             return text.clone();
@@ -464,10 +464,10 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
         let number = if let Value::Int(number) = value { Some(*number) } else { bit };
         number.map_or_else(|| format!("{value:?}"), |number| number.to_string())
     };
-    let told: Vec<String> =
-        told.iter().map(|row| row.iter().map(plain).collect::<Vec<_>>().join(" ")).collect();
+    let received: Vec<String> =
+        received.iter().map(|row| row.iter().map(plain).collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(
-        told,
+        received,
         [
             "ix_b 1 0 0 0 b 1 1 0",
             "ix_c 2 1 0 0 c 1 0 0",
@@ -486,7 +486,7 @@ fn the_catalogue_tells_of_indexes_what_was_declared() {
 }
 
 #[tokio::test]
-async fn rows_of_values_change_insert_and_delete_what_they_name() {
+async fn value_lists_update_insert_and_delete_the_named_rows() {
     let (server, database) = plain().await;
     let tables = "CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY, n nvarchar(9)); \
         CREATE TABLE dbo.U (id int NOT NULL PRIMARY KEY, n nvarchar(9)); \
@@ -495,7 +495,7 @@ async fn rows_of_values_change_insert_and_delete_what_they_name() {
     let mut client = connect(&server).await;
     let values = "(VALUES (CAST(1 AS int), CAST(N'x' AS nvarchar(9))), \
         (CAST(3 AS int), CAST(N'y' AS nvarchar(9)))) AS v ([id], [n])";
-    // The alias counts, though there is a table of its name.
+    // The alias wins, although there is a table of its name.
     let update = format!("UPDATE u SET u.n = v.n FROM dbo.T AS u JOIN {values} ON u.id = v.id");
     let insert = format!(
         "INSERT INTO dbo.T (id, n) SELECT v.id, v.n FROM {values} WHERE NOT EXISTS \
@@ -516,7 +516,7 @@ async fn rows_of_values_change_insert_and_delete_what_they_name() {
 }
 
 #[tokio::test]
-async fn a_statement_has_no_more_parameters_than_the_server_takes() {
+async fn a_statement_is_limited_to_the_servers_parameter_maximum() {
     let (server, _database) = plain().await;
     let mut client = connect(&server).await;
     for (count, expected) in [(2_098_usize, None), (2_099, Some(8003))] {
@@ -531,7 +531,7 @@ async fn a_statement_has_no_more_parameters_than_the_server_takes() {
 }
 
 #[test]
-fn columns_are_dropped_and_renamed_as_sessions_see_at_once() {
+fn dropped_and_renamed_columns_are_visible_to_sessions_at_once() {
     for database in [Database::in_memory().unwrap(), Database::concurrent().unwrap()] {
         let tables = "CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY, a int, b nvarchar(9), c int DEFAULT 1); \
             CREATE VIEW dbo.V AS SELECT t.a FROM dbo.T AS t; CREATE INDEX ix ON dbo.T (b)";
@@ -544,7 +544,7 @@ fn columns_are_dropped_and_renamed_as_sessions_see_at_once() {
             }
             other => panic!("{other:?}"),
         };
-        // This session has statements of the old columns.
+        // This session has statements prepared with the old columns.
         other.run("INSERT INTO dbo.T (id, a) VALUES (1, 10)", &[]);
         database.execute("ALTER TABLE dbo.T ADD d int; ALTER TABLE dbo.T ADD e int").unwrap();
         database.execute("ALTER TABLE dbo.T DROP COLUMN D").unwrap();

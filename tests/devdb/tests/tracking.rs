@@ -1,4 +1,4 @@
-//! Change tracking: versions are given at commits, and each changed key comes once.
+//! Change tracking: versions are assigned at commits, and each changed key appears once.
 
 use crate::{Database, Engine, Reply, Session, Value};
 
@@ -61,7 +61,7 @@ fn versions(session: &mut dyn Session) -> String {
 }
 
 #[test]
-fn tracking_that_is_turned_on_again_begins_at_the_current_version() {
+fn reenabled_tracking_starts_at_the_current_version() {
     for database in databases() {
         let mut one = session(&database);
         let begin = |one: &mut dyn Session| {
@@ -91,7 +91,7 @@ fn tracking_that_is_turned_on_again_begins_at_the_current_version() {
 }
 
 #[test]
-fn each_changed_key_comes_once_with_the_version_of_its_last_commit() {
+fn each_changed_key_appears_once_with_its_last_version() {
     for database in databases() {
         let mut one = session(&database);
         assert_eq!(versions(&mut *one), "0 0");
@@ -123,7 +123,7 @@ fn versions_follow_the_order_of_commits() {
 }
 
 #[test]
-fn what_is_forgotten_raises_the_lowest_version_to_ask_for() {
+fn cleanup_raises_the_minimum_valid_version() {
     for database in databases() {
         let mut one = session(&database);
         ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 10)");
@@ -135,12 +135,12 @@ fn what_is_forgotten_raises_the_lowest_version_to_ask_for() {
 }
 
 #[test]
-fn a_truncated_table_makes_every_version_too_old() {
+fn truncation_makes_every_version_too_old() {
     for database in databases() {
         let mut one = session(&database);
         ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 10)");
         database.execute("TRUNCATE TABLE dbo.T").unwrap();
-        // Also that of a reader who has seen everything.
+        // Also that of a reader who is up to date.
         assert_eq!((versions(&mut *one).as_str(), changes(&mut *one, "0")), ("2 2", vec![]));
         ask(&mut *one, "INSERT INTO dbo.T VALUES (1, 'k', 20)");
         assert_eq!(changes(&mut *one, "2"), ["3 I 1 k 20"]);
@@ -163,7 +163,7 @@ fn a_renamed_table_keeps_its_changes() {
 }
 
 #[test]
-fn tables_are_tracked_when_told_and_only_with_a_key() {
+fn tables_are_tracked_on_request_and_only_with_a_key() {
     for database in databases() {
         let number = |sql: &str| database.execute(sql).unwrap_err().number;
         assert_eq!(number("ALTER TABLE dbo.T ENABLE CHANGE_TRACKING"), 4996);
@@ -185,7 +185,7 @@ fn tables_are_tracked_when_told_and_only_with_a_key() {
 }
 
 #[test]
-fn primary_keys_are_in_the_catalogue() {
+fn primary_keys_are_in_the_catalog() {
     let [database, _] = databases();
     let sql = "SELECT c.name, i.key_ordinal, x.is_primary_key FROM sys.index_columns AS i \
                JOIN sys.indexes AS x ON x.object_id = i.object_id AND x.index_id = i.index_id \

@@ -24,7 +24,7 @@ async fn every_encryption_level_connects() {
 }
 
 #[tokio::test]
-async fn a_client_without_encryption_is_let_in_only_where_that_is_allowed() {
+async fn a_client_without_encryption_is_accepted_only_if_allowed() {
     let database = Database::in_memory().unwrap();
     for (tls, allow_plain, allowed) in
         [(true, false, false), (true, true, true), (false, false, true)]
@@ -37,7 +37,7 @@ async fn a_client_without_encryption_is_let_in_only_where_that_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_says_so() {
+async fn a_server_without_tls_reports_it() {
     let (server, _database) = plain().await;
     let error = connect_with(config(&server, EncryptionLevel::Required)).await.unwrap_err();
     assert!(error.to_string().contains("encryption"), "{error}");
@@ -54,7 +54,7 @@ async fn a_wrong_password_is_error_18456() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_error_4060() {
+async fn a_missing_database_is_error_4060() {
     let databases = Databases::with("Highwater").unwrap();
     let server = Server::start(databases, Options::default()).await.unwrap();
     let error = connect_with(config(&server, EncryptionLevel::On)).await.unwrap_err();
@@ -62,7 +62,7 @@ async fn a_database_that_is_not_there_is_error_4060() {
 }
 
 #[tokio::test]
-async fn the_connection_string_lets_the_real_client_in() {
+async fn the_real_client_connects_with_the_connection_string() {
     for tls in [true, false] {
         let options = Options { tls, password: "p;'= \"x".into(), ..Options::default() };
         let server = Server::start(Database::in_memory().unwrap(), options).await.unwrap();
@@ -107,16 +107,16 @@ async fn dropping_the_server_closes_its_connections() {
 }
 
 #[tokio::test]
-async fn the_client_is_told_the_rows_of_each_statement() {
+async fn the_client_receives_the_row_count_of_each_statement() {
     let (server, database) = plain().await;
     database.execute("CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY)").unwrap();
     let mut client = connect(&server).await;
     let sql = "INSERT INTO dbo.T VALUES (1), (2), (@P1); DELETE FROM dbo.T WHERE id < 3";
-    let told = client.execute(sql, &[&3_i32]).await.unwrap();
-    assert_eq!(told.rows_affected(), [3, 2]);
+    let execution = client.execute(sql, &[&3_i32]).await.unwrap();
+    assert_eq!(execution.rows_affected(), [3, 2]);
     let sql = "SET NOCOUNT ON; DELETE FROM dbo.T WHERE id = @P1";
-    let told = client.execute(sql, &[&3_i32]).await.unwrap();
-    assert!(told.rows_affected().is_empty(), "{told:?}");
+    let execution = client.execute(sql, &[&3_i32]).await.unwrap();
+    assert!(execution.rows_affected().is_empty(), "{execution:?}");
     let sql = "INSERT INTO dbo.T VALUES (7), (8); SELECT @@ROWCOUNT";
     let found = rows(&mut client, sql, &[]).await;
     assert_eq!(found[0].get::<i32, _>(0), Some(2));
@@ -127,7 +127,7 @@ async fn the_client_is_told_the_rows_of_each_statement() {
 }
 
 #[tokio::test]
-async fn rowcount_tells_of_the_statement_before() {
+async fn rowcount_is_that_of_the_previous_statement() {
     let (server, database) = plain().await;
     database.execute("CREATE TABLE dbo.T (id int NOT NULL PRIMARY KEY)").unwrap();
     let mut client = connect(&server).await;

@@ -1,7 +1,7 @@
 //! Expressions with their types, and the conversions that comparisons need.
 //!
-//! Stored forms compare right only within one class (text dates with text dates); T-SQL converts to
-//! the type of higher precedence first, and so does this.
+//! Stored forms compare correctly only within one class (text dates with text dates). T-SQL converts to the
+//! type of higher precedence first, and so does this module.
 
 use super::parser::text;
 use crate::{
@@ -12,14 +12,14 @@ use crate::{
 /// How text compares; that of constants and variables yields to that of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collation {
-    /// Without regard to case, as the server's.
+    /// Ignoring case, like the server's.
     Folded,
     /// By code units.
     Binary,
 }
 
 impl Collation {
-    /// That of a column of this type; `name` is the one it was made with.
+    /// That of a column of this type; `name` is the one it was created with.
     pub(crate) fn of(ty: Type, name: Option<&str>) -> Option<Self> {
         let upper = name.unwrap_or_default().to_ascii_uppercase();
         let binary = upper.ends_with("_BIN") || upper.ends_with("_BIN2");
@@ -35,14 +35,14 @@ pub(crate) struct Expression {
     pub(crate) sql: String,
     /// [`None`] for a bare `NULL`.
     pub(crate) ty: Option<Type>,
-    /// Name of the result column it makes.
+    /// Name of its result column.
     pub(crate) name: String,
     pub(crate) nullable: bool,
-    /// Of text that comes from a column.
+    /// For text from a column.
     pub(crate) collation: Option<Collation>,
-    /// Whether it is true or false, which is no value in T-SQL.
+    /// Whether it is a condition, which is not a value in T-SQL.
     pub(super) is_condition: bool,
-    /// Whether it is a column of a table, as it is.
+    /// Whether it is an unmodified column of a table.
     pub(super) is_column: bool,
 }
 
@@ -104,14 +104,14 @@ impl Expression {
         if to.is_coded() { cast.in_page(CodePage::default()) } else { cast }
     }
 
-    /// Text that has only the characters of a code page.
+    /// Text restricted to the characters of a code page.
     pub(crate) fn in_page(&self, page: CodePage) -> Self {
         let sql = format!("hw_page({}, '{}')", self.sql, page.collation());
         Self { sql, ..self.clone() }
     }
 
-    /// The form in which order is right: a `datetimeoffset` orders by its instant alone, text by its
-    /// collation, and a variant by the family of its type.
+    /// The form that orders correctly: a `datetimeoffset` orders by its instant alone, text by its collation,
+    /// and a variant by the family of its type.
     pub(crate) fn ordered(&self) -> String {
         self.ordered_by(self.collation)
     }
@@ -156,9 +156,10 @@ fn common_collation(
     Ok(left.or(right))
 }
 
-/// Brings both sides of a comparison to one class.
+/// Converts both sides of a comparison to one class.
 ///
 /// # Errors
+///
 /// 402: there is no such comparison.
 pub(crate) fn comparable(
     left: &Expression,
@@ -184,14 +185,14 @@ pub(crate) fn comparable(
     Ok((bring(left, a), bring(right, b)))
 }
 
-/// The type both sides are converted to, where they differ in class.
+/// The type to which both sides are converted, if their classes differ.
 fn common(a: Type, b: Type) -> Result<Option<Type>, SqlError> {
     let (first, second) = (class(a), class(b));
     if is_variant(a) != is_variant(b) {
         return Ok(Some(Type::Named(Named::Variant)));
     }
     if first == second {
-        // A datetime next to a datetime2 is widened to its exact third of a hundredth.
+        // Compared with a datetime2, a datetime is widened to its exact 1/300 s value.
         let mixed = first == Class::Stamp && (a == Type::DateTime) != (b == Type::DateTime);
         return Ok(mixed.then_some(Type::DateTime2(7)));
     }
@@ -267,11 +268,12 @@ pub(crate) fn class(ty: Type) -> Class {
     }
 }
 
-/// `left operator right` of numbers. A function of the engine does it, since SQLite takes division by
-/// zero for `NULL` and has no integers of a width.
+/// `left operator right` of numbers. A function of the engine evaluates it, since SQLite returns `NULL` for a
+/// division by zero and has no fixed-width integers.
 ///
 /// # Errors
-/// 402: there is no such operation, and what T-SQL has beside numbers is not understood.
+///
+/// 402: there is no such operation; operators on types other than numbers are not supported.
 pub(crate) fn calculated(
     left: &Expression,
     operator: &str,
@@ -314,7 +316,7 @@ fn is_whole(ty: Type) -> bool {
 }
 
 impl Expression {
-    /// The number in the form in which arithmetic works: decimals too long for a float become one.
+    /// The number in the form for arithmetic: decimals too long for a float become one.
     pub(crate) fn arithmetic(&self) -> Self {
         match self.ty {
             Some(ty) if matches!(class(ty), Class::Decimal(_)) => self.cast(Type::Float),
@@ -322,10 +324,11 @@ impl Expression {
         }
     }
 
-    /// The argument of a function of numbers.
+    /// The argument of a numeric function.
     ///
     /// # Errors
-    /// 8117: it is none.
+    ///
+    /// 8117: it is not a number.
     pub(crate) fn number(&self, function: &str) -> Result<Self, SqlError> {
         if let Some(ty) = self.ty.filter(|ty| !is_number(*ty) || *ty == Type::Bit) {
             let text = format!("Operand data type {ty} is invalid for {function} operator.");
@@ -359,8 +362,8 @@ fn arithmetic_type(a: Option<Type>, b: Option<Type>, multiplied: bool) -> Option
     }
 }
 
-/// The type of a value that comes from one of several expressions: that of highest precedence, as wide
-/// as the widest. <https://learn.microsoft.com/sql/t-sql/data-types/data-type-precedence-transact-sql>
+/// The type of a value that comes from one of several expressions: that of highest precedence, with the
+/// greatest width. <https://learn.microsoft.com/sql/t-sql/data-types/data-type-precedence-transact-sql>
 pub(crate) fn widest(types: impl IntoIterator<Item = Option<Type>>) -> Option<Type> {
     types.into_iter().flatten().reduce(|a, b| match (a, b) {
         (Type::NVarChar(n), Type::NVarChar(m)) => Type::NVarChar(longer(n, m)),
@@ -394,7 +397,7 @@ fn text_length(ty: Type) -> Option<u16> {
     if let Type::NChar(length) | Type::Char(length) = ty { Some(length.min(4000)) } else { None }
 }
 
-/// Place of a type among those that others are converted to.
+/// Precedence of a type among those that others are converted to.
 fn rank(ty: Type) -> u8 {
     match ty {
         Type::Binary(_) => 0,
@@ -426,7 +429,7 @@ fn rank(ty: Type) -> u8 {
     }
 }
 
-/// Brings values to the type that all of them have in common; tells it, and their collation.
+/// Converts values to their common type; returns it, and their collation.
 pub(crate) fn unified(
     values: &mut [Expression],
 ) -> Result<(Option<Type>, Option<Collation>), SqlError> {

@@ -13,21 +13,21 @@ use crate::{
     types::{Named, SqlError, Type},
 };
 
-/// A table to be made.
+/// A table to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) columns: Vec<TableColumn>,
     pub(crate) primary_key: Vec<String>,
     unique: Vec<Vec<String>>,
-    /// What the catalogue tells of its keys, the primary one first.
+    /// The catalog entries of its keys, the primary one first.
     pub(crate) indexes: Vec<Index>,
 }
 
-/// What the catalogue tells of an index.
+/// The catalog entry of an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
-    /// Empty where the server has to make one up.
+    /// Empty if the server has to generate one.
     pub(crate) name: String,
     pub(crate) clustered: bool,
     pub(crate) unique: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Index {
     pub(crate) included: Vec<String>,
 }
 
-/// What an index was made for.
+/// The origin of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum IndexKind {
     /// `CREATE INDEX`.
@@ -61,7 +61,7 @@ impl Table {
         format!("CREATE TABLE dbo.{} ({})", quoted(&self.name), parts.join(", "))
     }
 
-    /// A primary key is clustered where nothing else is said.
+    /// A primary key is clustered by default.
     fn add_primary_key(&mut self, name: &str, clustered: Option<bool>, key: Vec<(String, bool)>) {
         self.primary_key = key.iter().map(|(name, _)| name.clone()).collect();
         self.indexes.insert(
@@ -190,7 +190,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `(1, 1)` behind `IDENTITY`.
+    /// `(1, 1)` after `IDENTITY`.
     fn seed(&mut self) -> Result<(), SqlError> {
         if !self.eat_symbol("(") {
             return Ok(());
@@ -198,7 +198,11 @@ impl Parser<'_> {
         for end in [",", ")"] {
             match self.next() {
                 Some(Token::Number(number)) if number == "1" => {}
-                _ => return Err(SqlError::unsupported("An identity that does not count 1, 2, 3")),
+                _ => {
+                    return Err(SqlError::unsupported(
+                        "An identity with a seed or increment other than 1",
+                    ));
+                }
             }
             self.expect_symbol(end)?;
         }
@@ -211,7 +215,7 @@ impl Parser<'_> {
             self.expect("KEY")?;
             let clustered = self.clustering();
             let mut key = self.key_columns()?;
-            // The names as the columns are spelled, so that both compare equal later.
+            // The names as the columns spell them, so that both compare equal later.
             for (name, _) in &mut key {
                 let column = table.columns.iter().find(|c| c.name.eq_ignore_ascii_case(name));
                 if let Some(column) = column {
@@ -331,7 +335,7 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    /// Whether an index is said to be clustered; `None` where nothing is said.
+    /// Whether an index is declared as clustered; `None` if it is not declared.
     fn clustering(&mut self) -> Option<bool> {
         let clustered = self.eat("CLUSTERED");
         (clustered || self.eat("NONCLUSTERED")).then_some(clustered)
@@ -355,10 +359,10 @@ impl Parser<'_> {
     }
 }
 
-/// Collation of a view's column that goes by code units.
+/// A binary collation, for a view's column.
 const BINARY: &str = "Latin1_General_100_BIN2";
 
-/// SQLite would take the name of no column for a string.
+/// SQLite would treat an unknown column name as a string.
 fn known(columns: &[TableColumn], name: &str) -> Result<(), SqlError> {
     if columns.iter().any(|column| same_name(&column.name, name)) {
         return Ok(());
@@ -367,7 +371,7 @@ fn known(columns: &[TableColumn], name: &str) -> Result<(), SqlError> {
     Err(SqlError::new(1911, 16, text))
 }
 
-/// The code page of a collation that must be known.
+/// The code page of a collation, which must be known.
 pub(crate) fn code_page(collation: &str) -> Result<CodePage, SqlError> {
     let text = format!("Invalid collation '{collation}'.");
     CodePage::of(collation).ok_or_else(|| SqlError::new(448, 16, text))
@@ -392,7 +396,7 @@ pub(crate) fn stored_as(column: &TableColumn) -> &'static str {
     }
 }
 
-/// How text is stored and compared where no collation says otherwise.
+/// How text is stored and compared unless a collation is declared.
 const FOLDED_TEXT: &str = "TEXT COLLATE HW_FOLDED";
 
 /// Type that gives a column the right affinity and, for text, the server's collation.

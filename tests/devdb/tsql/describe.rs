@@ -12,10 +12,10 @@ use crate::{
     types::{Column, Facts, SqlError, Type},
 };
 
-/// Name of the function, as a table's is kept.
+/// Stored name of the function, like that of a table.
 pub(crate) const DESCRIBE: &str = "sys.dm_exec_describe_first_result_set";
 
-/// Columns of the answer, as far as it has them, with their types.
+/// The supported columns of the result, with their types.
 const COLUMNS: [(&str, Type); 11] = [
     ("column_ordinal", Type::Int),
     ("name", Type::NVarChar(Some(128))),
@@ -31,12 +31,12 @@ const COLUMNS: [(&str, Type); 11] = [
 ];
 
 impl Parser<'_> {
-    /// Takes `(N'query', NULL, 0)`: a query without parameters that is a constant. A query that cannot be
-    /// described is a row with its error.
+    /// Parses `(N'query', NULL, 0)`: a constant query without parameters. A query that cannot be described is
+    /// a row with its error.
     pub(super) fn described(&mut self, body: &mut String) -> Result<Source, SqlError> {
         self.expect_symbol("(")?;
         let Some(Token::Text(query) | Token::Coded(query)) = self.next() else {
-            return Err(SqlError::unsupported("A description of what is no constant"));
+            return Err(SqlError::unsupported("A description of a query that is not constant"));
         };
         self.expect_symbol(",")?;
         self.expect("NULL")?;

@@ -14,7 +14,7 @@ use crate::{
 const COMPARISONS: [&str; 7] = ["=", "<>", "!=", "<", "<=", ">", ">="];
 
 impl Parser<'_> {
-    /// An expression that has a value.
+    /// An expression with a value.
     pub(crate) fn expression(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         self.either(scope)?.value()
     }
@@ -134,7 +134,7 @@ impl Parser<'_> {
             }
         }
         self.expect_symbol(")")?;
-        // Each member may ask for a form of its own on the left.
+        // Each member may need a different form of the left side.
         Ok(Expression::condition(if alike {
             format!("{}{not} IN ({})", left.ordered(), members.join(", "))
         } else {
@@ -349,7 +349,7 @@ impl Parser<'_> {
 }
 
 impl Source {
-    /// A column as expressions have it.
+    /// A column as an expression.
     pub(crate) fn column(&self, column: &SourceColumn) -> Expression {
         Expression {
             name: column.name.clone(),
@@ -363,7 +363,7 @@ impl Source {
         }
     }
 
-    /// Whether the name of a column may begin so: with the alias, or the table with its schema.
+    /// Whether these qualifiers can precede the column: the alias, or the table with its schema.
     fn is_named(&self, qualifiers: &[String]) -> bool {
         match qualifiers {
             [] => true,
@@ -378,12 +378,12 @@ impl Source {
 }
 
 impl Scope<'_> {
-    /// How many queries stand around this one.
+    /// The number of queries around this one.
     pub(crate) fn level(&self) -> usize {
         self.outer.map_or(0, |outer| outer.level() + 1)
     }
 
-    /// Finds a column by its qualified or bare name, and the level of the query that has it.
+    /// Finds a column by its qualified or bare name, and the level of its query.
     fn resolve(&self, qualifiers: &[String], name: &str) -> Result<(Expression, usize), SqlError> {
         let tables: Vec<_> = self.tables.iter().filter(|t| t.is_named(qualifiers)).collect();
         let found: Vec<_> = tables
@@ -416,7 +416,7 @@ impl Scope<'_> {
     }
 }
 
-/// Whether two names are one under the server's collation.
+/// Whether two names are equal under the server's collation.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.eq_ignore_ascii_case(b) || a.to_lowercase() == b.to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Calls: CAST, CONVERT and the functions of the written list.
+//! Calls: CAST, CONVERT and the supported functions.
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "a table of calls names the types that differ, not all 24"
@@ -74,7 +74,7 @@ impl Parser<'_> {
         Ok(Expression { collation, ..Expression::new(sql, ty) })
     }
 
-    /// `LAG(value) OVER (ORDER BY …)`: the value of the row before, the only function of a window.
+    /// `LAG(value) OVER (ORDER BY …)`: the value of the previous row, the only window function.
     fn lag_call(&mut self, scope: &Scope<'_>) -> Result<Expression, SqlError> {
         let value = self.expression(scope)?;
         self.expect_symbol(")")?;
@@ -125,7 +125,7 @@ impl Parser<'_> {
         Ok(value.convert(ty, style))
     }
 
-    /// A type as CAST reads it: without a length, strings have 30.
+    /// A type in CAST: without a length, strings have 30.
     fn cast_type(&mut self) -> Result<Type, SqlError> {
         let start = self.position();
         let ty = self.data_type()?;
@@ -238,18 +238,18 @@ fn aggregate(upper: &str, value: &Expression) -> Result<Expression, SqlError> {
     Ok(Expression::new(sql, kind))
 }
 
-/// The argument of a function of texts.
+/// The argument of a text function.
 fn text_of(value: &Expression) -> Result<Expression, SqlError> {
     match value.ty {
         Some(ty) if ty.is_text() => Ok(value.clone()),
         Some(ty) if class(ty) == Class::Binary => {
-            Err(SqlError::unsupported("A function of texts over a binary value"))
+            Err(SqlError::unsupported("A text function of a binary value"))
         }
         _ => Ok(value.cast(Type::NVarChar(None))),
     }
 }
 
-/// A text that a function makes of another.
+/// The result of a text function.
 fn text_like(of: &Expression, sql: String, ty: Option<Type>) -> Expression {
     Expression { collation: of.collation, ..Expression::new(sql, ty) }
 }
@@ -311,7 +311,7 @@ fn call_of_one(upper: &str, one: &Expression) -> Result<Option<Expression>, SqlE
     }))
 }
 
-/// `ISNULL` has the type of what may be `NULL`, whatever stands for it.
+/// `ISNULL` has the type of its first argument, whatever replaces it.
 fn is_null(first: &Expression, second: &Expression) -> Expression {
     let ty = first.ty.or(second.ty);
     let other = match ty {
@@ -358,7 +358,7 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Result<Option<Expre
         }
         ("REPLICATE", [value, times]) => {
             let value = text_of(value)?;
-            // As long as the type can be, and only `max` has no end.
+            // As long as the type can be; only `max` is unlimited.
             let (ty, longest) = match value.ty {
                 Some(Type::VarChar(Some(_)) | Type::Char(_)) => (Type::VarChar(Some(8000)), 8000),
                 Some(Type::NVarChar(Some(_)) | Type::NChar(_)) => {
@@ -383,7 +383,7 @@ fn call_of_several(upper: &str, arguments: &[Expression]) -> Result<Option<Expre
             Expression::new(format!("hw_round({}, {})", number.sql, digits.sql), number.ty)
         }
         ("OBJECT_ID", [name, kind]) => object_id(name, Some(kind)),
-        // Nobody is refused anything; of other classes nothing is told.
+        // Every permission is granted; other classes return nothing.
         ("HAS_PERMS_BY_NAME", [name, class, _]) if class.sql == text("OBJECT") => Expression::new(
             format!("CASE WHEN {} IS NOT NULL THEN 1 END", object_id(name, None).sql),
             Type::Int,
@@ -401,7 +401,7 @@ fn part_of(value: &Expression, start: &str, length: &Expression) -> Result<Expre
     Ok(text_like(&value, sql, ty))
 }
 
-/// How many bytes a value has.
+/// The number of bytes of a value.
 fn data_length(value: &Expression) -> String {
     let (sql, Some(ty)) = (&value.sql, value.ty) else {
         return "NULL".to_owned();
@@ -415,7 +415,7 @@ fn data_length(value: &Expression) -> String {
     }
 }
 
-/// `kind` is the one it must be of.
+/// `kind` is the required kind of object.
 fn object_id(name: &Expression, kind: Option<&Expression>) -> Expression {
     let kind = kind.map(|kind| {
         format!(

@@ -1,7 +1,7 @@
-//! GROUP BY and HAVING, and which columns a query over groups may name.
+//! GROUP BY and HAVING, and which columns a grouped query may name.
 //!
-//! SQLite answers a column that is neither grouped by nor aggregated from any row of the group; SQL
-//! Server refuses it.
+//! For a column that is neither grouped by nor aggregated, SQLite returns the value of any row of the group;
+//! SQL Server rejects it.
 
 use super::{coerce::Expression, parser::Parser, query::Scope};
 use crate::types::SqlError;
@@ -15,7 +15,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Those of an expression that was read since then.
+    /// The uses of the expression that was parsed since `first`.
     pub(super) fn since(
         parser: &Parser<'_>,
         first: usize,
@@ -37,7 +37,7 @@ impl Uses {
     }
 }
 
-/// What a query groups its rows by, and what it then says of the groups.
+/// The grouping of a query, and the columns it names outside of aggregates.
 #[derive(Debug, Default)]
 pub(super) struct Grouping {
     pub(super) items: Vec<Uses>,
@@ -86,7 +86,7 @@ impl Grouping {
 }
 
 impl Parser<'_> {
-    /// Takes GROUP BY and HAVING.
+    /// Parses GROUP BY and HAVING.
     pub(super) fn groups(
         &mut self,
         scope: &Scope<'_>,
@@ -122,7 +122,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads the argument of an aggregate, whose columns are free.
+    /// Parses the argument of an aggregate, whose columns are unrestricted.
     pub(super) fn aggregated<T>(
         &mut self,
         scope: &Scope<'_>,

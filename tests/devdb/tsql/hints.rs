@@ -1,9 +1,9 @@
-//! Hints of a query: read, and ignored.
+//! Query hints: parsed and ignored.
 
 use super::{lexer::Token, parser::Parser};
 use crate::types::SqlError;
 
-/// Hints behind a table that are ignored, since here they would change nothing.
+/// Hints after a table that are ignored, since they would change nothing here.
 const HINTS: [&str; 14] = [
     "FORCESEEK",
     "HOLDLOCK",
@@ -34,7 +34,7 @@ const OPTIONS: [&[&str]; 8] = [
 ];
 
 impl Parser<'_> {
-    /// Skips `WITH (…)` behind a table.
+    /// Skips `WITH (…)` after a table.
     pub(crate) fn table_hints(&mut self) -> Result<(), SqlError> {
         if !self.is_word("WITH") || self.peek_at(1) != Some(&Token::Symbol("(")) {
             return Ok(());
@@ -56,7 +56,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips `OPTION (…)`, of those hints that could change no answer.
+    /// Skips `OPTION (…)` with hints that change no result.
     pub(crate) fn hints(&mut self) -> Result<(), SqlError> {
         if !self.eat("OPTION") {
             return Ok(());

@@ -45,11 +45,11 @@ const SYMBOLS: [&str; 26] = [
     "-", "*", "/", "%", "&", "|", "^", "~", ":",
 ];
 
-/// Cuts a batch into tokens; comments and white space are dropped.
+/// Splits a batch into tokens; comments and white space are dropped.
 ///
 /// # Errors
-/// Fails for an unclosed string, name or comment (105, 113) and for a character that T-SQL does
-/// not have.
+///
+/// Fails for an unclosed string, name or comment (105, 113) and for a character that is not part of T-SQL.
 pub(crate) fn tokens(sql: &str) -> Result<Vec<Token>, SqlError> {
     let mut lexer = Lexer { rest: sql };
     let mut tokens = Vec::new();
@@ -105,7 +105,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads to the closing mark; two of them in a row are one inside.
+    /// Reads to the closing mark; two of them in a row are an escaped one.
     fn quoted(&mut self, close: char) -> Result<String, SqlError> {
         let mut chars = self.rest.chars();
         chars.next();
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_strings_and_numbers_are_told_apart() {
+    fn names_strings_and_numbers_are_distinguished() {
         let shown = |sql| tokens(sql).unwrap();
         assert_eq!(
             shown("[a]]b] N'it''s'"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_is_an_error() {
+    fn an_unclosed_token_is_an_error() {
         assert_eq!(tokens("'a").unwrap_err().number, 105);
         assert_eq!(tokens("[a").unwrap_err().number, 105);
         assert_eq!(tokens("/* a").unwrap_err().number, 113);

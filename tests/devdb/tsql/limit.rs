@@ -1,9 +1,9 @@
-//! How many rows of a query are wanted: TOP, and OFFSET with FETCH.
+//! The number of rows of a query: TOP, and OFFSET with FETCH.
 
 use super::{lexer::Token, parser::Parser, query::Scope};
 use crate::types::SqlError;
 
-/// Which of the rows are wanted, as SQLite texts.
+/// The selected rows, as SQLite texts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(super) top: Option<String>,
@@ -12,7 +12,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Behind the query.
+    /// The text after the query.
     pub(super) fn sql(&self) -> String {
         match (self.top.as_ref().or(self.fetch.as_ref()), &self.offset) {
             (None, None) => String::new(),

@@ -1,4 +1,4 @@
-//! What stands behind the first part of a query: UNION and ORDER BY.
+//! The rest of a query after its first part: UNION and ORDER BY.
 
 use super::{
     coerce::{Expression, unified},
@@ -27,7 +27,7 @@ impl Parser<'_> {
             self.aggregates = aggregates;
             if next.limit != Limit::default() || query.limit != Limit::default() {
                 // SQLite would apply it to all rows.
-                return Err(SqlError::unsupported("TOP beside UNION"));
+                return Err(SqlError::unsupported("TOP with UNION"));
             }
             if next.items.len() != query.items.len() {
                 let text = "All queries combined using a UNION operator must have an equal number \
@@ -75,7 +75,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What is ordered by: an item by its name or number, or an expression of the sources.
+    /// An ORDER BY term: an item by its name or number, or an expression of the sources.
     fn order_term(
         &mut self,
         scope: &Scope<'_>,
@@ -111,7 +111,7 @@ impl Parser<'_> {
                         UNION operator.";
             let place = place.ok_or_else(|| SqlError::new(104, 16, text))?;
             if term.ordered() != term.sql && !term.ty.is_some_and(Type::is_text) {
-                return Err(SqlError::unsupported("ORDER BY an offset beside UNION"));
+                return Err(SqlError::unsupported("ORDER BY an offset with UNION"));
             }
             return Ok((place + 1).to_string());
         }
@@ -131,7 +131,7 @@ impl Parser<'_> {
     }
 }
 
-/// Gives two items that stand in one column of a UNION the type of both.
+/// Gives two items in one column of a UNION their common type.
 fn one_type(first: &mut Expression, second: &mut Expression) -> Result<(), SqlError> {
     let mut both = [first.clone(), second.clone()];
     let (ty, collation) = unified(&mut both)?;

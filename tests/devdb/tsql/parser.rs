@@ -1,9 +1,9 @@
-//! The position in a batch, and what every statement needs: names, types, the schema.
+//! The position in a batch, and helpers of every statement: names, types, the schema.
 
 use super::{lexer::Token, sizes::sized_type};
 use crate::types::{SqlError, Type};
 
-/// A table's column as statements see it.
+/// A table's column as seen by statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableColumn {
     pub(crate) name: String,
@@ -12,13 +12,13 @@ pub(crate) struct TableColumn {
     pub(crate) identity: bool,
     /// T-SQL text of its default.
     pub(crate) default: Option<String>,
-    /// Of text, where it is not the server's.
+    /// For text, if it is not the server's.
     pub(crate) collation: Option<String>,
 }
 
-/// What the translator asks of the engine.
+/// What the translator needs from the engine.
 pub(crate) trait Schema {
-    /// Columns of a table by its physical name; [`None`] where there is no such table.
+    /// Columns of a table by its physical name; [`None`] if there is no such table.
     fn columns(&self, table: &str) -> Result<Option<Vec<TableColumn>>, SqlError>;
 
     /// Columns of a table's primary key, in key order.
@@ -33,7 +33,7 @@ pub(crate) trait Schema {
     /// Name of the database.
     fn database(&self) -> &str;
 
-    /// Whether values may be given for the identity column of a table.
+    /// Whether explicit values are allowed for the identity column of a table.
     fn identity_insert(&self, table: &str) -> bool;
 }
 
@@ -43,10 +43,10 @@ const DEPTH_MAX: usize = 100;
 /// Reads tokens of one batch.
 pub(crate) struct Parser<'a> {
     pub(crate) schema: &'a dyn Schema,
-    /// Columns that were named, each with the level of the query that has it. Where rows are grouped,
-    /// only those inside of aggregates are free.
+    /// Named columns, each with the level of its query. In a grouped query only those inside aggregates are
+    /// unrestricted.
     pub(crate) uses: Vec<(usize, String)>,
-    /// How many aggregates the query in hand has so far.
+    /// Number of aggregates so far in the current query.
     pub(crate) aggregates: usize,
     tokens: &'a [Token],
     at: usize,
@@ -100,7 +100,7 @@ impl<'a> Parser<'a> {
         matches!(self.peek_at(ahead), Some(Token::Word(w)) if w.eq_ignore_ascii_case(word))
     }
 
-    /// Takes a keyword where it comes next.
+    /// Consumes a keyword if it comes next.
     pub(crate) fn eat(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.at += usize::from(found);
@@ -157,10 +157,10 @@ impl<'a> Parser<'a> {
         Ok(name.clone())
     }
 
-    /// `[database.][schema.]table` as a physical name: the bare one in `dbo`, with the schema in
-    /// front elsewhere.
+    /// `[database.][schema.]table` as a physical name: bare in `dbo`, prefixed with the schema otherwise.
     ///
     /// # Errors
+    ///
     /// 208: it is a table of another database.
     pub(crate) fn table_name(&mut self) -> Result<String, SqlError> {
         let parts = self.name_parts()?;
@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
         physical(&parts, self.schema.database()).ok_or_else(|| elsewhere(&parts))
     }
 
-    /// The parts of a name, with the default schema where there is nothing between two points.
+    /// The parts of a name, with the default schema for an empty part between two dots.
     pub(super) fn name_parts(&mut self) -> Result<Vec<String>, SqlError> {
         let mut parts = vec![self.name()?];
         while self.eat_symbol(".") {
@@ -210,8 +210,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Physical name of a table from the parts of its name; [`None`] where they begin with another database
-/// than this.
+/// Physical name of a table from the parts of its name; [`None`] if they start with another database.
 pub(crate) fn physical(parts: &[String], database: &str) -> Option<String> {
     let (schema, table) = match parts {
         [table] => return Some(table.clone()),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::types::{Column, SqlError, Type};
 
-/// Words that cannot be an alias, since they begin what comes next.
+/// Words that cannot be an alias, since they start the next clause.
 const RESERVED: [&str; 47] = [
     "WHERE",
     "ORDER",
@@ -66,7 +66,7 @@ const RESERVED: [&str; 47] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) alias: String,
-    /// That of a table without an alias, which its columns may be named with.
+    /// The schema of a table without an alias, which can qualify its columns.
     pub(crate) schema: Option<String>,
     pub(crate) columns: Vec<SourceColumn>,
 }
@@ -99,14 +99,14 @@ pub(crate) struct Scope<'s> {
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) items: Vec<Expression>,
-    /// Variables that the items are assigned to, instead of being answered.
+    /// Variables that the items are assigned to, instead of being returned.
     pub(crate) targets: Vec<String>,
-    /// Whether it cannot answer more than one row.
+    /// Whether it returns at most one row.
     pub(crate) has_one_row: bool,
     pub(super) distinct: bool,
     /// FROM, WHERE, GROUP BY and HAVING.
     body: String,
-    /// The queries behind UNION, each with its keyword.
+    /// The queries after UNION, each with its keyword.
     pub(super) unions: Vec<(&'static str, Self)>,
     pub(super) order: String,
     pub(super) limit: Limit,
@@ -115,7 +115,7 @@ pub(crate) struct Query {
 impl Query {
     /// SQLite text.
     pub(crate) fn sql(&self) -> String {
-        // What makes rows equal goes by the collation of the items.
+        // Equality of rows depends on the collation of the items.
         let apart = self.distinct || !self.unions.is_empty();
         let items: Vec<_> = self.items.iter().map(|item| named(item, apart)).collect();
         let distinct = if self.distinct { "DISTINCT " } else { "" };
@@ -126,7 +126,7 @@ impl Query {
         sql + &self.order + &self.limit.sql()
     }
 
-    /// Checks what a query must be to stand where a table does.
+    /// Checks the requirements for a query in place of a table.
     pub(super) fn check_derived(&self) -> Result<(), SqlError> {
         for (index, item) in self.items.iter().enumerate() {
             if item.name.is_empty() {
@@ -148,7 +148,7 @@ impl Query {
     }
 }
 
-/// The column of a result that an expression makes.
+/// The result column of an expression.
 pub(crate) fn result_column(item: &Expression) -> Column {
     Column {
         name: item.name.clone(),
@@ -166,7 +166,7 @@ impl Parser<'_> {
         Ok(query)
     }
 
-    /// A query within another one or within a definition, which has no order of its own and no hints.
+    /// A query within another one or within a definition, without its own order or hints.
     pub(crate) fn subquery(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
         let query = self.nested(|parser| parser.query_alone(outer))?;
         if !query.order.is_empty() && query.limit == Limit::default() {
@@ -177,7 +177,7 @@ impl Parser<'_> {
         Ok(query)
     }
 
-    /// SELECT up to what stands behind ORDER BY.
+    /// SELECT up to the end of ORDER BY.
     fn query_alone(&mut self, outer: Option<&Scope<'_>>) -> Result<Query, SqlError> {
         let (first_use, aggregates) = (self.uses.len(), std::mem::take(&mut self.aggregates));
         let mut scope = Scope { tables: Vec::new(), outer };
@@ -188,7 +188,7 @@ impl Parser<'_> {
         uses.check()?;
         query.has_one_row = query.unions.is_empty()
             && (uses.is_one_group() || query.limit.is_one() || !query.body.starts_with(" FROM "));
-        // A query around this one has use of its own columns only.
+        // An outer query only uses its own columns.
         let mut uses = self.uses.split_off(first_use);
         uses.retain(|(level, _)| *level < scope.level());
         self.uses.append(&mut uses);
@@ -215,7 +215,7 @@ impl Parser<'_> {
         let mut grouping = Grouping::default();
         let (items, targets) = self.items(scope, &mut grouping)?;
         if let Some(end) = items_end {
-            // What the items leave over is none that is understood.
+            // Tokens left after the items are not supported.
             if self.position() != end {
                 return Err(self.unexpected());
             }
@@ -235,7 +235,7 @@ impl Parser<'_> {
         Ok((query, grouping))
     }
 
-    /// Moves behind the FROM of this query and tells where it stands; [`None`] where it has none.
+    /// Moves after the FROM of this query and returns its position; [`None`] if it has none.
     pub(crate) fn skip_to_from(&mut self) -> Option<usize> {
         let mut depth = 0_usize;
         while let Some(token) = self.peek() {
@@ -314,7 +314,7 @@ impl Parser<'_> {
         Ok(item)
     }
 
-    /// Takes `*` or `alias.*`.
+    /// Parses `*` or `alias.*`.
     fn star(&mut self, scope: &Scope<'_>, items: &mut Vec<Expression>) -> Result<bool, SqlError> {
         let mut of = None;
         if !self.eat_symbol("*") {

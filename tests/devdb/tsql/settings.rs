@@ -1,9 +1,9 @@
-//! SET: of variables and of what holds for a session.
+//! SET: of variables and of session options.
 
 use super::{Statement, lexer::Token, parser::Parser, query::Scope};
 use crate::types::SqlError;
 
-/// Whether a setting does something, or stands for what is so anyway or changes nothing here.
+/// Whether a setting is supported: it has an effect, describes the fixed behaviour, or changes nothing here.
 fn is_setting(name: &str, value: &str) -> bool {
     match name {
         "XACT_ABORT" | "NOCOUNT" => matches!(value, "ON" | "OFF"),
@@ -67,7 +67,7 @@ impl Parser<'_> {
         Ok(Statement::Setting { name, value })
     }
 
-    /// Every level reads a snapshot of its own.
+    /// Every level reads its own snapshot.
     fn isolation(&mut self) -> Result<Statement, SqlError> {
         self.expect("ISOLATION")?;
         self.expect("LEVEL")?;

@@ -1,13 +1,14 @@
-//! Lengths, precisions and scales of types, as far as SQL Server allows them.
+//! Lengths, precisions and scales of types, within SQL Server's limits.
 //! <https://learn.microsoft.com/sql/t-sql/data-types/data-types-transact-sql>
 
 use crate::types::{SqlError, Type};
 
-/// The type that a name and its arguments mean; `max` is [`u16::MAX`].
+/// The type for a name and its arguments; `max` is [`u16::MAX`].
 ///
 /// # Errors
-/// 2715 for a name that is none, 2716 for a type that has no size, 1001, 1002, 192, 2717 and 2750 for a
-/// size that it cannot have.
+///
+/// 2715 for an unknown name, 2716 for a type without a size, 1001, 1002, 192, 2717 and 2750 for an invalid
+/// size.
 pub(super) fn sized_type(name: &str, arguments: &[u16]) -> Result<Type, SqlError> {
     let largest: &[u16] = match name.to_ascii_lowercase().as_str() {
         "nvarchar" | "nchar" => &[4000],
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_that_a_type_cannot_have_is_refused() {
+    fn an_invalid_size_for_a_type_is_rejected() {
         for (name, arguments, number) in [
             ("nonsense", [].as_slice(), 2715),
             ("nonsense", &[1], 2715),

@@ -109,7 +109,7 @@ fn comparisons_convert_the_side_of_lower_precedence() {
 }
 
 #[test]
-fn versions_are_filled_in() {
+fn rowversions_are_filled_in() {
     check(
         "UPDATE T SET id += 1 WHERE id = @n",
         &expect![[r#"
@@ -125,12 +125,12 @@ fn versions_are_filled_in() {
 }
 
 #[test]
-fn what_is_not_understood_is_told() {
+fn unsupported_statements_are_reported() {
     check(
         "SELECT 1; MERGE INTO T",
         &expect![[r"
         SELECT 1
-        Statement 'MERGE' is not understood by the development server. (40515)
+        Statement 'MERGE' is not supported by the development server. (40515)
     "]],
     );
     check(

@@ -1,4 +1,4 @@
-//! Change tracking: `CHANGETABLE`, its functions, and how it is turned on.
+//! Change tracking: `CHANGETABLE`, its functions, and how to turn it on.
 
 use super::{
     Definition, Statement,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::types::{SqlError, Type};
 
-/// Table that has the changes of another.
+/// Table with the changes of another.
 pub(crate) fn changes_of(table: &str) -> String {
     format!("hw.changes of {}", table.to_lowercase())
 }
@@ -36,7 +36,7 @@ impl Parser<'_> {
         let key = self.schema.key(&table)?;
         let list: Vec<_> = key.iter().map(|name| quoted(name)).collect();
         let list = list.join(", ");
-        // Of all rows of a group, SQLite takes the other columns from the one with the highest row id.
+        // SQLite takes the other columns of a group from the row with the highest row id.
         let changes = format!(
             "(SELECT max(g.rowid) AS \"hw.row\", g.version AS \"SYS_CHANGE_VERSION\", \
              g.operation AS \"SYS_CHANGE_OPERATION\", {list} \
@@ -61,7 +61,7 @@ impl Parser<'_> {
         Ok(Source { alias: String::new(), schema: None, columns: found })
     }
 
-    /// `{ENABLE | DISABLE} CHANGE_TRACKING [WITH (…)]` behind `ALTER TABLE table`.
+    /// `{ENABLE | DISABLE} CHANGE_TRACKING [WITH (…)]` after `ALTER TABLE table`.
     pub(super) fn track(&mut self, table: String) -> Result<Definition, SqlError> {
         let on = self.eat("ENABLE");
         if !on {
@@ -102,12 +102,12 @@ impl Parser<'_> {
     }
 }
 
-/// `CHANGE_TRACKING_CURRENT_VERSION()`: of the last commit; `NULL` where nothing was ever tracked.
+/// `CHANGE_TRACKING_CURRENT_VERSION()`: of the last commit; `NULL` if nothing was ever tracked.
 pub(super) fn current_version() -> Expression {
     Expression::new(VERSION, Type::BigInt)
 }
 
-/// `CHANGE_TRACKING_MIN_VALID_VERSION(object)`: `NULL` where the table is not tracked.
+/// `CHANGE_TRACKING_MIN_VALID_VERSION(object)`: `NULL` if the table is not tracked.
 pub(super) fn min_valid_version(object: &Expression) -> Expression {
     let sql = format!(
         "(SELECT c.min_valid_version FROM dbo.\"sys.change_tracking_tables\" AS c \

@@ -1,4 +1,4 @@
-//! Rows of values in the place of a table: `(VALUES (…), (…)) AS v (a, b)`.
+//! Rows of values in place of a table: `(VALUES (…), (…)) AS v (a, b)`.
 
 use super::{
     coerce::Collation,
@@ -8,7 +8,7 @@ use super::{
 use crate::types::{SqlError, Type};
 
 impl Parser<'_> {
-    /// Takes the rows and the names of their columns; the next token is the parenthesis in front.
+    /// Parses the rows and the names of their columns; the next token is the opening parenthesis.
     pub(crate) fn value_source(&mut self, body: &mut String) -> Result<Source, SqlError> {
         self.expect_symbol("(")?;
         self.expect("VALUES")?;

@@ -1,7 +1,6 @@
 //! INSERT, UPDATE and DELETE.
 //!
-//! Rowversion columns, identities and defaults are filled in here, so that the engine below needs
-//! no triggers.
+//! Rowversion columns, identities and defaults are filled in here, so that the engine needs no triggers.
 
 use super::{
     Statement, Write,
@@ -153,7 +152,7 @@ impl Parser<'_> {
         Ok(given)
     }
 
-    /// Columns that are not given and have a value of their own.
+    /// Columns without a given value that have a generated one.
     fn filled(
         &mut self,
         table: &str,
@@ -210,7 +209,7 @@ impl Parser<'_> {
         Ok(format!("VALUES {}", rows.join(", ")))
     }
 
-    /// The table to be changed; an alias is looked up in the FROM clause behind.
+    /// The table to be changed; an alias is resolved in the FROM clause that follows.
     fn target(&mut self, clause: &str) -> Result<Target, SqlError> {
         let single = !matches!(self.peek_at(1), Some(Token::Symbol(".")));
         let mut table = self.table_name()?;
@@ -264,8 +263,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What follows the FROM of an UPDATE, where it joins rows of values; [`None`] where it names the
-    /// target alone.
+    /// The rest after the FROM of an UPDATE that joins rows of values; [`None`] if it only names the target.
     fn joined_rows(
         &mut self,
         target: &Target,
@@ -392,11 +390,11 @@ struct Target {
     columns: Vec<TableColumn>,
 }
 
-/// Rows of values beside the table to be changed.
+/// Rows of values joined with the table to be changed.
 struct Joined {
     rows: String,
     condition: String,
-    /// Behind the condition.
+    /// After the condition.
     end: usize,
 }
 

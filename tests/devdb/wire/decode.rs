@@ -11,7 +11,8 @@ use crate::{
 /// Reads the type and the value of a parameter.
 ///
 /// # Errors
-/// Fails for a type the server does not know and for a message that ends too early.
+///
+/// Fails for an unsupported type and for a message that ends too early.
 pub(crate) fn parameter(r: &mut Reader<'_>) -> io::Result<(Type, Value)> {
     match r.u8()? {
         0x1F => Ok((Type::NVarChar(Some(4000)), Value::Null)),
@@ -200,7 +201,7 @@ mod tests {
     use crate::wire::encode::{put_type, put_value};
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_values_decode_to_the_same_value() {
         let cases = [
             (Type::Bit, Value::Bool(true)),
             (Type::TinyInt, Value::Int(200)),

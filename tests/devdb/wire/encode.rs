@@ -51,7 +51,7 @@ pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
         Type::DateTime => out.extend([0x6F, 8]),
         Type::DateTime2(s) => out.extend([0x2A, s]),
         Type::DateTimeOffset(s) => out.extend([0x2B, s]),
-        // None is the base of another.
+        // None of these is the base of another type.
         Type::Named(_) => out.push(0x1F),
     }
 }
@@ -59,7 +59,8 @@ pub(crate) fn put_type(out: &mut Vec<u8>, ty: Type) {
 /// Appends a value of a row.
 ///
 /// # Errors
-/// Fails for a value that is not of the type; the engine has converted it before.
+///
+/// Fails for a value that is not of the type; the engine must convert it before.
 pub(crate) fn put_value(out: &mut Vec<u8>, ty: Type, value: &Value) -> io::Result<()> {
     let ty = ty.base();
     match (ty, value) {
@@ -134,7 +135,7 @@ fn put_temporal(out: &mut Vec<u8>, ty: Type, value: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Brings an unscaled number from one scale to another, dropping digits.
+/// Rescales an unscaled number, dropping digits.
 fn rescale(n: i128, from: u8, to: u8) -> i128 {
     if to >= from {
         n.saturating_mul(10_i128.saturating_pow(u32::from(to - from)))
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_told_by_the_family_of_the_type() {
+    fn null_is_encoded_by_type_family() {
         assert_eq!(encoded(Type::Int, &Value::Null), [0]);
         assert_eq!(encoded(Type::NVarChar(Some(9)), &Value::Null), [0xFF, 0xFF]);
         assert_eq!(encoded(Type::VarBinary(None), &Value::Null), [0xFF; 8]);

@@ -1,4 +1,4 @@
-//! Tokens of an answer: metadata, rows, messages, environment changes and endings.
+//! Tokens of a response: metadata, rows, messages, environment changes and completions.
 
 use std::io;
 
@@ -70,14 +70,14 @@ pub(crate) fn row(out: &mut Vec<u8>, columns: &[Column], values: &[Value]) -> io
     Ok(())
 }
 
-/// Appends one of the three endings, of a statement.
+/// Appends one of the three completion tokens, for a statement.
 pub(crate) fn completed(out: &mut Vec<u8>, token: u8, status: u16, completion: Completion) {
     let count = if completion.rows.is_some() { COUNT } else { 0 };
     let rows = completion.rows.unwrap_or(0);
     ending(out, token, status | count, current_command(completion.command), rows);
 }
 
-/// Appends one of the three endings, of something that counts no rows.
+/// Appends one of the three completion tokens, for something that counts no rows.
 pub(crate) fn done(out: &mut Vec<u8>, token: u8, status: u16, command: u16) {
     ending(out, token, status, command, 0);
 }
@@ -145,7 +145,7 @@ pub(crate) fn environment_text(out: &mut Vec<u8>, kind: u8, new: &str, old: &str
     environment(out, kind, &values, &[]);
 }
 
-/// Appends ENVCHANGE that sends the client to another server.
+/// Appends ENVCHANGE that redirects the client to another server.
 pub(crate) fn routing(out: &mut Vec<u8>, host: &str, port: u16) {
     let mut route = vec![0];
     route.extend(port.to_le_bytes());
@@ -155,7 +155,7 @@ pub(crate) fn routing(out: &mut Vec<u8>, host: &str, port: u16) {
     environment(out, change::ROUTING, &new, &[0, 0]);
 }
 
-/// Appends ENVCHANGE of a transaction: its descriptor is new at the beginning, old at the end.
+/// Appends ENVCHANGE of a transaction: its descriptor is new at the start, old at the end.
 pub(crate) fn transaction(out: &mut Vec<u8>, kind: u8, descriptor: u64) {
     let mut value = vec![8];
     value.extend(descriptor.to_le_bytes());

@@ -46,7 +46,7 @@ async fn a_late_commit_is_delivered_in_every_bounded_mode_and_lost_in_every_othe
 }
 
 #[tokio::test]
-async fn a_late_commit_is_found_by_another_process_which_delivers_its_window_again() {
+async fn another_process_finds_a_late_commit_and_redelivers_its_window() {
     for mode in MODES.iter().filter(|mode| mode.audits) {
         let server = AnyServer::start(TABLE).await;
         let store = Arc::new(MemoryStore::with_clock(server.clock()));
@@ -119,7 +119,7 @@ async fn a_late_change_of_a_delivered_row_is_delivered_in_every_bounded_mode() {
 }
 
 #[test]
-fn a_verdict_counts_what_is_lost_twice_or_made_up() {
+fn a_verdict_counts_lost_duplicate_and_invented_rows() {
     let mut ledger = Ledger::default();
     ledger.commit([(1, 10), (2, 20), (3, 30)]);
     ledger.commit([(1, 11)]);

@@ -1,4 +1,4 @@
-//! How the table can be polled: a line for each mode, and what it guarantees.
+//! The ways to poll the table: one line per mode, with its guarantees.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use highwater::source::mssql::{Mssql, SourceSettings};
 
 use crate::any_server::AnyServer;
 
-/// How far behind the server's clock a bounded mode stays, where it goes by time.
+/// How far a bounded mode by time stays behind the server's clock.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 
-/// How long after its delivery a window is read again: longer than any transaction is open.
+/// How long after its delivery a window is audited: longer than any transaction is open.
 pub(super) const AUDIT_AFTER: Duration = Duration::from_secs(1);
 
 /// One way to poll.
@@ -18,13 +18,13 @@ pub(super) const AUDIT_AFTER: Duration = Duration::from_secs(1);
 #[expect(clippy::struct_excessive_bools, reason = "none of these facts excludes another")]
 pub(super) struct Mode {
     pub(super) name: &'static str,
-    /// Whether it promises that nothing is lost.
+    /// Whether it guarantees that nothing is lost.
     pub(super) bounded: bool,
-    /// Whether it sees that a row was changed.
+    /// Whether it detects changes of a row.
     pub(super) sees_updates: bool,
-    /// Whether rows wait for transactions that began before them and are still open.
+    /// Whether rows wait for open transactions that started before them.
     pub(super) waits: bool,
-    /// Whether closed windows are read again.
+    /// Whether closed windows are audited.
     pub(super) audits: bool,
     pub(super) source: fn(&AnyServer) -> Mssql,
 }

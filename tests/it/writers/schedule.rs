@@ -1,10 +1,10 @@
-//! What the writers do, drawn from a seed.
+//! The actions of the writers, drawn from a seed.
 
-/// Writers that have transactions open at the same time.
+/// Writers with concurrently open transactions.
 pub(super) const WRITERS: usize = 6;
-/// Transactions that are rolled back, in hundredths.
+/// Rolled-back transactions, in percent.
 const ROLLBACKS: u64 = 10;
-/// Statements that change a row the writer has committed, in hundredths.
+/// Statements that change a row the writer has committed, in percent.
 const UPDATES: u64 = 20;
 /// Most statements of a transaction.
 const STATEMENTS_MAX: u64 = 3;
@@ -13,7 +13,7 @@ const ROWS_MAX: u64 = 2;
 /// Longest time for which a transaction is open.
 pub(super) const OPEN_MS_MAX: u64 = 120;
 
-/// Chance that can be repeated: `SplitMix64` by Steele, Lea and Flood.
+/// Reproducible randomness: `SplitMix64` by Steele, Lea and Flood.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
@@ -56,9 +56,9 @@ pub(super) struct Transaction {
 /// One statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statement {
-    /// Adds so many rows.
+    /// Adds this many rows.
     Insert(u64),
-    /// Changes one of the rows that the writer has committed, where it has any.
+    /// Changes one of the rows that the writer has committed, if any.
     Update,
 }
 

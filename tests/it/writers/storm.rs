@@ -1,12 +1,12 @@
 //! The writer storm: overlapping transactions and rollbacks, ties, pages that end between them.
 //!
-//! Six writers take turns as a seed decides, and the poller polls in between: the same history each
-//! time on the embedded server, whose clock the seed moves too. On a named server they also run all
-//! at once, by the real clock.
+//! Six writers take turns as a seed decides, and the poller polls in between: the same history each time on
+//! the embedded server, whose clock the seed moves too. On a named server they also run all at once, by the
+//! real clock.
 //!
-//! A mode that waits a second for open transactions promises nothing about one that is open for longer. So
-//! all connections are open before the first transaction begins, and on a named server a transaction is
-//! ended by the real clock, however slow the server is.
+//! A mode that waits a second for open transactions guarantees nothing about one that is open for longer. So
+//! all connections are open before the first transaction starts, and on a named server a transaction ends by
+//! the real clock, however slow the server is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,14 +21,14 @@ use super::{Ledger, PAGE, Polled, TABLE, Verdict, insert, update};
 use crate::any_server::{AnyServer, Session, VARIABLE, named_server, say};
 
 const TRANSACTIONS: u64 = 720;
-/// After each turn the poller polls with this chance, in hundredths.
+/// The chance that the poller polls after a turn, in percent.
 const POLLS: u64 = 2;
-/// Turns after which no time has passed, in hundredths: their rows are of the same time.
+/// Turns after which no time passes, in percent: their rows have the same time.
 const TIES: u64 = 60;
 /// Most milliseconds that pass after another turn.
 const TURN_MS_MAX: u64 = 10;
 
-/// A writer, and what it has to do.
+/// A writer, and its remaining transactions.
 struct Writer {
     session: Session,
     rng: Rng,
@@ -39,7 +39,7 @@ struct Writer {
     own: Vec<i32>,
 }
 
-/// A transaction that has begun.
+/// An open transaction.
 struct Open {
     plan: Transaction,
     done: usize,
@@ -64,7 +64,7 @@ impl Writer {
         self.left == 0 && self.open.is_none()
     }
 
-    /// Does the next thing: begins, writes, or ends a transaction.
+    /// Performs the next action: begins, writes, or ends a transaction.
     async fn turn(&mut self, now_ms: u64, numbers: &AtomicI64, ledger: &Mutex<Ledger>) {
         let Some(open) = &mut self.open else {
             self.session.run("BEGIN TRAN").await;
@@ -170,14 +170,14 @@ async fn at_once(server: &AnyServer, mode: &Mode) -> (Vec<Vec<i64>>, Verdict) {
     finish(server, &polled, &ledger).await
 }
 
-/// Polls until all is settled; returns what came, page by page, and what became of the rows.
+/// Polls until everything has settled; returns the deliveries, page by page, and the verdict on the rows.
 async fn finish(
     server: &AnyServer,
     polled: &Polled,
     ledger: &Mutex<Ledger>,
 ) -> (Vec<Vec<i64>>, Verdict) {
     polled.poll().await;
-    // A mark that waits has to settle first, and the next one is taken only then.
+    // A waiting mark has to settle first; only then is the next one set.
     for _ in 0..2 {
         server.pass(millis(SETTLE) + 500).await;
         polled.poll().await;
@@ -205,7 +205,7 @@ fn check(mode: &Mode, verdict: Verdict) {
     if mode.bounded {
         assert_eq!(lost, 0, "{}: {verdict:?}", mode.name);
     } else {
-        // How many depends on the server; none would mean that the bound is not tested.
+        // The number depends on the server; zero would mean that the bound is not tested.
         assert!(lost > 0, "{}: the storm shows no loss: {verdict:?}", mode.name);
     }
 }
@@ -232,13 +232,13 @@ async fn storm_at_once(name: &str) {
     let (_, mut verdict) = at_once(&server, mode).await;
     show("at once", mode, verdict);
     if mode.bounded && !mode.waits {
-        // A row that commits while the table's rows are read is delivered with them, and as a change.
+        // A row that commits during the table's initial read is delivered with it, and as a change.
         verdict.duplicate = 0;
     }
     check(mode, verdict);
 }
 
-/// Makes two tests of each mode: writers in turns, and writers all at once.
+/// Defines two tests for each mode: writers in turns, and writers all at once.
 macro_rules! storms {
     ($($test:ident => $mode:literal),* $(,)?) => {
         mod in_turns {
@@ -284,7 +284,7 @@ fn mode(name: &str) -> &'static Mode {
 }
 
 #[tokio::test]
-async fn one_seed_gives_one_history() {
+async fn one_seed_produces_one_history() {
     let mut histories = Vec::new();
     for _ in 0..2 {
         let server = AnyServer::start(TABLE).await;

@@ -1,4 +1,4 @@
-//! Chance and faults: which calls of the store and the source fail, by a seed.
+//! Randomness and faults: which calls of the store and the source fail, by seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,11 @@ use highwater_engine::store::{
     ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
 };
 
-/// Most faults of one worker between two writes that were answered: a lease of one second leaves room
-/// for three tries, and a race in which the lease was lost for want of an answer is another race.
+/// Most faults of one worker between two writes that got a response. A lease of one second leaves room for
+/// three attempts; a race in which the lease is lost for lack of a response is another race.
 const FAULTS_MAX: u32 = 2;
 
-/// Longest way there or back.
+/// Longest latency in one direction.
 const LATENCY_MAX_MS: u64 = 5;
 
 /// Draws latencies and faults from a seed (`SplitMix64`), and counts the faults.
@@ -45,11 +45,11 @@ impl Chance {
     }
 }
 
-/// The chance of one worker.
+/// The random draws of one worker.
 #[derive(Debug)]
 pub(super) struct Luck {
     chance: Arc<Chance>,
-    /// Faults since the last write that was answered.
+    /// Faults since the last write that got a response.
     faults: Mutex<u32>,
 }
 
@@ -77,7 +77,7 @@ impl Luck {
     }
 }
 
-/// One worker's way to the memory store.
+/// One worker's connection to the memory store.
 #[derive(Debug)]
 pub(super) struct RaceStore {
     pub(super) memory: Arc<MemoryStore>,
@@ -126,7 +126,7 @@ impl StateStore for RaceStore {
         let written = self.memory.store(key, bytes, precondition).await;
         self.luck.latency().await;
         if fails {
-            // Carried out, and the answer lost.
+            // The write took effect and its response is lost.
             return Err(unknown(key));
         }
         self.luck.answered();

@@ -29,9 +29,9 @@ use highwater_engine::value::Value;
 /// The poller that both run; the trace calls it a job.
 pub(super) const POLLER: &str = "orders";
 
-/// As in the seed. The heartbeat is as late as it may be, so that none is due yet when the handler is
-/// called, not even after an acquisition that needed three tries: a renewal that was in the air at the
-/// freeze could tell the first worker of its loss before the fence does.
+/// As in the seed. The heartbeat is as late as possible, so that none is due when the handler is called, not
+/// even after an acquisition that needed three attempts. Otherwise a renewal that is pending at the freeze
+/// could report the loss to the first worker before the fence does.
 const TERMS: LeaseTerms = LeaseTerms {
     ttl: Duration::from_secs(1),
     heartbeat_interval: Duration::from_millis(450),
@@ -42,7 +42,7 @@ const FROZEN_PAST_LEASE: Duration = Duration::from_millis(2_500);
 /// How often a worker's timer fires.
 const TIMER: Duration = Duration::from_millis(100);
 
-/// Ticks after which a worker gives up: ten times what the takeover needs.
+/// Ticks after which a worker gives up: ten times the number that the takeover needs.
 const TICKS_MAX: u32 = 400;
 
 /// Barriers and the target.
@@ -55,12 +55,12 @@ struct Stage {
     /// The first worker has left.
     left: Notify,
     first: Freezer,
-    /// The highest grant that the target has taken a write of.
+    /// The highest grant of which the target has accepted a write.
     fence: Mutex<Fence>,
 }
 
 impl Stage {
-    /// A write of the target: the fence decides and is raised in the same step.
+    /// A write to the target: the fence decides and is raised in the same step.
     fn write(&self, delivery: &Delivery<'_>) -> Result<(), StaleWrite> {
         let mut fence = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
         *fence = fence.admit(delivery.generation, delivery.fencing_token)?;
@@ -131,9 +131,9 @@ impl<F: Future> Future for Freezable<F> {
 /// Which worker does what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Takes the lease, and is frozen before its write.
+    /// Acquires the lease, and is frozen before its write.
     First,
-    /// Takes it over, writes, and ends after the first one has.
+    /// Takes the lease over, writes, and stops after the first one has.
     Second,
 }
 
@@ -174,7 +174,7 @@ impl Worker {
         for _ in 0..TICKS_MAX {
             let report = self.poller.tick(&TickRequest::default()).await;
             let reason = match report.result {
-                // Committed; the look for more rows may still have failed.
+                // Committed; the poll for more rows may still have failed.
                 _ if report.batches > 0 => "success",
                 Err(TickError::Handler(HandlerError::Fenced(_)) | TickError::LeaseLost(_)) => {
                     "stale"
@@ -202,7 +202,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Writes the target under the fence, at the moment that the race needs.
+/// Writes to the fenced target at the moment that the race needs.
 #[derive(Debug)]
 struct FencedWrite {
     role: Role,
@@ -216,7 +216,7 @@ impl Handler for FencedWrite {
             Role::First => {
                 self.stage.first.freeze();
                 self.stage.pending.notify_one();
-                // Frozen here, for longer than the lease lives; it cannot know.
+                // Frozen here for longer than the lease lives; it cannot know.
                 yield_now().await;
                 Ok(self.stage.write(&delivery)?)
             }

@@ -1,4 +1,4 @@
-//! The trace: the engine's own log events, in the words of seed 004.
+//! The trace: the engine's own log events, in the terms of seed 004.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -13,9 +13,9 @@ use tracing_subscriber::layer::Context;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobId(pub(super) &'static str);
 
-/// While there is but one dispatcher, `tracing` judges a log line that is new to it by whatever thread
-/// comes by first, and keeps the verdict: a thread without a subscriber would turn it off for all. A
-/// second one, kept permanently, prevents that.
+/// While there is only one dispatcher, `tracing` lets whichever thread comes first decide whether a new log
+/// line is enabled, and caches the result. A thread without a subscriber would disable it for all. A second,
+/// permanent dispatcher prevents that.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// Collects the events of a race from the log.
@@ -53,7 +53,7 @@ impl Trace {
             line.insert((*field).to_owned(), fields.0.get(*field)?.clone());
         }
         if name == "lease_acquired" {
-            // Barriers and frozen time brought it about.
+            // Forced by barriers and frozen time.
             line.insert("forced".to_owned(), json!(true));
         }
         Some(Json::Object(line).to_string())

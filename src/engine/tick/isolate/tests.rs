@@ -388,9 +388,8 @@ fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
 #[test]
 fn deadly_rows_are_written_down_before_each_call_and_halved() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
-    let of = |policy, rows| {
-        Isolation::of(policy, Halving::FirstRetry, rows, RowsAfter::Readable, 3)
-    };
+    let of =
+        |policy, rows| Isolation::of(policy, Halving::FirstRetry, rows, RowsAfter::Readable, 3);
     let mut machine = of(policy, 8);
     let (when, several) = (nothing_known(), CrashedWith::SeveralRows);
     assert_eq!(machine.crashed(4, several, &when), None);
@@ -494,8 +493,7 @@ proptest! {
 
 /// A machine with eight rows in a state that it reaches by these outcomes.
 fn after(attempt: u32, outcomes: &[Outcome]) -> Isolation {
-    let mut machine =
-        Isolation::of(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let mut machine = Isolation::of(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
     let when = CallContext { tried: failed_before(attempt), ..nothing_known() };
     machine.begin(&when);
     settle(&mut machine, &when);

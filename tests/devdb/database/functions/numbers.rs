@@ -1,4 +1,4 @@
-//! Arithmetic as SQL Server does it: in the type of the result, or not at all.
+//! Arithmetic as in SQL Server: in the type of the result, or an error.
 
 use std::{error::Error, sync::Arc};
 
@@ -19,7 +19,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("hw_calculate", 4, PURE, calculate)?;
     connection.create_scalar_function("hw_count", 2, PURE, count)?;
     connection.create_scalar_function("hw_round", 2, PURE, round)?;
-    // Not pure, so that it is called only where it stands.
+    // Not declared pure, so that it is only called where it occurs.
     connection.create_scalar_function("hw_fail", 1, FunctionFlags::SQLITE_UTF8, |context| {
         let text = "Subquery returned more than 1 value. This is not permitted when the subquery \
                     follows =, !=, <, <= , >, >= or when the subquery is used as an expression.";
@@ -49,7 +49,7 @@ fn calculate(context: &Context<'_>) -> rusqlite::Result<Stored> {
     value.map(|value| stored(*ty, &value)).map_err(|error| failure(&error))
 }
 
-/// [`None`] where the result is no 64-bit integer.
+/// [`None`] if the result is not a 64-bit integer.
 fn whole(operator: &str, left: i64, right: i64) -> Result<Option<Value>, SqlError> {
     let result = match operator {
         "+" => left.checked_add(right),
@@ -62,7 +62,7 @@ fn whole(operator: &str, left: i64, right: i64) -> Result<Option<Value>, SqlErro
     Ok(result.map(Value::Int))
 }
 
-/// [`None`] where the result is no number.
+/// [`None`] if the result is not a number.
 fn fractional(operator: &str, left: f64, right: f64) -> Result<Option<Value>, SqlError> {
     let result = match operator {
         "+" => left + right,
@@ -84,7 +84,7 @@ fn overflow(ty: Type) -> SqlError {
     SqlError::new(8115, 16, text)
 }
 
-/// `hw_count(clause, number)`: the number, where the clause can have it.
+/// `hw_count(clause, number)`: the number, if it is valid for the clause.
 fn count(context: &Context<'_>) -> rusqlite::Result<i64> {
     let (clause, number): (String, Option<i64>) = (context.get(0)?, context.get(1)?);
     let (code, what) = match (clause.as_str(), number) {
@@ -98,7 +98,7 @@ fn count(context: &Context<'_>) -> rusqlite::Result<i64> {
     Err(failure(&SqlError::new(code, 15, text)))
 }
 
-/// `hw_round(number, digits)`: half away from zero, and in front of the point for negative digits.
+/// `hw_round(number, digits)`: half away from zero, and before the decimal point for negative digits.
 fn round(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let digits = context.get::<Option<i64>>(1)?;
     let (text, is_whole) = match (context.get_raw(0), digits) {

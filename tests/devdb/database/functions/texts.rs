@@ -1,4 +1,4 @@
-//! Functions of texts, whose letters are UTF-16 code units as in SQL Server.
+//! Functions of text, whose characters are UTF-16 code units as in SQL Server.
 
 use rusqlite::{
     Connection,
@@ -9,7 +9,7 @@ use rusqlite::{
 use super::{PURE, failure};
 use crate::types::SqlError;
 
-/// Longest text that is made of another, in letters.
+/// Longest text that a function builds, in characters.
 const REPLICATED_MAX: usize = 1 << 28;
 
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
@@ -33,7 +33,7 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("hw_replicate", 3, PURE, replicate)
 }
 
-/// The code units of an argument; a text with half a surrogate pair is kept as bytes.
+/// The code units of an argument; a text with an unpaired surrogate is stored as bytes.
 fn units(context: &Context<'_>, at: usize) -> rusqlite::Result<Option<Vec<u16>>> {
     Ok(match context.get_raw(at) {
         ValueRef::Null => None,
@@ -58,7 +58,7 @@ fn kept(units: &[u16]) -> Stored {
     )
 }
 
-/// `hw_substring(text, start, length)`; the first letter is 1.
+/// `hw_substring(text, start, length)`; the first character is 1.
 fn substring(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let (Some(units), Some(range)) = (units(context, 0)?, range(context)?) else {
         return Ok(Stored::Null);
@@ -74,7 +74,7 @@ fn bytes(context: &Context<'_>) -> rusqlite::Result<Stored> {
     Ok(Stored::Blob(part(&bytes, range).to_vec()))
 }
 
-/// First place and the one behind the last, counted from 0 and both maybe outside.
+/// Start and end, counted from 0; both may be out of range.
 fn range(context: &Context<'_>) -> rusqlite::Result<Option<(i64, i64)>> {
     let (Some(start), Some(length)) = (context.get::<Option<i64>>(1)?, context.get(2)?) else {
         return Ok(None);
@@ -132,7 +132,7 @@ fn replicate(context: &Context<'_>) -> rusqlite::Result<Stored> {
     let longest = usize::try_from(context.get::<i64>(2)?).unwrap_or(usize::MAX);
     let wanted = units.len().saturating_mul(times).min(longest);
     if wanted > REPLICATED_MAX {
-        let error = SqlError::unsupported("A text of more than 256 Mi letters");
+        let error = SqlError::unsupported("A text of more than 256 Mi characters");
         return Err(failure(&error));
     }
     if let (ValueRef::Text(text), false) = (context.get_raw(0), wanted == longest) {

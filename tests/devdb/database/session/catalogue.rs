@@ -1,4 +1,4 @@
-//! What a session asks of the catalogue, and what it notes there.
+//! A session's queries and updates of the catalog.
 
 use super::SqliteSession;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl SqliteSession {
-    /// Saves the last row version and, where the commit comes next, gives changes their version.
+    /// Saves the last row version and, directly before a commit, assigns changes their version.
     pub(super) fn save_versions(&self, commits: bool) -> Result<(), SqlError> {
         let save = || {
             catalog::save_version(&self.connection, self.shared.last_version())?;
@@ -17,9 +17,10 @@ impl SqliteSession {
         save().map_err(|error| sql_error(&error))
     }
 
-    /// Forgets the tracked changes of a table up to now.
+    /// Removes the tracked changes of a table up to now.
     ///
     /// # Errors
+    ///
     /// 4998: the table is not tracked.
     pub(crate) fn forget_changes(&mut self, table: &str) -> Result<(), SqlError> {
         self.writing(|session| tracking::forget(&session.connection, table))

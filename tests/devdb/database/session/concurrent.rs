@@ -1,10 +1,10 @@
-//! Several transactions that write at once.
+//! Several transactions that write concurrently.
 //!
-//! SQLite has one writer, so what an open transaction writes does not stay in it: a statement runs
-//! over the session's earlier changes, the rows it wrote are read back and kept here, and SQLite is
-//! rolled back. At the commit they are written in one go, and only then others see them. The values
-//! are those the statement made: its rowversions, identities and times are older than the commit,
-//! which is what a poller has to live with.
+//! SQLite has one writer, so the writes of an open transaction do not stay in it. A statement runs over the
+//! session's earlier changes, the written rows are read back and kept here, and SQLite is rolled back. At the
+//! commit they are written together, and only then do others see them. The values are those of the statement:
+//! its rowversions, identities and times are older than the commit, which is the situation that a poller must
+//! handle.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ enum Change {
 }
 
 impl Pending {
-    /// Adds a row as a statement left it; [`None`] where it deleted it.
+    /// Adds a row as a statement left it; [`None`] if it was deleted.
     fn add(&mut self, table: &str, row: i64, is_new: bool, values: Option<Vec<Stored>>) {
         let rows = self.0.entry(table.to_lowercase()).or_default();
         let is_new = is_new || matches!(rows.get(&row), Some(Change::Inserted(_)));
@@ -47,7 +47,7 @@ impl Pending {
 }
 
 impl SqliteSession {
-    /// Runs a read where it sees what its own transaction has written.
+    /// Runs a read that sees the writes of its own transaction.
     pub(super) fn with_pending<T>(
         &self,
         read: impl FnOnce() -> Result<T, SqlError>,
@@ -61,7 +61,7 @@ impl SqliteSession {
         result
     }
 
-    /// Runs a statement that writes, and keeps what it wrote until the commit.
+    /// Runs a statement that writes, and keeps its writes until the commit.
     pub(super) fn write_beside(&mut self, write: Write) -> Result<Reply, SqlError> {
         self.sqlite("BEGIN IMMEDIATE")?;
         let Write { command, table, sql, returning, .. } = write;
@@ -84,7 +84,7 @@ impl SqliteSession {
         })
     }
 
-    /// Writes what the transaction has kept, for all to see.
+    /// Writes the kept rows, visible to all.
     pub(super) fn commit_pending(&mut self) -> Result<(), SqlError> {
         if self.pending.is_empty() {
             return Ok(());
@@ -95,7 +95,7 @@ impl SqliteSession {
         saved
     }
 
-    /// Lays the kept rows over the database, inside of a transaction of SQLite.
+    /// Applies the kept rows to the database, inside an SQLite transaction.
     fn apply_pending(&self) -> Result<(), SqlError> {
         let apply = || -> rusqlite::Result<()> {
             for (table, rows) in &self.pending.0 {
@@ -117,7 +117,7 @@ impl SqliteSession {
     }
 
     fn column_names(&self, table: &str) -> rusqlite::Result<Vec<String>> {
-        // Not a cached statement, which has the columns that were there when it was made.
+        // Not a cached statement, which would have the columns of the time it was prepared.
         let sql = format!("SELECT * FROM dbo.{}", quoted(table));
         let statement = self.connection.prepare(&sql)?;
         Ok(statement.column_names().into_iter().map(quoted).collect())
@@ -133,7 +133,7 @@ impl SqliteSession {
         let id = if returning.is_empty() { " RETURNING rowid" } else { ", rowid" };
         let written = self.written(&format!("{sql}{id}"), returning);
         let written = written.map_err(|error| sql_error(&error))?;
-        // First all locks, so that a statement is kept whole or not at all.
+        // First all locks, so that a statement is kept completely or not at all.
         let is_locked = |(row, _): &(i64, _)| self.shared.lock_row(table, *row, self.state.id);
         if !is_new && !written.iter().all(is_locked) {
             return Err(SqlError::new(1222, 16, "Lock request time out period exceeded."));
@@ -148,7 +148,7 @@ impl SqliteSession {
         Ok(rows)
     }
 
-    /// Runs a statement; what it answers of each row, and the row's id.
+    /// Runs a statement; returns its output for each row, with the row's id.
     fn written(&self, sql: &str, returning: &[Column]) -> rusqlite::Result<Vec<(i64, Vec<Value>)>> {
         let mut statement = self.connection.prepare_cached(sql)?;
         bind_to(&mut statement, &self.variables)?;
@@ -173,7 +173,7 @@ impl SqliteSession {
     }
 }
 
-/// The statement that writes one kept row, and its values behind the row's id.
+/// The statement that writes one kept row, and its values after the row's id.
 fn statement(table: &str, columns: &[String], change: &Change) -> (String, Vec<Stored>) {
     let table = quoted(table);
     let places = (2..).map(|place| format!("?{place}")).take(columns.len());

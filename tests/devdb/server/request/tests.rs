@@ -1,4 +1,4 @@
-//! Answers byte by byte, against the examples of the protocol document MS-TDS where it has them.
+//! Responses byte by byte, compared with the examples of the protocol document MS-TDS if it has them.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     server::framing::{self, HEADER_BYTES},
 };
 
-/// The bytes of a dump as the document prints it.
+/// The bytes of a dump as printed in the document.
 fn dump(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
@@ -35,7 +35,7 @@ fn call(session: &mut dyn Session, sql: &str) -> Vec<u8> {
     run(session, Request::Execute { sql: sql.to_owned(), parameters: Vec::new() }).unwrap().bytes
 }
 
-/// Token, status, command and row count of each ending, in an answer without result sets.
+/// Token, status, command and row count of each completion, in a response without result sets.
 fn endings(mut bytes: &[u8]) -> Vec<(u8, u16, u16, u64)> {
     let mut endings = Vec::new();
     while let [token, rest @ ..] = bytes {
@@ -76,7 +76,7 @@ async fn a_batch_is_answered_as_in_the_protocol_document() {
     assert_eq!(answered(&mut *session(), &request).await, expected);
 }
 
-/// Section 4.9. Its procedure is not among what is understood here; it selects into a variable too.
+/// Section 4.9. Its procedure is not supported here; it also selects into a variable.
 #[test]
 fn a_call_is_answered_as_in_the_protocol_document() {
     let expected = dump(
@@ -142,7 +142,7 @@ fn nothing_is_counted_while_nocount_is_on() {
     assert_eq!(done, [(tokens::DONE, 0, 0xC3, 0)]);
     let end = (tokens::DONE_PROC, 0, tokens::PROCEDURE, 0);
     assert_eq!(endings(&call(&mut *session, &insert(2))), [end], "no DONEINPROC");
-    // The rows of a result set end all the same, and the variable counts on.
+    // A result set still ends with its rows, and the variable is still counted.
     let sql = format!("{}; SELECT @@ROWCOUNT", insert(3));
     let rows = "81 01 00 00 00 00 00 20 00 26 04 00 D1 04 01 00 00 00 FF 01 00 C1 00 00 00 00 00 00 00 \
                 00 00 79 00 00 00 00 FE 00 00 E0 00 00 00 00 00 00 00 00 00";
@@ -153,7 +153,7 @@ fn nothing_is_counted_while_nocount_is_on() {
 }
 
 #[test]
-fn nocount_of_a_call_ends_with_it() {
+fn nocount_set_by_a_call_ends_with_the_call() {
     let mut session = session();
     batch(&mut *session, "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY)");
     call(&mut *session, "SET NOCOUNT ON; INSERT INTO dbo.t VALUES (1)");

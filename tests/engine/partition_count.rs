@@ -1,4 +1,4 @@
-//! Partitions of a poller: what they may start alongside, and what one delivers during a pause.
+//! Partitions of a poller: which documents they may start alongside, and what one delivers during a pause.
 
 use highwater_engine::admin::{ResetError, ResetTo, RestoreError};
 use highwater_engine::document::StateDocument;
@@ -13,7 +13,7 @@ fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_parts_is_written_down_before_the_first_row_is_delivered() {
+async fn the_partition_count_is_stored_before_the_first_delivery() {
     let world = World::new();
     world.source.put(1, "row");
     tick(&part(&world, "p__p2", Some((2, 3)))).await.unwrap();
@@ -49,7 +49,7 @@ async fn nothing_starts_alongside_another_partition_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_of_another_number_is_refused_though_its_source_is_the_same() {
+async fn a_document_with_another_partition_count_is_rejected_for_the_same_source() {
     let world = World::new();
     world.source.put(1, "row");
     tick(&part(&world, "p__p1", Some((1, 2)))).await.unwrap();
@@ -70,7 +70,7 @@ async fn peeking_at_the_pending_rows_of_a_partition_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_puts_a_partition_at_the_position_of_its_siblings_only() {
+async fn a_partition_can_only_be_reset_to_the_position_of_its_siblings() {
     let ann = Operator { by: "ann", reason: "skip the past" };
     let world = World::new();
     world.source.put(1, "row");
@@ -96,7 +96,7 @@ async fn a_reset_puts_a_partition_at_the_position_of_its_siblings_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
+async fn a_document_of_another_partition_is_not_imported() {
     let eve = (EventKind::Imported, Operator { by: "eve", reason: "it broke" });
     let world = World::new();
     world.source.put(1, "row");
@@ -106,7 +106,7 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     let of = |index, count| Some(Partition { index, count });
     let mut taken_over = copy.clone();
     taken_over.taken_over_by = Some(2);
-    for (document, told) in [
+    for (document, fragment) in [
         (StateDocument { partition: of(1, 3), ..copy.clone() }, "belongs to partition 1 of 3, but"),
         (StateDocument { partition: of(0, 2), ..copy.clone() }, "belongs to partition 0 of 2, but"),
         (StateDocument { partition: None, ..copy.clone() }, "belongs to the whole poller, but"),
@@ -118,7 +118,10 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
         let present = admin(&own).present().await.unwrap();
         let refused = admin(&own).restore(&document, &present, eve).await.unwrap_err();
         let text = refused.to_string();
-        assert!(matches!(refused, RestoreError::OtherPart { .. }) && text.contains(told), "{text}");
+        assert!(
+            matches!(refused, RestoreError::OtherPart { .. }) && text.contains(fragment),
+            "{text}"
+        );
         assert!(
             text.contains("`p__p1` is partition 1 of 2") && text.contains("POLLERS__P__PART"),
             "{text}"
@@ -128,7 +131,10 @@ async fn a_document_of_another_part_is_not_put_in_the_place_of_this_ones() {
     let present = admin(&own).present().await.unwrap();
     admin(&own).restore(&copy, &present, eve).await.unwrap();
     own.reject_conflicting_siblings().await.unwrap();
-    let beside =
+    let alongside =
         part(&world, "p__p2", Some((2, 3))).reject_conflicting_siblings().await.unwrap_err();
-    assert!(matches!(beside, TickError::Divided { stored: 2, configured: 3, .. }), "{beside}");
+    assert!(
+        matches!(alongside, TickError::Divided { stored: 2, configured: 3, .. }),
+        "{alongside}"
+    );
 }

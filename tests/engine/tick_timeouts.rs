@@ -1,4 +1,4 @@
-//! Rows that take longer than a tick has time.
+//! Rows that take longer than a tick.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn world(on_failure: OnFailure, rows: usize) -> World {
     World::with(limits).with_policy(policy)
 }
 
-/// Ticks until the rows up to `last` are before the checkpoint, and returns how many ticks it took.
+/// Ticks until the checkpoint has passed the rows up to `last`; returns the number of ticks.
 async fn until(world: &World, poller: &Poller, last: i64) -> u32 {
     for ticks in 1..=60 {
         sleep(600).await;
@@ -41,14 +41,14 @@ async fn a_batch_that_takes_longer_than_a_tick_is_halved_next() {
     world.handler.take_by(|ids| Duration::from_secs(1) * u32::try_from(ids.len()).unwrap());
     let ticks = until(&world, &poller, 800).await;
     assert!(ticks <= 12, "{ticks} ticks");
-    let mut taken = world.handler.ids();
-    taken.sort_unstable();
-    taken.dedup();
-    assert_eq!(taken, (0..=800).collect::<Vec<_>>());
+    let mut accepted = world.handler.ids();
+    accepted.sort_unstable();
+    accepted.dedup();
+    assert_eq!(accepted, (0..=800).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_began_late_is_not_halved() {
+async fn a_batch_that_started_late_is_not_halved() {
     let world = world(OnFailure::Retry, 100);
     let poller = world.seasoned("a").await;
     world.source.fill(200);
@@ -61,7 +61,7 @@ async fn a_batch_that_began_late_is_not_halved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_never_ends_is_quarantined_once_another_row_is_accepted() {
+async fn a_row_whose_call_never_returns_is_quarantined_once_another_is_accepted() {
     let world = world(OnFailure::Quarantine, 10);
     let poller = world.seasoned("a").await;
     world.source.fill(20);

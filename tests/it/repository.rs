@@ -1,4 +1,4 @@
-//! Checks the shape of the source itself: how it is formatted, and what no file may name.
+//! Checks the source itself: its formatting, and texts that no file may contain.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Batches that a target finds too large.
+//! Batches that are too large for a target.
 
 use highwater_engine::error::chain;
 use highwater_engine::handler::HandlerError;
@@ -9,7 +9,7 @@ fn too_large() -> HandlerError {
     HandlerError::TooLarge("413".to_owned())
 }
 
-/// Makes each call fail that has more than `rows_max` rows, for as many calls as `sizes` names.
+/// Makes each call with more than `rows_max` rows fail, for as many calls as `sizes` has entries.
 fn script(world: &World, sizes: &[usize], rows_max: usize) {
     for rows in sizes {
         if *rows > rows_max {
@@ -25,12 +25,12 @@ fn sizes(world: &World) -> Vec<usize> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_is_too_large_is_halved_and_each_part_committed_in_order() {
+async fn a_batch_that_is_too_large_is_halved_and_each_half_committed_in_order() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(10);
     script(&world, &[10, 5, 3, 2, 5], 3);
-    // The second half of ten is too large again, and so halved on its own.
+    // The second half of ten is too large again, so it is halved too.
     script(&world, &[3, 2], 3);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     let calls_made = world.handler.received().split_off(1);
@@ -45,17 +45,17 @@ async fn a_batch_that_is_too_large_is_halved_and_each_part_committed_in_order() 
         &[9, 10],
     ];
     assert_eq!(ids, expected);
-    // Acquire, then one write for each of four commits: halving itself costs none.
+    // Acquire, then one write for each of four commits: halving itself costs no write.
     assert_eq!(world.store.take_calls(), calls(0, 5, 0));
     let mut batch_ids: Vec<_> = calls_made.iter().map(|call| &call.batch_id).collect();
     batch_ids.sort();
     batch_ids.dedup();
-    assert_eq!(batch_ids.len(), 7, "each part has an id of its own");
+    assert_eq!(batch_ids.len(), 7, "each half has its own id");
     assert!(world.in_flight().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn parts_have_the_same_ids_whenever_the_same_rows_are_halved() {
+async fn halves_of_the_same_rows_have_the_same_ids() {
     let world = World::new();
     let (a, b) = (world.seasoned("a").await, world.instance("b"));
     world.source.fill(4);
@@ -68,11 +68,11 @@ async fn parts_have_the_same_ids_whenever_the_same_rows_are_halved() {
     let received = world.handler.received();
     assert_eq!(sizes(&world), [1, 4, 2, 2, 2]);
     assert_eq!(received[3].batch_id, received[4].batch_id);
-    assert_eq!(received[4].ids, [3, 4], "what was committed does not come again");
+    assert_eq!(received[4].ids, [3, 4], "committed rows are not redelivered");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_fails_is_tried_again_with_all_that_was_in_flight() {
+async fn a_failed_half_is_retried_with_the_whole_in_flight_batch() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(4);
@@ -105,7 +105,7 @@ async fn a_single_row_that_is_too_large_is_rejected_and_blocks_the_rows_after_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_of_a_tick_hold_for_parts_too() {
+async fn tick_limits_apply_to_halves_too() {
     let world = World::with(Limits { batches_max: Some(1), ..limits() });
     let poller = world.seasoned("a").await;
     world.source.fill(4);

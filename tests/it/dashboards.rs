@@ -1,6 +1,7 @@
-//! Dashboards, alerts and runbooks, held to the code and to each other: what one names, the others have.
+//! Dashboards, alerts and runbooks, checked against the code and each other: every name that one uses must
+//! exist.
 //!
-//! Whether Grafana, Prometheus and Azure Monitor take the files is not known here.
+//! Whether Grafana, Prometheus and Azure Monitor accept the files is not tested here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,14 +22,14 @@ struct Rule {
     runbook: String,
 }
 
-/// The rules of `docs/reference/prometheus/alerts.yml`, which is read as the lines it has.
+/// The rules of `docs/reference/prometheus/alerts.yml`, parsed line by line.
 fn rules() -> Vec<Rule> {
     let text = read("docs/reference/prometheus/alerts.yml");
     let rules = text.split("      - alert: ").skip(1).map(|rule| {
         let (name, rest) = rule.split_once('\n').unwrap();
         let (_, rest) = rest.split_once("        expr: ").unwrap();
         let (expression, rest) = rest.split_once("\n        ").unwrap();
-        // More lines of an expression are indented further than the next field.
+        // Continuation lines of an expression are indented further than the next field.
         let more = rest.lines().take_while(|line| expression == "|" && !line.contains(": "));
         let expression = more.fold(expression.to_owned(), |text, line| text + "\n" + line);
         let (_, runbook) = rule.split_once("          runbook: ").unwrap();
@@ -38,14 +39,14 @@ fn rules() -> Vec<Rule> {
     rules.collect()
 }
 
-/// What Grafana asks Prometheus for, panel by panel.
+/// The expressions that Grafana sends to Prometheus, panel by panel.
 fn panels() -> Vec<String> {
     let panels = json("docs/reference/grafana/highwater.json")["panels"].take();
     let targets = panels.as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
     targets.flatten().map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Names that instruments have in Prometheus, by the page that a test holds to the code.
+/// Names of the instruments in Prometheus, from the page that another test checks against the code.
 fn series() -> BTreeMap<String, String> {
     let page = read("docs/reference/telemetry.md");
     let table = page.split("## Metrics").nth(1).unwrap().split("\n## ").next().unwrap();
@@ -62,7 +63,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The series that an expression names.
+/// The series in an expression.
 fn named(expression: &str) -> BTreeSet<String> {
     let seeds = ["failures_total", "lag_seconds", "last_success_timestamp", "batches_total"];
     let is_series = |word: &&str| {
@@ -81,7 +82,7 @@ fn named(expression: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn dashboard_and_rules_name_only_series_that_there_are() {
+fn dashboard_and_rules_use_existing_series_only() {
     let series = series();
     let expressions = panels().into_iter().chain(rules().into_iter().map(|it| it.expression));
     for expression in expressions {
@@ -101,7 +102,7 @@ fn the_dashboard_shows_every_metric() {
     }
 }
 
-/// Names between `(` and `)` behind ` by `, and in front of `=` between braces.
+/// Names between `(` and `)` after ` by `, and before `=` between braces.
 fn labels(expression: &str) -> BTreeSet<String> {
     let lists = expression.split(" by (").skip(1).map(|rest| rest.split(')').next().unwrap());
     let listed = lists.flat_map(|list| words(list).map(str::to_owned).collect::<Vec<_>>());
@@ -112,7 +113,7 @@ fn labels(expression: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn expressions_use_labels_and_values_that_the_code_gives() {
+fn expressions_use_labels_and_values_from_the_code() {
     let files = [
         "src/engine/metrics.rs",
         "src/engine/metrics/database.rs",
@@ -138,7 +139,7 @@ fn expressions_use_labels_and_values_that_the_code_gives() {
             for value in values.flat_map(|it| it.split('|')) {
                 assert!(
                     code.contains(&format!("\"{value}\"")),
-                    "nothing is `{value}`: {expression}"
+                    "no series has `{value}`: {expression}"
                 );
             }
         }
@@ -146,7 +147,7 @@ fn expressions_use_labels_and_values_that_the_code_gives() {
 }
 
 #[test]
-fn the_rule_on_recovery_names_the_conditions_that_alarm() {
+fn the_recovery_rule_names_the_alarming_conditions() {
     let rule = rules().into_iter().find(|rule| rule.name == "HighwaterRecovery").unwrap();
     let (_, list) = rule.expression.split_once("condition=~\"").unwrap();
     let listed: BTreeSet<&str> = list.split('"').next().unwrap().split('|').collect();
@@ -154,7 +155,7 @@ fn the_rule_on_recovery_names_the_conditions_that_alarm() {
     assert_eq!(listed, alarming.map(|row| row.name).collect());
 }
 
-/// Name of the page of a rule: `HighwaterHeldBack` has `held-back`.
+/// Name of the runbook of a rule: `HighwaterHeldBack` has `held-back`.
 fn page_of(rule: &str) -> String {
     let name = rule.strip_prefix("Highwater").unwrap();
     let dashed = name.chars().enumerate().map(|(at, c)| {
@@ -180,7 +181,7 @@ fn runbooks() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
+fn every_alert_links_a_runbook_and_every_runbook_has_an_alert() {
     let azure = azure_alerts();
     let rules = rules();
     assert!(azure.len() > 12 && rules.len() > 12, "{azure:?}");
@@ -199,7 +200,7 @@ fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
         .flat_map(|rest| rest.split(']').next().unwrap().split(", "))
         .collect();
     assert_eq!(used, azure.iter().map(String::as_str).collect());
-    // What both can know, both tell.
+    // Both must alert on every condition that both can observe.
     let only_here: BTreeSet<&String> = azure.symmetric_difference(&prometheus).collect();
     assert_eq!(only_here.into_iter().collect::<Vec<_>>(), ["held-back"]);
     let list = read("infra/README.md");
@@ -219,7 +220,7 @@ fn every_alert_has_a_page_that_it_names_and_every_page_an_alert() {
 const PRICES: [(&str, &str, f64); 2] = [("PT5M", "5 minutes", 1.5), ("PT15M", "15 minutes", 0.5)];
 
 #[test]
-fn the_price_of_each_rule_is_listed_and_all_cost_less_than_five_dollars() {
+fn the_price_of_each_rule_is_listed_and_the_total_is_below_five_dollars() {
     let bicep = read("infra/app/alerts.bicep");
     let readme = read("infra/README.md");
     let listed = bicep.split("var rules = [").nth(1).unwrap().split("\n]").next().unwrap();
@@ -241,7 +242,8 @@ fn the_price_of_each_rule_is_listed_and_all_cost_less_than_five_dollars() {
     }
 }
 
-/// Evaluates how a line of the page on cost comes about, such as `86,400 × $0.40 a million`; `None` where it says no product.
+/// Evaluates the product in a line of the cost page, such as `86,400 × $0.40 a million`; `None` if there is
+/// none.
 fn product(how: &str) -> Option<f64> {
     let factors = how.rsplit(": ").next()?.replace(" at ", " × ");
     let factors: Vec<&str> = factors.split(" × ").collect();
@@ -256,7 +258,7 @@ fn product(how: &str) -> Option<f64> {
 }
 
 #[test]
-fn the_lines_of_the_default_deployment_add_up() {
+fn the_cost_table_of_the_default_deployment_adds_up() {
     let page = read("docs/reference/cost.md");
     let (_, table) = page.split_once("<!-- default -->").unwrap();
     let (table, rest) = table.split_once("<!-- /default -->").unwrap();
@@ -276,17 +278,17 @@ fn the_lines_of_the_default_deployment_add_up() {
     assert!(rest.contains(&format!("Together **${sum:.2}**")), "{sum:.2}");
 }
 
-/// Returns the blocks of shell of a page.
+/// Returns the shell blocks of a page.
 pub(crate) fn shell_blocks(page: &str) -> impl Iterator<Item = &str> {
     page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap())
 }
 
-/// Returns a page without its blocks of shell.
+/// Returns a page without its shell blocks.
 pub(crate) fn without_shell_blocks(page: &str) -> String {
     page.split("```sh\n").map(|part| part.split("```\n").last().unwrap()).collect()
 }
 
-/// Checks by its help that there is a command of ours with these flags.
+/// Checks against `--help` that our program has this command with these flags.
 pub(crate) fn check_help(command: &[String], flags: &BTreeSet<String>) {
     let mut help = Command::new(env!("CARGO_BIN_EXE_highwater"));
     let output = help.args(command).arg("--help").env_clear().output().unwrap();
@@ -311,7 +313,7 @@ fn commands(page: &str) -> BTreeMap<Vec<String>, BTreeSet<String>> {
 }
 
 #[test]
-fn a_page_says_what_it_means_where_to_look_what_to_run_and_how_it_ends() {
+fn each_runbook_has_all_required_sections() {
     let mut found: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
     for name in runbooks() {
         let page = read(&format!("docs/runbooks/{name}.md"));
@@ -332,7 +334,7 @@ fn a_page_says_what_it_means_where_to_look_what_to_run_and_how_it_ends() {
 }
 
 #[test]
-fn pages_name_events_metrics_settings_and_pages_that_there_are() {
+fn runbooks_name_existing_events_metrics_settings_and_pages() {
     let code = code(&highwater_test_support::root().join("src"));
     let settings = read("docs/reference/settings.md");
     let deployment = read("infra/README.md");
@@ -353,7 +355,7 @@ fn pages_name_events_metrics_settings_and_pages_that_there_are() {
             } else if word.contains('_') && is(|c| c.is_ascii_lowercase()) {
                 let known =
                     code.contains(&format!("\"{word}\"")) || code.contains(&format!("{word} ="));
-                assert!(known, "{name}: nothing is called `{word}`");
+                assert!(known, "{name}: unknown name `{word}`");
             }
         }
         for link in page.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
@@ -362,20 +364,20 @@ fn pages_name_events_metrics_settings_and_pages_that_there_are() {
             }
             let file = PathBuf::from("docs/runbooks").join(link.split('#').next().unwrap());
             let file = highwater_test_support::root().join(file);
-            assert!(file.exists(), "{name}: there is no {link}");
+            assert!(file.exists(), "{name}: missing page {link}");
         }
     }
 }
 
 #[test]
-fn queries_read_only_fields_that_lines_have() {
+fn queries_use_existing_log_fields_only() {
     let code = code(&highwater_test_support::root().join("src"));
     let text = read("infra/app/alerts.bicep") + &queries();
     let plain = text.split("line.").skip(1).map(|rest| words(rest).next().unwrap());
     let quoted = text.split("line[\"").skip(1).map(|rest| rest.split('"').next().unwrap());
     let fields: BTreeSet<&str> = plain.chain(quoted).collect();
     assert!(fields.len() > 10, "{fields:?}");
-    // Those of the layer that writes lines.
+    // Fields of the layer that writes lines.
     let always = ["level", "message"];
     for field in fields.into_iter().filter(|field| !always.contains(field)) {
         let is_logged =
@@ -385,7 +387,7 @@ fn queries_read_only_fields_that_lines_have() {
 }
 
 #[test]
-fn the_dashboard_has_what_grafana_needs_of_a_file() {
+fn the_dashboard_file_has_the_fields_grafana_requires() {
     let dashboard = json("docs/reference/grafana/highwater.json");
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     let variables: Vec<&Json> = variables.map(|variable| &variable["name"]).collect();

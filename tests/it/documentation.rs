@@ -1,11 +1,11 @@
-//! The documentation as a whole: links lead somewhere, every page can be found, and the front page stays short.
+//! The documentation as a whole: links resolve, every page is reachable, and the front page stays short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// Most lines of the front page: a reader decides there whether to go on.
+/// Maximum length of the front page: readers decide there whether to continue.
 const README_LINES_MAX: usize = 150;
 
 fn root() -> PathBuf {
@@ -23,11 +23,11 @@ fn pages() -> BTreeSet<PathBuf> {
         Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().unwrap();
     let tracked = String::from_utf8(tracked.stdout).unwrap();
     let pages = tracked.lines().map(PathBuf::from);
-    // One that was removed is tracked until the next commit.
+    // A removed page is tracked until the next commit.
     pages.filter(|page| root().join(page).exists()).collect()
 }
 
-/// Returns a page without its blocks of code, whose brackets are no links.
+/// Returns a page without its code blocks, whose brackets are not links.
 fn prose(page: &str) -> String {
     let mut is_code = false;
     let lines = page.lines().filter(|line| {
@@ -38,7 +38,7 @@ fn prose(page: &str) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Returns the targets of the links of a page that stay in the repository.
+/// Returns the link targets of a page that are in the repository.
 fn links(page: &str) -> Vec<String> {
     let prose = prose(page);
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -48,7 +48,7 @@ fn links(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the file that a link leads to, and what follows its `#`.
+/// Returns the file of a link, and the part after its `#`.
 fn resolve(page: &Path, link: &str) -> (PathBuf, Option<String>) {
     let (file, anchor) = match link.split_once('#') {
         Some((file, anchor)) => (file, Some(anchor.to_owned())),
@@ -68,7 +68,8 @@ fn resolve(page: &Path, link: &str) -> (PathBuf, Option<String>) {
     (resolved, anchor)
 }
 
-/// Returns the anchors of a page: those of its headings, as the forge and mdBook write them, and its own.
+/// Returns the anchors of a page: those of its headings, in the style of the forge and mdBook, and explicit
+/// ones.
 fn anchors(page: &str) -> BTreeSet<String> {
     let prose = prose(page);
     let headings = prose.lines().filter(|line| line.starts_with('#')).map(|line| {
@@ -81,7 +82,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_of_every_page_leads_to_a_file_and_a_heading() {
+fn every_link_resolves_to_a_file_and_a_heading() {
     let mut broken = Vec::new();
     let mut known: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     let mut followed = 0;

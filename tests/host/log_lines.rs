@@ -13,8 +13,8 @@ pub(crate) async fn good_run() {
     bench.set("HANDLER__TRIES_MAX", "2");
     bench.set("BATCH_ROWS_MAX", "2");
     bench.set_env("HIGHWATER__LOG", "highwater=debug");
-    // A try that fails and is made again within the run is part of a good run.
-    bench.receiver.script(&[Answer::Refuse(500, "busy")]);
+    // An attempt that fails and is retried within the run is part of a successful run.
+    bench.receiver.script(&[Answer::Reject(500, "busy")]);
     let host = bench.host().await;
     let outcome = host.run().await;
     assert!(logs(&outcome)[0].contains("committed 3 rows in 2 batches"), "{outcome:?}");
@@ -28,12 +28,12 @@ pub(crate) async fn good_run() {
     let retried = lines.iter().find(|(_, line)| line["tries"] == 1);
     let (_, retried) = retried.unwrap_or_else(|| panic!("{lines:#?}"));
     assert_eq!(retried["message"], "Retrying the handler of poller `nightly` (attempt 2 of 2)");
-    // The levels above Information come as meant too.
+    // The levels above Information arrive as intended, too.
     warning().await;
     error().await;
 }
 
-/// Each line of a run names it; those of the process's start and end cannot.
+/// Each line of a run names it; lines of the process's start and exit cannot.
 fn assert_ids(host: &Host, id: &str) {
     for (level, line) in host.lines() {
         assert_eq!(level, Level::Information);
@@ -45,7 +45,7 @@ fn assert_ids(host: &Host, id: &str) {
     }
 }
 
-/// What a person did is told on stdout, whatever it says; what a rule did is a warning.
+/// Operator actions are reported on stdout, whatever their text; automatic actions are warnings.
 pub(crate) async fn warning() {
     for (by, level, name) in
         [("ann", Level::Information, "INFO"), ("handler of `nightly`", Level::Warning, "WARN")]
@@ -64,7 +64,7 @@ pub(crate) async fn warning() {
 async fn error() {
     let reason = "Warnemünde: \\u0077arn, \\WARN \"wArn\" \\\\";
     let mut bench = Bench::with_rows(1..=1).await;
-    bench.receiver.script(&[Answer::Refuse(500, reason)]);
+    bench.receiver.script(&[Answer::Reject(500, reason)]);
     let host = bench.host().await;
     host.run().await;
     let (level, line) = host.event("handler_failed").await;
@@ -79,10 +79,10 @@ async fn error() {
     assert!(line["message"].as_str().unwrap().contains("`dbo.warnings`"), "{line}");
 }
 
-/// Lines of the handler within its first run, and their levels.
+/// Lines of the handler during its first run, and their levels.
 async fn lines_of_a_run(bench: &Bench) -> (Host, Vec<(Level, String)>) {
     let host = bench.host().await;
-    // What is said once, at the start and at a connection, is no part of it.
+    // One-time lines, at the start and at a connection, are not part of it.
     host.run().await;
     bench.insert(3..=4);
     let before = host.journal().records().len();
@@ -115,25 +115,25 @@ async fn under_func_a_line_is_short_text_and_keeps_its_level() {
     let (host, lines) = lines_of_a_run(&bench).await;
     let [(Level::Information, line)] = lines.as_slice() else { panic!("{lines:#?}") };
     assert!(line.starts_with("poller `nightly`: committed 2 rows in 1 batch ("), "{line}");
-    let said = async |text: &str| {
-        // The host's own record of a failure has the text too, and may come first.
+    let result = async |text: &str| {
+        // The host's own record of a failure contains the text too, and may come first.
         let found = host.journal().find(LIMIT, |record| {
             record.category == CONSOLE_CATEGORY && record.message.contains(text)
         });
         let found = found.await;
         found.unwrap_or_else(|| panic!("{text}: {:#?}", host.journal().records()))
     };
-    assert!(said("Serving functions").await.message.starts_with("Serving functions: "));
+    assert!(result("Serving functions").await.message.starts_with("Serving functions: "));
     bench.insert(5..=5);
-    bench.receiver.script(&[Answer::Refuse(500, "full"), Answer::Refuse(500, "Warnemünde")]);
+    bench.receiver.script(&[Answer::Reject(500, "full"), Answer::Reject(500, "Warnemünde")]);
     host.run().await;
-    let line = said("answered 500: full").await;
+    let line = result("answered 500: full").await;
     assert_eq!(line.level, Level::Error, "{line:?}");
     assert!(line.message.starts_with("Error: poller `nightly`: failed after 0 rows"), "{line:?}");
     // Text with these letters would become a warning.
     bench.command(&["resume", "nightly"]).await.done();
     host.run().await;
-    let line = said("\\u0057arnemünde").await;
+    let line = result("\\u0057arnemünde").await;
     assert_eq!(line.level, Level::Error, "{line:?}");
     let stops = bench.host().await;
     pause(&bench, "handler of `nightly`", "gone");
@@ -145,11 +145,11 @@ async fn under_func_a_line_is_short_text_and_keeps_its_level() {
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// The host stores a handler's lines without the operation that they belong to.
+/// The host stores a handler's lines without their operation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_line_of_an_invocation_names_its_operation() {
     let bench = Bench::with_rows(1..=1).await;
-    bench.receiver.script(&[Answer::Refuse(500, "full")]);
+    bench.receiver.script(&[Answer::Reject(500, "full")]);
     let host = bench.host().await;
     let traceparent = Some(format!("00-{TRACE}-00f067aa0ba902b7-00"));
     for (function, event) in [("nightly", "handler_failed"), ("nobody", "unknown_function")] {

@@ -1,4 +1,4 @@
-//! A proxy that does harm to what the server says on the first connection made to it.
+//! A proxy that corrupts the server's responses on the first connection made to it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,17 +16,17 @@ const DONE: usize = 13;
 /// The status bit of a message's last packet.
 const LAST: u8 = 1;
 
-/// What happens to the bytes that the server sends.
+/// The fault applied to the bytes that the server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Harm {
     None,
-    /// The connection is closed after so many.
+    /// The connection is closed after this many bytes.
     Cut(usize),
-    /// Nothing comes after so many, and the connection stays open.
+    /// Nothing is sent after this many bytes, and the connection stays open.
     Stall(usize),
-    /// Packets have a body of at most so many.
+    /// Packets have a body of at most this many bytes.
     Repack(usize),
-    /// The header of one packet tells this length.
+    /// The header of one packet has this length.
     Length {
         packet: usize,
         length: u16,
@@ -34,14 +34,14 @@ pub(super) enum Harm {
 }
 
 impl Harm {
-    /// Whether a client can be left waiting.
+    /// Whether a client can hang.
     pub(super) fn hangs(self) -> bool {
         matches!(self, Self::Stall(_) | Self::Length { .. })
     }
 }
 
 /// A listening proxy. Dropping it closes its connections.
-pub(super) struct Meddler {
+pub(super) struct FaultyProxy {
     port: u16,
     counters: Arc<Counters>,
     task: AbortHandle,
@@ -50,10 +50,10 @@ pub(super) struct Meddler {
 #[derive(Default)]
 struct Counters {
     connections: AtomicUsize,
-    said: Mutex<Vec<u8>>,
+    server_bytes: Mutex<Vec<u8>>,
 }
 
-impl Meddler {
+impl FaultyProxy {
     pub(super) async fn start(server: u16, harm: Harm) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -79,28 +79,28 @@ impl Meddler {
         self.counters.connections.load(Ordering::Relaxed)
     }
 
-    /// What the server has sent, whatever became of it.
-    pub(super) fn said(&self) -> Vec<u8> {
-        self.counters.said.lock().unwrap().clone()
+    /// All bytes that the server has sent, before any fault.
+    pub(super) fn server_bytes(&self) -> Vec<u8> {
+        self.counters.server_bytes.lock().unwrap().clone()
     }
 
-    /// Where a packet begins and ends in what the server has sent, where its header ends, and where the last
-    /// token of its message begins.
+    /// The edges in the bytes that the server has sent: the start and end of each packet, the end of its
+    /// header, and the start of its message's last token.
     pub(super) fn edges(&self) -> BTreeSet<usize> {
-        let said = self.said();
+        let server_bytes = self.server_bytes();
         let (mut found, mut begin) = (BTreeSet::new(), 0);
-        while begin + HEADER <= said.len() {
-            let length = u16::from_be_bytes([said[begin + 2], said[begin + 3]]);
+        while begin + HEADER <= server_bytes.len() {
+            let length = u16::from_be_bytes([server_bytes[begin + 2], server_bytes[begin + 3]]);
             let end = begin + usize::from(length);
             found.extend([begin, begin + HEADER, end.saturating_sub(DONE), end - 1]);
             begin = end;
         }
-        found.retain(|at| *at < said.len());
+        found.retain(|at| *at < server_bytes.len());
         found
     }
 }
 
-impl Drop for Meddler {
+impl Drop for FaultyProxy {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -113,7 +113,7 @@ async fn serve(client: TcpStream, server: u16, harm: Harm, counters: Arc<Counter
     }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    // Either side may go first, in the middle of a write: that is what these tests are about.
+    // Either side may close first, in the middle of a write: these tests are about that.
     tokio::select! {
         biased;
         _ = answers(&mut from_server, &mut to_client, harm, &counters) => {}
@@ -146,14 +146,14 @@ async fn answers(
         if read == 0 {
             return Ok(());
         }
-        counters.said.lock().unwrap().extend(&buffer[..read]);
+        counters.server_bytes.lock().unwrap().extend(&buffer[..read]);
         let passed = read.min(left);
         client.write_all(&buffer[..passed]).await?;
         left -= passed;
     }
 }
 
-/// Passes packets on, with headers of its own.
+/// Forwards packets with rewritten headers.
 async fn packets(
     server: &mut OwnedReadHalf,
     client: &mut OwnedWriteHalf,

@@ -1,4 +1,4 @@
-//! A read that follows finished work within a tick: the work is written down before anything waits.
+//! A read after finished work within a tick: the work is committed before anything waits.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,26 +12,26 @@ use highwater_engine::store::{MemoryStore, StateKey, StateStore};
 use highwater_engine::testing::{TableSource, World, limits};
 use highwater_engine::tick::TickRequest;
 
-/// How long the source waits before it tries again.
+/// How long the source waits before it retries.
 const PAUSE: Duration = Duration::from_secs(8);
 
-/// Tries a fetch again that failed, as the source of SQL Server does.
+/// Retries a failed fetch, as the SQL Server source does.
 #[derive(Debug)]
 struct Retrying {
     table: Arc<TableSource>,
     memory: Arc<MemoryStore>,
-    /// Rows that were committed whenever it began to wait.
-    waited_behind: Mutex<Vec<u64>>,
+    /// The number of committed rows each time it started to wait.
+    committed_when_waiting: Mutex<Vec<u64>>,
 }
 
 impl Retrying {
     fn of(world: &World) -> Arc<Self> {
         let (table, memory) = (world.source.clone(), world.memory.clone());
-        Arc::new(Self { table, memory, waited_behind: Mutex::default() })
+        Arc::new(Self { table, memory, committed_when_waiting: Mutex::default() })
     }
 
-    fn waited_behind(&self) -> Vec<u64> {
-        self.waited_behind.lock().unwrap().clone()
+    fn committed_when_waiting(&self) -> Vec<u64> {
+        self.committed_when_waiting.lock().unwrap().clone()
     }
 }
 
@@ -50,7 +50,10 @@ impl Source for Retrying {
             let key = StateKey::Document("p".to_owned());
             let stored = self.memory.load(&key).await.unwrap().stored.unwrap();
             let document = decode("p", &stored.bytes).unwrap();
-            self.waited_behind.lock().unwrap().push(document.checkpoint.metadata.row_count);
+            self.committed_when_waiting
+                .lock()
+                .unwrap()
+                .push(document.checkpoint.metadata.row_count);
             tokio::time::sleep(PAUSE).await;
         }
         self.table.fetch(window).await
@@ -70,7 +73,7 @@ fn failing_after_the_first_batch(world: &World, failures: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_work_is_committed_before_a_read_is_waited_for() {
+async fn finished_work_is_committed_before_waiting_for_a_read() {
     let world = World::new();
     world.source.fill(20);
     let source = Retrying::of(&world);
@@ -79,14 +82,18 @@ async fn finished_work_is_committed_before_a_read_is_waited_for() {
     let report = poller.tick(&TickRequest::default()).await;
     let outcome = report.result.unwrap();
     assert_eq!(outcome, TickOutcome::Committed { more: false });
-    assert_eq!(source.waited_behind(), [10, 10], "the first batch stood before each pause");
+    assert_eq!(
+        source.committed_when_waiting(),
+        [10, 10],
+        "the first batch stood before each pause"
+    );
     assert_eq!((report.rows, report.batches), (20, 2));
     assert_eq!(world.handler.ids(), (1..=20).collect::<Vec<_>>());
     assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
+async fn an_unavailable_source_fails_the_tick_within_its_limits() {
     let world = World::new();
     world.source.fill(20);
     let source = Retrying::of(&world);
@@ -94,9 +101,9 @@ async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
     failing_after_the_first_batch(&world, 9);
     let report = poller.tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Fetch(_))), "{report:?}");
-    assert_eq!((report.rows, source.waited_behind()), (10, vec![10, 10, 10]));
+    assert_eq!((report.rows, source.committed_when_waiting()), (10, vec![10, 10, 10]));
 
-    // As many batches as a tick may have are as many as it has.
+    // The tick has exactly as many batches as its limit.
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
     world.source.fill(40);
     let poller = world.instance_of("a", Retrying::of(&world));
@@ -107,7 +114,7 @@ async fn a_source_that_stays_away_fails_the_tick_and_no_limit_is_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_that_waiting_cannot_fix_is_not_waited_for() {
+async fn permanent_errors_are_not_retried() {
     let world = World::new();
     world.source.fill(20);
     let source = world.source.clone();
@@ -117,6 +124,6 @@ async fn an_error_that_waiting_cannot_fix_is_not_waited_for() {
     });
     let report = world.instance("a").tick(&TickRequest::default()).await;
     assert!(matches!(report.result, Err(TickError::Fetch(_))));
-    // The first one is read again when its document is started.
+    // The first batch is read again once its document is started.
     assert_eq!((report.rows, world.source.fetches()), (10, 3));
 }

@@ -1,4 +1,4 @@
-//! LIFE: how the host ends and restarts, and what becomes of its handler.
+//! LIFE: how the host ends and restarts, and what happens to its handler.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::data;
 use crate::orphan::{runs, until};
 use crate::receiver::Answer;
 
-/// Short enough for a test to wait for; a living host renews its lock after half of it.
+/// Short enough to wait for in a test; a living host renews its lock after half of it.
 const SHORT: Singleton =
     Singleton { period: Duration::from_secs(2), polling_interval: Duration::from_millis(100) };
 
@@ -21,7 +21,7 @@ async fn bench() -> Bench {
     bench
 }
 
-/// Waits until a host has ended and left its handler running.
+/// Waits until a host has exited and left its handler running.
 async fn left(host: &Host, pid: u32) {
     until("the host ends", async || host.phase() == Phase::Left).await;
     assert_eq!((host.phase().host_exit_code(), host.exits()), (Some(0), vec![]));
@@ -30,7 +30,7 @@ async fn left(host: &Host, pid: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_that_ticks_do_not_outlast_kills_the_handler_and_frees_the_lock() {
+async fn a_stop_that_outlasts_its_ticks_kills_the_handler_and_frees_the_lock() {
     let mut bench = bench().await;
     // Too long to wait for.
     bench.options.singleton.period = Duration::from_secs(600);
@@ -64,7 +64,7 @@ async fn a_stop_that_a_tick_outlasts_leaves_the_handler_and_keeps_the_lock() {
         } => assert_eq!(exit, None),
     }
     left(&host, pid).await;
-    // The orphan finishes its batch, and the next host fires after the lock of this one.
+    // The orphan finishes its batch, and the next host fires once the lock of this one has expired.
     let next = bench.host_with(host.timers().clone()).await;
     assert!(next.port() != host.port());
     let (outcome, ()) = tokio::join!(within(LIMIT, next.fire("nightly")), async {
@@ -73,12 +73,12 @@ async fn a_stop_that_a_tick_outlasts_leaves_the_handler_and_keeps_the_lock() {
         until("it ends", async || !runs(pid)).await;
     });
     assert!(outcome.verdict.is_success(), "{outcome:?}");
-    next.run_until(|| !bench.receiver.taken().is_empty()).await;
-    assert_eq!(bench.receiver.taken(), [1]);
+    next.run_until(|| !bench.receiver.accepted().is_empty()).await;
+    assert_eq!(bench.receiver.accepted(), [1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_without_its_storage_ends_and_leaves_the_handler() {
+async fn a_host_without_storage_exits_and_leaves_the_handler_running() {
     let mut bench = bench().await;
     bench.options.storage_wait = Duration::from_millis(300);
     bench.receiver.script(&[Answer::Hold]);
@@ -97,10 +97,10 @@ async fn a_host_without_its_storage_ends_and_leaves_the_handler() {
     }
     bench.receiver.release();
     until("it ends", async || !runs(pid)).await;
-    assert_eq!(bench.receiver.taken(), [1]);
+    assert_eq!(bench.receiver.accepted(), [1]);
     assert!(bench.state()["lease"]["released_at"].is_string(), "{}", bench.state());
 
-    // Without storage at the start no timer fires, and the listeners go on asking.
+    // Without storage at startup no timer fires, and the listeners continue to request their locks.
     bench.insert(2..=2);
     bench.options.storage_wait = LIMIT;
     let next = bench.host_with(host.timers().clone()).await;
@@ -136,7 +136,7 @@ async fn a_restart_side_by_side_lets_the_old_handler_finish() {
     // The timers fire in the new one.
     let outcome = within(LIMIT, next.fire("nightly")).await;
     assert!(logs(&outcome)[0].contains("committed 1 row"), "{outcome:?}");
-    assert_eq!(bench.receiver.taken(), [1, 2]);
+    assert_eq!(bench.receiver.accepted(), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,10 +164,10 @@ async fn a_restart_one_after_the_other_waits_for_the_old_handler() {
 
 /// Two seconds after a time-out the host kills the current process, whichever that is, and counts no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_out_kills_the_process_that_is_there_by_then_and_its_neighbours() {
+async fn a_timeout_kills_the_current_process_and_its_siblings() {
     let mut bench = bench().await;
     bench.add_poller("other");
-    // Longer than the two seconds, in which the neighbour must not time out.
+    // Longer than the two seconds in which its sibling must not time out.
     bench.options.function_timeout = Duration::from_secs(3);
     bench.receiver.script(&[Answer::Hold, Answer::Hold]);
     let host = bench.host().await;
@@ -176,7 +176,7 @@ async fn a_time_out_kills_the_process_that_is_there_by_then_and_its_neighbours()
     };
     let (outcome, neighbour) = tokio::join!(host.fire("nightly"), async {
         host.journal().find(LIMIT, timed_out).await.unwrap();
-        // The process exits in these two seconds and is started again.
+        // The process exits in these two seconds and is restarted.
         host.force_stop().await;
         host.ready(2).await;
         host.fire("other").await
@@ -189,7 +189,7 @@ async fn a_time_out_kills_the_process_that_is_there_by_then_and_its_neighbours()
     assert!(matches!(host.ready(3).await, Phase::Ready { life: 3, .. }));
 }
 
-/// A schedule of a minute has a status, and so an occurrence can be past due.
+/// A schedule of a minute has a status, so an occurrence can be past due.
 pub(crate) async fn host_killed() {
     for (schedule, is_past_due) in [(60, true), (59, false)] {
         let mut bench = Bench::with_rows(1..=3).await;
@@ -198,7 +198,7 @@ pub(crate) async fn host_killed() {
         bench.receiver.script(&[Answer::Hold]);
         let host = bench.host().await;
         let timers = host.timers().clone();
-        // The host dies in the run, and takes the handler along; nothing writes the timer's status.
+        // The host is killed during the run, together with the handler; nothing writes the timer's status.
         tokio::select! {
             outcome = host.fire("nightly") => panic!("{outcome:?}"),
             _ = bench.receiver.arrived(1) => {}
@@ -207,9 +207,9 @@ pub(crate) async fn host_killed() {
         let host = bench.host_with(timers).await;
         let outcome = within(LIMIT, host.fire("nightly")).await;
         assert!(outcome.verdict.is_success(), "{outcome:?}");
-        crate::runs::comes_again(&bench, &host).await;
+        crate::runs::check_redelivery(&bench, &host).await;
         host.fire("nightly").await;
-        // Its last lines are read by then.
+        // Its last lines have been read by then.
         host.stop().await;
         let lines = host.lines().into_iter().map(|(_, line)| line);
         let late: Vec<_> = lines.filter(|line| line["is_past_due"] == true).collect();
@@ -255,13 +255,13 @@ pub(crate) async fn two_hosts() {
     });
     assert!(logs(&second)[0].contains("skipped: lease held by"), "{second:?}");
     assert!(logs(&first)[0].contains("committed 1 row"), "{first:?}");
-    // Both at once, many times: every row is delivered, none twice, under tokens that only grow.
+    // Both at once, many times: every row is delivered, none twice, under increasing tokens.
     for id in 4..=12 {
         bench.insert(id..=id);
         tokio::join!(one.fire("nightly"), other.fire("nightly"));
     }
-    other.run_until(|| bench.receiver.taken().len() >= 12).await;
-    assert_eq!(bench.receiver.taken(), (1..=12).collect::<Vec<_>>());
+    other.run_until(|| bench.receiver.accepted().len() >= 12).await;
+    assert_eq!(bench.receiver.accepted(), (1..=12).collect::<Vec<_>>());
     let tokens: Vec<u64> = bench.receiver.batches().iter().map(|batch| batch.token).collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     one.finish().await;

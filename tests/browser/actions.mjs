@@ -1,40 +1,40 @@
 // Pauses, resumes and ticks a poller, each after a confirmation, with the keyboard alone.
 import assert from "node:assert/strict";
-import { open, page, shoot, sound, start } from "./common.mjs";
+import { checkLayout, open, page, screenshot, start } from "./common.mjs";
 
 const browser = await start();
-const { context, tab, wrong } = await open(browser, { viewport: { width: 390, height: 844 } });
+const { context, tab, problems } = await open(browser, { viewport: { width: 390, height: 844 } });
 const badge = () => tab.locator(".head [data-word]").getAttribute("data-word");
-const said = () => tab.locator(".said").textContent();
+const message = () => tab.locator(".said").textContent();
 
 const act = async (name, reason) => {
   const form = tab.locator(`#${name}-action form`);
   await tab.locator(`#${name}-action summary`).press("Enter");
   await form.locator("button").press("Enter");
-  assert.equal(await tab.locator(".said").count() && (await said()), said.last ?? 0, "nothing is done unconfirmed");
+  assert.equal(await tab.locator(".said").count() && (await message()), message.last ?? 0, "nothing is done unconfirmed");
   if (reason) await form.locator("[name=reason]").fill(reason);
   await form.locator("[name=confirm]").press("Space");
-  await shoot(tab, `${name}-phone-light`);
+  await screenshot(tab, `${name}-phone-light`);
   await Promise.all([tab.waitForNavigation(), form.locator("button").press("Enter")]);
-  said.last = await said();
-  await sound(tab, wrong, name);
+  message.last = await message();
+  await checkLayout(tab, problems, name);
 };
 
 await tab.goto(page("/api/status/page?poller=orders"));
 assert.equal(await badge(), "Never ran");
 await act("tick");
-assert.match(said.last, /committed 1 row/);
+assert.match(message.last, /committed 1 row/);
 assert.equal(await badge(), "Idle");
 await act("pause", "the target moves <b>now</b>");
-assert.equal(said.last, "Paused.");
+assert.equal(message.last, "Paused.");
 assert.equal(await badge(), "Paused");
 const cause = /^paused by \S+ \(status page\): the target moves <b>now<\/b>$/;
 assert.match(await tab.locator(".notice pre").first().textContent(), cause);
 await act("resume", "it has moved");
-assert.equal(said.last, "Resumed.");
+assert.equal(message.last, "Resumed.");
 assert.equal(await badge(), "Idle");
 
-// What is typed outlives a refresh.
+// Typed text survives a refresh.
 await tab.locator("#pause-action summary").press("Enter");
 await tab.locator("#pause-reason").fill("half a reason");
 await Promise.all([
@@ -45,7 +45,7 @@ await tab.waitForFunction(() => document.getElementById("fresh").textContent.sta
 assert.equal(await tab.locator("#pause-reason").inputValue(), "half a reason");
 assert.ok(await tab.locator("#pause-action").evaluate((details) => details.open));
 
-// A page of somebody else's cannot make the browser do it, though it knows where to send the form.
+// A page of another origin cannot make the browser do it, although it knows where to send the form.
 const other = await open(browser, {});
 await other.tab.route("http://evil.example/", (route) =>
   route.fulfill({
@@ -61,7 +61,7 @@ const [refused] = await Promise.all([
 assert.equal(refused.status(), 403);
 await tab.goto(page("/api/status/page?poller=orders"));
 assert.equal(await badge(), "Idle");
-await sound(tab, wrong, "after all");
+await checkLayout(tab, problems, "after all");
 
 await context.close();
 await browser.close();

@@ -1,26 +1,26 @@
-// Looks at the page: in both themes, at the width of a desk and of a phone, with the keyboard, without a
-// script, and as a program that helps people who do not see it.
+// Checks the page: in both themes, at desktop and phone width, with the keyboard, without scripts, and for
+// assistive technology.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import { open, page, shoot, sound, start, told } from "./common.mjs";
+import { checkLayout, input, open, page, screenshot, start } from "./common.mjs";
 
 const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const SIZES = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
 const browser = await start();
 
 const accessible = async (tab, where) => {
-  // Put in by the debugger, where the page's own policy has no say.
+  // Injected by the debugger, which the page's own policy does not restrict.
   const source = (await import("node:fs")).readFileSync(axe, "utf8");
   await tab.evaluate(source);
   const found = await tab.evaluate(() => globalThis.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
-  const told = found.violations.map((rule) => `${rule.id}: ${rule.help}: ${rule.nodes.map((node) => node.html).join(" | ")}`);
-  assert.deepEqual(told, [], where);
+  const violations = found.violations.map((rule) => `${rule.id}: ${rule.help}: ${rule.nodes.map((node) => node.html).join(" | ")}`);
+  assert.deepEqual(violations, [], where);
 };
 
 // Every view in each theme and width.
 for (const colorScheme of ["light", "dark"]) {
   for (const [size, viewport] of Object.entries(SIZES)) {
-    const { context, tab, wrong } = await open(browser, { colorScheme, viewport });
+    const { context, tab, problems } = await open(browser, { colorScheme, viewport });
     for (const [view, path] of [
       ["overview", "/"],
       ["orders", "/api/status/page?poller=orders"],
@@ -28,8 +28,8 @@ for (const colorScheme of ["light", "dark"]) {
     ]) {
       const where = `${view}-${size}-${colorScheme}`;
       await tab.goto(page(path));
-      await shoot(tab, where);
-      await sound(tab, wrong, where);
+      await screenshot(tab, where);
+      await checkLayout(tab, problems, where);
       await accessible(tab, where);
       const ground = await tab.evaluate(() => getComputedStyle(document.body).backgroundColor);
       const light = Number(ground.match(/\d+/)[0]) > 128;
@@ -39,20 +39,20 @@ for (const colorScheme of ["light", "dark"]) {
   }
 }
 
-const { context, tab, wrong } = await open(browser, { viewport: SIZES.desk });
+const { context, tab, problems } = await open(browser, { viewport: SIZES.desk });
 
-// Everything that is stored is there, and every badge says what it stands for.
+// Every stored poller is shown, and every badge explains its meaning.
 await tab.goto(page());
 assert.equal(new URL(tab.url()).pathname, "/api/status/page");
-assert.deepEqual(await tab.locator("tbody th a").allTextContents(), told.pollers);
+assert.deepEqual(await tab.locator("tbody th a").allTextContents(), input.pollers);
 const words = await tab.locator("[data-word]").evaluateAll((all) => all.map((badge) => badge.dataset.word));
 for (const word of ["Idle", "Backing off", "Paused", "Silent", "Failing"]) {
   assert.ok(words.includes(word), `${word} in ${words}`);
 }
 
-// The keyboard reaches each poller, in order, and opens its view; the focus can be seen.
+// The keyboard reaches each poller, in order, and opens its view; the focus is visible.
 const reached = [];
-for (let presses = 0; presses < 40 && reached.length < told.pollers.length; presses += 1) {
+for (let presses = 0; presses < 40 && reached.length < input.pollers.length; presses += 1) {
   await tab.keyboard.press("Tab");
   const focus = await tab.evaluate(() => {
     const element = document.activeElement;
@@ -61,34 +61,34 @@ for (let presses = 0; presses < 40 && reached.length < told.pollers.length; pres
   assert.notEqual(focus.outline, "none", `the focus on ${focus.text} cannot be seen`);
   if (focus.row) reached.push(focus.text);
 }
-assert.deepEqual(reached, told.pollers);
+assert.deepEqual(reached, input.pollers);
 await tab.locator("tbody th a", { hasText: "invoices" }).focus();
 await tab.keyboard.press("Enter");
 await tab.waitForURL(/poller=invoices/);
 assert.equal(await tab.locator("h1").textContent(), "invoices");
 assert.ok((await tab.locator("caption").count()) >= 1);
 
-// Of a poller without times, positions tell how far behind it is.
+// For a poller without times, the lag is shown in positions.
 const behind = await tab.goto(page()).then(() => tab.locator("tbody tr", { hasText: "old_returns" }).textContent());
 assert.ok(behind.includes("4,200 behind"), behind);
 await tab.goto(page("/api/status/page?poller=old_returns"));
 assert.ok((await tab.locator("#content").textContent()).includes("1,830"));
 
 await tab.goto(page("/api/status/page?poller=invoices"));
-// Texts of others are texts; what would reorder them is written out.
+// Untrusted texts stay texts; characters that would reorder them are shown as escapes.
 const error = await tab.locator(".notice pre").first().textContent();
-assert.ok(error.startsWith(told.hostile.slice(0, 30)), error);
+assert.ok(error.startsWith(input.hostile.slice(0, 30)), error);
 assert.ok(error.includes("[U+202E]") && !error.includes("\u202e"), error);
 await tab.goto(page("/api/status/page?poller=orders"));
 assert.ok((await tab.locator("#journal ~ .scroll").textContent()).includes("<img src=x"));
 assert.equal(await tab.locator("img").count(), 0);
 assert.ok((await tab.title()).endsWith("orders · Highwater"), await tab.title());
 
-// What the script puts in place is what the server had put there, and the focus stays.
+// The script renders the same content as the server did, and the focus stays.
 const shape = () =>
   tab.evaluate(() => {
     const copy = document.getElementById("content").cloneNode(true);
-    // Times go on.
+    // Times change.
     return copy.outerHTML.replace(/[\d:.]+/g, "0").replace(/0 (s|min|h|ms)/g, "0").replace(/[TZ]/g, "");
   });
 const before = await shape();
@@ -102,26 +102,26 @@ await tab.waitForFunction(() => document.getElementById("fresh").textContent.sta
 assert.equal(await shape(), before);
 assert.ok(await tab.evaluate(() => document.activeElement.matches("nav a")), "the focus stayed");
 
-// Refreshing can be stopped, and a failure to refresh is told.
+// Refreshing can be stopped, and a failed refresh is reported.
 await tab.locator("#stop").click();
 assert.equal(await tab.locator("#fresh").textContent(), "Not refreshing");
 await tab.route("**/api/status?*", (route) => route.fulfill({ status: 503, json: { error: "no store" } }));
 await tab.locator("#stop").click();
 await tab.waitForFunction(() => document.getElementById("fresh").textContent.includes("no store"));
-const expected = wrong.splice(0).filter((text) => !text.includes("503"));
+const expected = problems.splice(0).filter((text) => !text.includes("503"));
 assert.deepEqual(expected, []);
 await context.close();
 
-// Without a script the server's page is all there is, and it is enough.
+// Without scripts the server's page is complete.
 {
-  const { context, tab, wrong } = await open(browser, { javaScriptEnabled: false, viewport: SIZES.desk });
+  const { context, tab, problems } = await open(browser, { javaScriptEnabled: false, viewport: SIZES.desk });
   await tab.goto(page());
   await tab.locator("tbody th a", { hasText: "customers" }).click();
   assert.equal(await tab.locator("h1").textContent(), "customers");
   assert.equal(await tab.locator("#refresh").isVisible(), false);
   await tab.locator("nav a").click();
-  assert.deepEqual(await tab.locator("tbody th a").allTextContents(), told.pollers);
-  assert.deepEqual(wrong, []);
+  assert.deepEqual(await tab.locator("tbody th a").allTextContents(), input.pollers);
+  assert.deepEqual(problems, []);
   await context.close();
 }
 

@@ -1,4 +1,4 @@
-//! What a source asks to have kept, and when it is written.
+//! The state that a source stores, and when it is written.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn ask(world: &World, mark: &str, at_once: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_rides_on_the_commit_and_costs_no_write() {
+async fn source_state_is_written_with_the_commit() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(3);
@@ -29,7 +29,7 @@ async fn it_rides_on_the_commit_and_costs_no_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
+async fn source_state_is_written_with_the_last_row_of_its_fetch() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(4);
@@ -47,7 +47,7 @@ async fn it_waits_until_the_last_row_of_its_fetch_is_committed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_was_cut_short_remembers_nothing() {
+async fn a_truncated_batch_writes_no_source_state() {
     let world = World::with(Limits { batch_bytes_max: 300, batches_max: Some(1), ..limits() });
     let poller = world.instance("a");
     world.source.fill(2);
@@ -100,9 +100,9 @@ async fn rows_before_a_bad_one_are_committed_without_it() {
     assert_eq!(world.source_state().await, state("1"));
 }
 
-/// Ticks, and looks at each document that is written: only the one with the last row has a mark.
+/// Ticks, and checks each written document: only the one with the last row has a mark.
 async fn tick_watched(world: &World, poller: &Poller, last: i64) {
-    // Slow enough that each write is seen by itself.
+    // Slow enough to observe each write separately.
     world.store.slow_down(40, Duration::from_secs(1));
     let watch = async {
         loop {
@@ -146,13 +146,13 @@ async fn a_row_is_committed_without_the_rows_probed_after_it() {
             tick_watched(&world, &poller, 8).await;
         }
         let document = world.document().await;
-        assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 8, "row {bad} was set aside");
+        assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 8, "row {bad} was quarantined");
         assert_eq!(document.source_state, state("1"), "row {bad}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bounded_reread_says_nothing_about_rows_after_it() {
+async fn a_bounded_reread_writes_no_source_state() {
     let world = World::with(Limits { batches_max: Some(1), ..limits() });
     let poller = world.seasoned("a").await;
     world.source.fill(4);
@@ -165,14 +165,14 @@ async fn a_bounded_reread_says_nothing_about_rows_after_it() {
     sleep(2).await;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
     let document = world.document().await;
-    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 4, "no row behind the range");
+    assert_eq!(document.checkpoint.cursor.unwrap().key["id"], 4, "no row after the range");
     assert_eq!(document.source_state, SourceState::new());
     tick(&poller).await.unwrap();
     assert_eq!(world.source_state().await, state("1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_failed_remembers_nothing() {
+async fn a_failed_batch_writes_no_source_state() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(2);
@@ -183,13 +183,13 @@ async fn a_batch_that_failed_remembers_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_tick_writes_source_state_only_if_rows_wait_for_it() {
+async fn an_idle_tick_writes_source_state_only_if_rows_depend_on_it() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));
-    // Memory keeps it, and the next write includes it.
+    // It is kept in memory, and the next write includes it.
     world.source.ask_to_remember(None);
     world.source.fill(1);
     tick(&poller).await.unwrap();
@@ -202,7 +202,7 @@ async fn an_idle_tick_writes_source_state_only_if_rows_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poller_that_never_ran_is_given_a_document_for_it() {
+async fn a_new_poller_gets_a_document_for_its_source_state() {
     let world = World::new();
     ask(&world, "1", true);
     tick(&world.instance("a")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The next batch is read while the handler has the one before it.
+//! The next batch is read while the handler runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn without(poller: Poller) -> Poller {
     poller.flowing(Flow { prefetch: false, ..Flow::default() })
 }
 
-/// A source with one connection, as that of SQL Server has: a read waits for the one before it.
+/// A source with one connection, like the SQL Server source: a read waits for the previous one.
 #[derive(Debug)]
 struct OneConnection {
     table: Arc<TableSource>,
@@ -40,7 +40,7 @@ impl OneConnection {
     }
 }
 
-/// A source whose rows have keys, but for the first ten, so long that fewer fit than anybody expects.
+/// A source whose rows have keys, except the first ten, that are so long that fewer rows fit than expected.
 #[derive(Debug)]
 struct LongKeys {
     table: Arc<TableSource>,
@@ -91,11 +91,11 @@ impl Source for Impatient {
     }
 }
 
-/// A source with state to keep after every other fetch, which notes the state it gets back.
+/// A source that returns state to store with every other fetch, and records the state it gets back.
 #[derive(Debug)]
 struct Forgetful {
     table: Arc<TableSource>,
-    told: std::sync::Mutex<Vec<i64>>,
+    returned_states: std::sync::Mutex<Vec<i64>>,
 }
 
 #[async_trait]
@@ -106,9 +106,10 @@ impl Source for Forgetful {
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {
         let number = {
-            let mut told = self.told.lock().unwrap();
-            told.push(window.state.get("fetch").and_then(serde_json::Value::as_i64).unwrap_or(-1));
-            told.len() - 1
+            let mut returned_states = self.returned_states.lock().unwrap();
+            returned_states
+                .push(window.state.get("fetch").and_then(serde_json::Value::as_i64).unwrap_or(-1));
+            returned_states.len() - 1
         };
         let mut rows = self.table.fetch(window).await?;
         let state = SourceState::from_iter([("fetch".to_owned(), number.into())]);
@@ -144,8 +145,8 @@ async fn resume(world: &World) {
     world.overwrite(&encode(&resumed)).await;
 }
 
-/// A world whose batches are single rows, of which one that fails once is quarantined if another is accepted.
-fn setting_aside_at_once() -> World {
+/// A world with single-row batches, in which a row that fails once is quarantined if another is accepted.
+fn quarantining_at_once() -> World {
     let policy = FailurePolicy {
         on_failure: OnFailure::Quarantine,
         attempts_max: 1,
@@ -156,7 +157,7 @@ fn setting_aside_at_once() -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_batch_is_read_while_the_handler_runs_at_no_call_more() {
+async fn the_next_batch_is_prefetched_without_an_extra_call() {
     for prefetch in [true, false] {
         let world = World::new();
         let poller = world.seasoned("a").await;
@@ -179,7 +180,7 @@ async fn the_next_batch_is_read_while_the_handler_runs_at_no_call_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_fails_meanwhile_is_made_again_in_its_turn() {
+async fn a_failed_prefetch_is_retried_when_its_batch_is_due() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -192,7 +193,7 @@ async fn a_read_that_fails_meanwhile_is_made_again_in_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_hangs_delays_neither_heartbeats_nor_a_commit_that_nothing_follows() {
+async fn a_hanging_prefetch_delays_no_heartbeat_and_no_final_commit() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -214,7 +215,7 @@ async fn a_read_that_hangs_delays_neither_heartbeats_nor_a_commit_that_nothing_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unfinished_prefetch_is_awaited_like_a_new_read() {
+async fn an_unfinished_prefetch_is_awaited_like_any_read() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -222,7 +223,7 @@ async fn an_unfinished_prefetch_is_awaited_like_a_new_read() {
     world.handler.then_take(READ);
     let (report, took) = timed_tick(&poller).await;
     assert_eq!(report.rows, 20);
-    assert_eq!(took, WORK + WORK, "the second read began with the handler");
+    assert_eq!(took, WORK + WORK, "the second read started with the handler");
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,7 +250,7 @@ async fn the_prefetch_after_a_failed_batch_is_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_read_ahead_of_rows_that_failed_before() {
+async fn nothing_is_prefetched_while_previously_failed_rows_are_retried() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -301,7 +302,7 @@ async fn rows_after_a_halved_batch_are_delivered_once_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_after_an_accepted_front_start_where_it_ends() {
+async fn rows_after_an_accepted_prefix_start_where_it_ends() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.fill(20);
@@ -316,10 +317,10 @@ async fn rows_after_an_accepted_front_start_where_it_ends() {
     assert_eq!(world.handler.ids().split_off(1), expected);
 }
 
-/// The other row is read while the read ahead would have the connection.
+/// The probed row is read while the prefetch would have the connection.
 #[tokio::test(start_paused = true)]
 async fn a_row_that_needs_a_probe_does_not_wait_for_the_prefetch() {
-    let world = setting_aside_at_once();
+    let world = quarantining_at_once();
     world.source.fill(4);
     let poller = world.instance_of("a", OneConnection::of(&world));
     let source = world.source.clone();
@@ -366,7 +367,7 @@ async fn the_batch_after_next_is_prefetched_during_the_commit() {
         let before = world.source.fetches();
         let (report, took) = timed_tick(&poller).await;
         assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
-        // Behind the first batch nothing is asked for before its handler, which is done at once.
+        // Nothing is prefetched after the first batch before its handler, which finishes at once.
         let reads = if prefetch { 2 * READ } else { 4 * READ };
         assert_eq!(took, reads + 5 * COMMIT, "{prefetch}");
         assert_eq!(world.source.fetches() - before, 4, "{prefetch}");
@@ -397,13 +398,13 @@ async fn time_in_which_a_prefetch_is_not_polled_does_not_count_as_its_duration()
     world.store.slow_down(5, 4 * READ);
     tick(&poller).await.unwrap();
     let document = world.document().await;
-    // Times are kept in steps: within twice of what they were.
+    // Durations are stored in buckets: they may be off by a factor of two.
     let longest = u128::from(document.timings["fetch"].percentile_ms(99).unwrap());
-    assert!(longest <= 2 * READ.as_millis(), "{longest}: it was there when somebody listened");
+    assert!(longest <= 2 * READ.as_millis(), "{longest}: it was ready when polled");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_for_that_no_further_batch_would_take() {
+async fn nothing_is_prefetched_beyond_the_last_allowed_batch() {
     for (limits, work, batches) in [
         (Limits { batches_max: Some(2), ..limits() }, Duration::ZERO, 2),
         // The third would start after the end of the tick time.
@@ -426,7 +427,7 @@ async fn nothing_is_asked_for_that_no_further_batch_would_take() {
 
 #[tokio::test(start_paused = true)]
 async fn rows_after_a_shorter_batch_are_delivered_once_and_in_order() {
-    // Where it is not sure that ten rows fit, the end of the batch is not guessed.
+    // If it is uncertain whether ten rows fit, the end of the batch is not guessed.
     for (bytes_max, guesses) in [(8_000, true), (5_000, false)] {
         let world = World::with(Limits { batch_bytes_max: bytes_max, ..limits() });
         world.source.fill(40);
@@ -449,20 +450,22 @@ async fn a_read_gets_the_source_state_of_all_reads_before_it() {
         let world = World::new();
         world.source.fill(50);
         world.source.delay(delay);
-        let source =
-            Arc::new(Forgetful { table: world.source.clone(), told: std::sync::Mutex::default() });
+        let source = Arc::new(Forgetful {
+            table: world.source.clone(),
+            returned_states: std::sync::Mutex::default(),
+        });
         let poller = world.instance_of("a", source.clone());
         admin(&poller).init().await.unwrap();
-        source.told.lock().unwrap().clear();
+        source.returned_states.lock().unwrap().clear();
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
-        assert_eq!(*source.told.lock().unwrap(), [-1, 0, 0, 2, 2], "{delay:?}");
+        assert_eq!(*source.returned_states.lock().unwrap(), [-1, 0, 0, 2, 2], "{delay:?}");
     }
 }
 
-/// The first batch of a tick is another case: nothing has been prefetched after it.
+/// The first batch of a tick is a different case: nothing has been prefetched after it.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_batch_after_others_does_not_wait_for_a_requested_pause() {
-    let world = setting_aside_at_once();
+    let world = quarantining_at_once();
     world.source.fill(5);
     world.source.delay(READ);
     let poller = world.instance_of("a", OneConnection::of(&world));
@@ -476,7 +479,7 @@ async fn a_rejected_batch_after_others_does_not_wait_for_a_requested_pause() {
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
-/// Whatever was asked for is dropped at a pause, which the next commit finds.
+/// A prefetch is dropped at a pause, which the next commit finds.
 #[tokio::test(start_paused = true)]
 async fn the_rows_requested_during_a_pause_are_read_when_it_ends() {
     let world = World::new();

@@ -10,14 +10,14 @@ use tokio::process::Command;
 
 use crate::bench::{Bench, LIMIT, PROGRAM, within};
 
-/// A bench whose settings are in a file alone.
+/// A bench whose settings are only in a file.
 struct Filed {
     bench: Bench,
     settings: PathBuf,
 }
 
 impl Filed {
-    /// A poller that has delivered rows 1 and 2, with a journal if `journal` says so.
+    /// A poller that has delivered rows 1 and 2, with a journal according to `journal`.
     async fn delivered(journal: &str) -> Self {
         let mut bench = Bench::with_rows(1..=2).await;
         bench.set("JOURNAL", journal);
@@ -29,14 +29,14 @@ impl Filed {
         let settings = bench.folder.path().join("my settings.json");
         fs::write(&settings, json!({ "Values": bench.env }).to_string()).unwrap();
         let filed = Self { bench, settings };
-        let (code, told) =
+        let (code, transcript) =
             filed.shell("highwater --settings 'my settings.json' tick nightly").await;
-        assert_eq!(code, 0, "{told}");
+        assert_eq!(code, 0, "{transcript}");
         filed
     }
 
-    /// A poller that has found that its table was truncated, after `copy.json` was exported. The table has five new
-    /// rows, so it looks right again.
+    /// A poller that has found its table truncated, after `copy.json` was exported. The table has five new
+    /// rows, so it looks intact again.
     async fn truncated(journal: &str) -> Self {
         let mut bench = Bench::new().await;
         let table = "CREATE TABLE dbo.numbers (id int IDENTITY NOT NULL PRIMARY KEY, item nvarchar(9) NULL)";
@@ -61,19 +61,22 @@ impl Filed {
         fs::copy(filed.bench.state_path(), filed.bench.folder.path().join("copy.json")).unwrap();
         database.execute("TRUNCATE TABLE dbo.numbers").unwrap();
         insert(1);
-        let (code, told) =
+        let (code, transcript) =
             filed.shell("highwater --settings 'my settings.json' tick nightly").await;
-        assert!(code != 0 && told.contains("the last identity of `dbo.numbers` is `1`"), "{told}");
+        assert!(
+            code != 0 && transcript.contains("the last identity of `dbo.numbers` is `1`"),
+            "{transcript}"
+        );
         insert(4);
         filed
     }
 
-    /// Runs the reset that a tick suggests, and checks what comes then.
+    /// Runs the reset that a tick suggests, and checks the deliveries after it.
     async fn assert_reset_delivers_the_new_table(&self) {
         let suggested = self.suggested().await;
         let reset = suggested.iter().find(|line| line.contains(" to-beginning ")).unwrap();
-        let (code, told) = self.shell(&format!("{reset} --yes")).await;
-        assert_eq!(code, 0, "{told}");
+        let (code, transcript) = self.shell(&format!("{reset} --yes")).await;
+        assert_eq!(code, 0, "{transcript}");
         self.assert_delivers(&[1, 2, 3, 4, 5]).await;
     }
 
@@ -81,7 +84,7 @@ impl Filed {
         self.bench.folder.path().join("state")
     }
 
-    /// Runs a line in the folder of the settings; returns how it ended and all that it printed.
+    /// Runs a line in the folder of the settings; returns exit code and complete output.
     async fn shell(&self, line: &str) -> (i32, String) {
         let programs = Path::new(PROGRAM).parent().unwrap().display();
         let mut command = Command::new("sh");
@@ -93,27 +96,29 @@ impl Filed {
         (output.status.code().unwrap(), String::from_utf8(text).unwrap())
     }
 
-    /// Runs a tick that fails, and returns the commands of its error.
+    /// Runs a failing tick, and returns the commands in its error.
     async fn suggested(&self) -> Vec<String> {
-        let (code, told) = self.shell("highwater --settings 'my settings.json' tick nightly").await;
-        assert_ne!(code, 0, "{told}");
-        let commands = told.lines().last().unwrap().split("`highwater ").skip(1);
+        let (code, transcript) =
+            self.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert_ne!(code, 0, "{transcript}");
+        let commands = transcript.lines().last().unwrap().split("`highwater ").skip(1);
         let commands =
             commands.map(|rest| format!("highwater {}", rest.split('`').next().unwrap()));
         commands.collect()
     }
 
     async fn assert_delivers(&self, ids: &[i64]) {
-        let before = self.bench.receiver.taken().len();
-        let (code, told) = self.shell("highwater --settings 'my settings.json' tick nightly").await;
-        assert_eq!(code, 0, "{told}");
-        assert_eq!(self.bench.receiver.taken()[before..], *ids, "{told}");
+        let before = self.bench.receiver.accepted().len();
+        let (code, transcript) =
+            self.shell("highwater --settings 'my settings.json' tick nightly").await;
+        assert_eq!(code, 0, "{transcript}");
+        assert_eq!(self.bench.receiver.accepted()[before..], *ids, "{transcript}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_error_suggests_after_a_loss_runs_as_printed_with_settings_from_a_file() {
-    // What the first word after the poller or the command is, and which rows come then.
+async fn commands_suggested_after_a_loss_run_as_printed_with_file_settings() {
+    // The first word after the poller or the command, and the rows delivered then.
     for (command, journal, delivered) in
         [("reset", "off", &[1, 2, 3][..]), ("state rebuild", "commits", &[3])]
     {
@@ -125,15 +130,15 @@ async fn what_an_error_suggests_after_a_loss_runs_as_printed_with_settings_from_
         let rebuilds = suggested.iter().any(|line| line.contains(" state rebuild "));
         assert_eq!(rebuilds, journal != "off", "only what works there: {suggested:?}");
         let help = suggested.iter().find(|line| line.ends_with("state import --help")).unwrap();
-        let (code, told) = filed.shell(help).await;
-        assert!(code == 0 && told.contains("Usage: highwater state import"), "{told}");
+        let (code, transcript) = filed.shell(help).await;
+        assert!(code == 0 && transcript.contains("Usage: highwater state import"), "{transcript}");
         let line = suggested.iter().find(|line| line.contains(&format!(" {command} ")));
         let line = line.unwrap_or_else(|| panic!("no `{command}`: {suggested:?}"));
-        // Without a terminal it asks for one thing more, and nothing is done.
-        let (code, told) = filed.shell(line).await;
-        assert!(code == 2 && told.contains("add `--yes`"), "{line}: {told}");
-        let (code, told) = filed.shell(&format!("{line} --yes")).await;
-        assert_eq!(code, 0, "{line}: {told}");
+        // Without a terminal it requires one more flag, and does nothing.
+        let (code, transcript) = filed.shell(line).await;
+        assert!(code == 2 && transcript.contains("add `--yes`"), "{line}: {transcript}");
+        let (code, transcript) = filed.shell(&format!("{line} --yes")).await;
+        assert_eq!(code, 0, "{line}: {transcript}");
         filed.assert_delivers(delivered).await;
     }
 }
@@ -144,13 +149,13 @@ async fn a_loss_outlives_a_document_that_is_lost_and_rebuilt_as_printed() {
     fs::remove_file(filed.bench.state_path()).unwrap();
     let suggested = filed.suggested().await;
     let rebuild = suggested.iter().find(|line| line.contains(" state rebuild ")).unwrap();
-    let (code, told) = filed.shell(&format!("{rebuild} --yes")).await;
-    assert!(code == 0 && told.contains("ticks stay stopped until a reset"), "{told}");
+    let (code, transcript) = filed.shell(&format!("{rebuild} --yes")).await;
+    assert!(code == 0 && transcript.contains("ticks stay stopped until a reset"), "{transcript}");
     filed.assert_reset_delivers_the_new_table().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_import_in_place_of_a_lost_document_keeps_a_loss_or_says_that_none_can_be_known() {
+async fn importing_over_a_lost_document_keeps_a_loss_or_reports_it_unknown() {
     let import = "highwater --settings 'my settings.json' state import copy.json nightly --reason 'disk lost'";
     for (journal, damage) in [("commits", None), ("commits", Some("{")), ("off", None)] {
         let filed = Filed::truncated(journal).await;
@@ -158,28 +163,28 @@ async fn an_import_in_place_of_a_lost_document_keeps_a_loss_or_says_that_none_ca
             Some(damage) => fs::write(filed.bench.state_path(), damage).unwrap(),
             None => fs::remove_file(filed.bench.state_path()).unwrap(),
         }
-        let (code, told) = filed.shell(import).await;
+        let (code, transcript) = filed.shell(import).await;
         let stays =
             "ticks stay stopped until a reset, since rows are lost: the checkpoint is at `2`";
         let unknown = "whether rows were lost after this copy was made is unknown";
         let is_known = journal != "off";
-        assert!(code == 2 && told.contains(stays) == is_known, "{journal}: {told}");
-        assert_eq!(told.contains(unknown), !is_known, "{journal}: {told}");
+        assert!(code == 2 && transcript.contains(stays) == is_known, "{journal}: {transcript}");
+        assert_eq!(transcript.contains(unknown), !is_known, "{journal}: {transcript}");
         if is_known {
-            let (code, told) = filed.shell(&format!("{import} --yes")).await;
-            assert_eq!(code, 0, "{told}");
+            let (code, transcript) = filed.shell(&format!("{import} --yes")).await;
+            assert_eq!(code, 0, "{transcript}");
             filed.assert_reset_delivers_the_new_table().await;
         } else {
-            let reset = told.split('`').find(|part| part.contains(" to-beginning ")).unwrap();
-            let (code, told) = filed.shell(&format!("{reset} --yes")).await;
-            assert_eq!(code, 0, "{told}");
+            let reset = transcript.split('`').find(|part| part.contains(" to-beginning ")).unwrap();
+            let (code, transcript) = filed.shell(&format!("{reset} --yes")).await;
+            assert_eq!(code, 0, "{transcript}");
             filed.assert_delivers(&[1, 2, 3, 4, 5]).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_marker_is_back_after_a_tick_and_stops_what_would_deliver_all_again() {
+async fn a_lost_marker_is_rewritten_by_a_tick_and_prevents_full_redelivery() {
     let filed = Filed::delivered("off").await;
     let marker = filed.state_folder().join("local/nightly.marker.json");
     fs::remove_file(&marker).unwrap();
@@ -189,11 +194,11 @@ async fn a_lost_marker_is_back_after_a_tick_and_stops_what_would_deliver_all_aga
     fs::remove_file(filed.bench.state_path()).unwrap();
     let suggested = filed.suggested().await;
     assert!(suggested.iter().any(|line| line.contains(" reset ")), "{suggested:?}");
-    assert_eq!(filed.bench.receiver.taken(), [1, 2, 3], "nothing is delivered again");
+    assert_eq!(filed.bench.receiver.accepted(), [1, 2, 3], "nothing is redelivered");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_is_gone_is_made_by_the_command_that_restores_a_document() {
+async fn the_command_that_restores_a_document_recreates_a_missing_folder() {
     for (command, delivered) in [
         ("state import copy.json nightly", &[3][..]),
         ("state rebuild nightly", &[3]),
@@ -206,11 +211,11 @@ async fn a_folder_that_is_gone_is_made_by_the_command_that_restores_a_document()
         filed.bench.insert(3..=3);
         let line =
             format!("highwater --settings 'my settings.json' {command} --reason 'disk lost'");
-        let (code, told) = filed.shell(&line).await;
-        assert!(code == 2 && told.contains("add `--yes`"), "{line}: {told}");
-        assert!(!filed.state_folder().exists(), "{line}: a plan makes nothing");
-        let (code, told) = filed.shell(&format!("{line} --yes")).await;
-        assert_eq!(code, 0, "{line}: {told}");
+        let (code, transcript) = filed.shell(&line).await;
+        assert!(code == 2 && transcript.contains("add `--yes`"), "{line}: {transcript}");
+        assert!(!filed.state_folder().exists(), "{line}: a plan creates nothing");
+        let (code, transcript) = filed.shell(&format!("{line} --yes")).await;
+        assert_eq!(code, 0, "{line}: {transcript}");
         filed.assert_delivers(delivered).await;
     }
 }
@@ -228,9 +233,9 @@ async fn a_log_line_of_run_suggests_commands_with_the_settings_of_its_process() 
     let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
     let line = within(LIMIT, lines.next_line()).await.unwrap().unwrap();
     let line: Json = serde_json::from_str(&line).unwrap();
-    let told = line["message"].as_str().unwrap();
+    let transcript = line["message"].as_str().unwrap();
     let expected = "`highwater --settings 'my settings.json' reset nightly to-beginning --reason";
-    assert!(told.contains(expected), "{line}");
+    assert!(transcript.contains(expected), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Storage that answers late and fails, from a seed.
+//! Storage that responds late and fails, by seed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
 use tokio::time::sleep;
 
-/// What an answer takes where calls fail, in milliseconds; one in two hundred takes ten times as long.
+/// Latency if calls fail, in milliseconds; one in two hundred takes ten times as long.
 const LATENCY_MS: Range<u64> = 5..40;
-/// Of a thousand calls: those that never arrive, that are lost on their way, whose answers are lost.
+/// Per thousand calls: calls that never arrive, writes that are lost on their way, lost responses.
 const FAULTS: [u64; 3] = [5, 5, 10];
 
 #[derive(Debug)]
-pub(crate) struct Weather {
+pub(crate) struct SlowStorage {
     inner: Arc<dyn StateStore>,
     latency_ms: Range<u64>,
     is_fair: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Weather {
     faults: AtomicU64,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Answered,
@@ -34,7 +34,7 @@ enum Fate {
     LostAnswer,
 }
 
-impl Weather {
+impl SlowStorage {
     pub(super) fn over(inner: Arc<dyn StateStore>, seed: u64) -> Self {
         let dice = Mutex::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let (calls, faults) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -42,12 +42,12 @@ impl Weather {
         Self { inner, latency_ms: LATENCY_MS, is_fair: false, dice, is_calm, calls, faults }
     }
 
-    /// Returns storage that answers each call after so many milliseconds, and never fails.
+    /// Returns storage that answers each call after `latency_ms`, and never fails.
     pub(crate) fn steady(inner: Arc<dyn StateStore>, latency_ms: u64) -> Self {
         Self { latency_ms: latency_ms..latency_ms + 1, is_fair: true, ..Self::over(inner, 0) }
     }
 
-    /// Ends faults and waiting.
+    /// Stops faults and latency.
     pub(super) fn calm(&self) {
         self.is_calm.store(true, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Weather {
         *state % limit
     }
 
-    /// Waits as long as the call takes, and says what becomes of it.
+    /// Waits as long as the call takes, and returns its fate.
     async fn fate(&self) -> Fate {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.is_calm.load(Ordering::Relaxed) {
@@ -103,7 +103,7 @@ fn broken(key: &StateKey, fate: Fate) -> StoreError {
 }
 
 #[async_trait]
-impl StateStore for Weather {
+impl StateStore for SlowStorage {
     fn grain(&self) -> Duration {
         self.inner.grain()
     }
@@ -126,7 +126,7 @@ impl StateStore for Weather {
         match self.fate().await {
             Fate::Answered => self.inner.store(key, bytes, precondition).await,
             Fate::LostAnswer => {
-                // Whether it was refused is not told either.
+                // Whether it was rejected is lost, too.
                 drop(self.inner.store(key, bytes, precondition).await);
                 Err(broken(key, Fate::LostAnswer))
             }

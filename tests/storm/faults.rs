@@ -1,4 +1,4 @@
-//! What is done to the instances, to storage and to the database, as a seed has it.
+//! The faults injected into the instances, storage and the database, by seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::ledger::{Call, End, Kind, Ledger, Shared};
 use crate::rng::Rng;
 use crate::storage::Storage;
 
-/// One thing that happens.
+/// One fault.
 #[derive(Clone, Copy, Debug)]
-enum Card {
+enum FaultKind {
     /// A process is killed while its call is answered, or right after.
     KillInCall,
-    /// A process is killed while the commit of its copy is on its way.
+    /// A process is killed while the commit of its copy is pending.
     KillInCopy,
-    /// A process is killed whatever it does.
+    /// A process is killed at any moment.
     KillAnytime,
     KillBoth,
     /// A process is asked to stop while its call is answered.
     Terminate,
-    /// Storage stands still for longer than a lease.
+    /// Storage is frozen for longer than a lease.
     Freeze,
     /// Storage is stopped and started.
     Restart,
@@ -32,46 +32,46 @@ enum Card {
     Cut,
 }
 
-/// What happens with each ten kills.
-const DECK: [Card; 15] = [
-    Card::KillInCall,
-    Card::KillInCall,
-    Card::KillInCall,
-    Card::KillInCall,
-    Card::KillInCopy,
-    Card::KillInCopy,
-    Card::KillAnytime,
-    Card::KillAnytime,
-    Card::KillBoth,
-    Card::Terminate,
-    Card::Terminate,
-    Card::Freeze,
-    Card::Restart,
-    Card::Cut,
-    Card::Cut,
+/// The faults injected with every ten kills.
+const DECK: [FaultKind; 15] = [
+    FaultKind::KillInCall,
+    FaultKind::KillInCall,
+    FaultKind::KillInCall,
+    FaultKind::KillInCall,
+    FaultKind::KillInCopy,
+    FaultKind::KillInCopy,
+    FaultKind::KillAnytime,
+    FaultKind::KillAnytime,
+    FaultKind::KillBoth,
+    FaultKind::Terminate,
+    FaultKind::Terminate,
+    FaultKind::Freeze,
+    FaultKind::Restart,
+    FaultKind::Cut,
+    FaultKind::Cut,
 ];
 
-/// A call comes within this: a lease lapses first, as a rule.
+/// A call comes within this time, usually after a lease has expired.
 const CALL_MAX: Duration = Duration::from_secs(20);
-/// Tries of a kill in the calm: one may come after its call's commit.
-const CALM_KILLS_MAX: u32 = 5;
-/// A copy is made within this, unless storage stands still.
+/// Attempts of a kill without other faults: one may come after its call's commit.
+const ISOLATED_KILLS_MAX: u32 = 5;
+/// A copy is written within this time, unless storage is frozen.
 const COPY_MAX: Duration = Duration::from_secs(5);
 
-pub(crate) struct Weather<'a> {
+pub(crate) struct FaultInjector<'a> {
     pub(crate) rng: Rng,
     pub(crate) ledger: Shared,
     pub(crate) storage: Arc<Storage>,
     pub(crate) instances: &'a Instances,
     pub(crate) database: Faults,
-    /// What is being done to storage, while other things go on.
-    pub(crate) brewing: Option<JoinHandle<()>>,
+    /// The current storage fault, while other faults continue.
+    pub(crate) active_fault: Option<JoinHandle<()>>,
 }
 
-impl Weather<'_> {
-    /// Lets it rage until so many processes have been killed.
-    pub(crate) async fn rage(&mut self, kills: u64) {
-        let killed = |weather: &Self| weather.ledger.read(Ledger::kills);
+impl FaultInjector<'_> {
+    /// Injects faults until this many processes have been killed.
+    pub(crate) async fn inject(&mut self, kills: u64) {
+        let killed = |injector: &Self| injector.ledger.read(Ledger::kills);
         while killed(self) < kills {
             let mut deck = DECK;
             self.rng.shuffle(&mut deck);
@@ -83,13 +83,13 @@ impl Weather<'_> {
         }
         self.calm().await;
         self.database.clear();
-        self.kill_in_the_calm().await;
+        self.kill_in_isolation().await;
     }
 
-    /// Kills a holder with nothing else going on, and waits for its successor's call: a storm may be too
-    /// dense, or too short, for any takeover in it to be measured.
-    async fn kill_in_the_calm(&mut self) {
-        for _ in 0..CALM_KILLS_MAX {
+    /// Kills a holder without any other fault, and waits for its successor's call: otherwise a storm may be
+    /// too dense, or too short, to measure any takeover.
+    async fn kill_in_isolation(&mut self) {
+        for _ in 0..ISOLATED_KILLS_MAX {
             let Some(worker) = self.caller().await else { continue };
             let fault = self.instances.kill(worker).await;
             self.look_at_the_lease(fault, worker).await;
@@ -105,50 +105,50 @@ impl Weather<'_> {
         }
     }
 
-    /// Waits until nothing is done to storage any more.
+    /// Waits until no storage fault is active.
     async fn calm(&mut self) {
-        if let Some(task) = self.brewing.take() {
+        if let Some(task) = self.active_fault.take() {
             task.await.unwrap();
         }
     }
 
-    async fn play(&mut self, card: Card) {
+    async fn play(&mut self, card: FaultKind) {
         match card {
-            Card::KillInCall => {
+            FaultKind::KillInCall => {
                 let worker = self.caller().await.unwrap_or(0);
                 sleep(self.rng.millis(0..=80)).await;
                 self.kill(worker).await;
             }
-            Card::KillInCopy => {
-                // The server commits, and nobody is there to hear of it.
+            FaultKind::KillInCopy => {
+                // The server commits, and the client never receives the response.
                 let stall = Fault::Stall(self.rng.millis(100..=200));
                 self.database.arm_matching("COMMIT TRANSACTION", 1, stall);
                 let worker = self.copier().await.unwrap_or(0);
                 sleep(self.rng.millis(0..=150)).await;
                 self.kill(worker).await;
             }
-            Card::KillAnytime => {
+            FaultKind::KillAnytime => {
                 let worker = self.rng.index(NAMES.len());
                 self.kill(worker).await;
             }
-            Card::KillBoth => {
+            FaultKind::KillBoth => {
                 let kills = tokio::join!(self.instances.kill(0), self.instances.kill(1));
                 let (_, second) = kills;
                 self.look_at_the_lease(second, 1).await;
             }
-            Card::Terminate => self.terminate().await,
-            Card::Freeze => {
+            FaultKind::Terminate => self.terminate().await,
+            FaultKind::Freeze => {
                 self.calm().await;
                 let (storage, length) = (Arc::clone(&self.storage), self.rng.millis(500..=2000));
                 let freeze = async move { storage.freeze(TTL + length).await };
-                self.brewing = Some(tokio::spawn(freeze));
+                self.active_fault = Some(tokio::spawn(freeze));
             }
-            Card::Restart => {
+            FaultKind::Restart => {
                 self.calm().await;
                 let (storage, pause) = (Arc::clone(&self.storage), self.rng.millis(0..=1000));
-                self.brewing = Some(tokio::spawn(async move { storage.restart(pause).await }));
+                self.active_fault = Some(tokio::spawn(async move { storage.restart(pause).await }));
             }
-            Card::Cut => {
+            FaultKind::Cut => {
                 let times = self.rng.between(1..=3);
                 let fault = self.ledger.fault(Kind::Cut(times));
                 let cut = self.cut();
@@ -169,12 +169,12 @@ impl Weather<'_> {
         }
     }
 
-    /// Waits for a call that is not answered yet, and returns who made it.
+    /// Waits for an unanswered call, and returns its caller.
     async fn caller(&self) -> Option<usize> {
         self.ledger.wait(CALL_MAX, |ledger| ledger.open_call().map(|call| call.worker)).await
     }
 
-    /// Waits for a lease of the copying poller that is held, and returns whose it is.
+    /// Waits until the copying poller's lease is held, and returns its holder.
     async fn copier(&self) -> Option<usize> {
         let end = Instant::now() + COPY_MAX;
         while Instant::now() < end {
@@ -192,12 +192,12 @@ impl Weather<'_> {
         self.look_at_the_lease(fault, worker).await;
     }
 
-    /// Notes whether the kill has met the holder, where storage can tell.
+    /// Records whether the kill has hit the holder, if storage can tell.
     async fn look_at_the_lease(&self, fault: usize, worker: usize) {
-        if self.brewing.as_ref().is_some_and(|task| !task.is_finished()) {
+        if self.active_fault.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        // What the dead process sent last may still be on its way.
+        // The last request of the dead process may still be pending.
         sleep(Duration::from_millis(100)).await;
         let Some(sample) = self.storage.read().await else { return };
         let name = format!("/{}-", NAMES[worker]);
@@ -209,10 +209,10 @@ impl Weather<'_> {
         self.calm().await;
         let Some(worker) = self.caller().await else { return };
         if self.instances.terminate(worker).await.is_none() {
-            let text = "a process did not end well when it was asked to stop".to_owned();
+            let text = "a process failed when it was asked to stop".to_owned();
             self.ledger.write(|ledger| ledger.violations.push(text));
         }
-        // So that its successor's call is not met by the next kill.
+        // So that the next kill does not hit its successor's call.
         let calls = self.ledger.read(|ledger| ledger.calls.len());
         let next = self.ledger.wait(CALL_MAX, |l| (l.calls.len() > calls + 1).then_some(()));
         next.await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Ticks that the host calls again when they fail, by a retry policy of its own.
+//! Ticks that the host's own retry policy repeats when they fail.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn throttled(seconds: u64) -> HandlerError {
     HandlerError::Throttled { reason: "429".to_owned(), retry_after }
 }
 
-/// Ticks as a host does that retries after a pause; returns the results, the last one a success.
+/// Ticks like a host that retries after a pause; returns the results, the last one a success.
 async fn retried(poller: &Poller, retries_max: usize, pause: u64) -> Vec<String> {
     let mut results = Vec::new();
     for _ in 0..=retries_max {
@@ -33,7 +33,7 @@ async fn retried(poller: &Poller, retries_max: usize, pause: u64) -> Vec<String>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_waits_for_a_back_off_that_ends_before_its_own_time() {
+async fn a_tick_waits_for_a_backoff_that_ends_before_its_deadline() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
@@ -46,11 +46,11 @@ async fn a_tick_waits_for_a_back_off_that_ends_before_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_are_delivered_although_every_retry_falls_into_the_back_off() {
+async fn rows_are_delivered_even_if_every_host_retry_falls_into_the_backoff() {
     let world = World::new();
     let poller = world.seasoned("a").await;
     world.source.put(1, "new");
-    // Three retries with pauses of 5 s would be over after 15 s; the next tick is a day away.
+    // Three retries with pauses of 5 s would be over after 15 s; the next tick is a day later.
     let minutes = limits().tick_time_max.as_secs() * 5 / 2;
     world.handler.then_fail(throttled(minutes));
     let results = retried(&poller, 3, 5).await;
