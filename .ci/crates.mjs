@@ -1,14 +1,14 @@
-// The crates that are linked into a program, in order, by what cargo itself says. What only helps to build it
-// (macros, build scripts, tests) is left out.
+// The crates that are linked into a program, in order, according to cargo. Build-time crates (macros, build scripts,
+// tests) are excluded.
 import { execFileSync } from "node:child_process";
 
 export const TARGET = "x86_64-unknown-linux-musl";
-/** The package of the program that is deployed, and that of the command line. */
+/** The packages of the deployed handler and of the command line. */
 export const [HANDLER, COMMANDS] = ["highwater-handler", "highwater-cli"];
 
 const cargo = (...options) => execFileSync("cargo", [...options, "--locked"], { encoding: "utf8", maxBuffer: 1 << 28 });
 
-/** Name and version of what a package is built from, with the features of a build of it alone. */
+/** Names and versions of a package's crates, with the features of a separate build. */
 const tree = (name) => {
   const lines = cargo("tree", "-p", name, "-e", "normal", "--target", TARGET, "--prefix", "none");
   return new Set(lines.split("\n").map((line) => line.split(" ").slice(0, 2).join(" ")));
@@ -16,7 +16,7 @@ const tree = (name) => {
 
 /** Returns `{ root, crates, dependencies }`; the last maps a crate's id to the ids it is linked with. */
 export const linked = (name) => {
-  // The metadata are those of all packages of the workspace, whose features may ask for more.
+  // The metadata unify the features of all packages of the workspace, so they may include more crates.
   const { packages, resolve } = JSON.parse(cargo("metadata", "--format-version", "1", "--filter-platform", TARGET));
   const built = tree(name);
   const byId = new Map(packages.map((one) => [one.id, one]));

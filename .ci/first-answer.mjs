@@ -1,7 +1,7 @@
 // Starts a handler process several times and prints how long each took to its first answer.
 //
 // The process gets the settings of one poller with a file store, as under the Functions host. The
-// port is asked for as often as the loop can; nothing is slept for.
+// port is polled in a tight loop, without sleeping.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import http from "node:http";

@@ -1,13 +1,13 @@
-// Replays the record of the host's contract against the real Functions host, for somebody who has it.
+// Replays the recorded contract of the host against a real Functions host.
 //
 //   export AzureFunctionsJobHost__logging__logLevel__Function=Information
 //   func start --script-root dist 2>&1 | tee -i func.log         # in one terminal
 //   node .ci/host-check.mjs --log func.log --function poll       # in another, once it has started
 //
-// --url is where the host listens (http://127.0.0.1:7071), --root the folder that it runs (dist). The process of the
-// handler is found by --root (on Linux), or named by --handler PORT; --kill also kills it once, to see it come back.
-// Prints one line for each case: passed, failed, or by hand, which docs/contributing/host-check.md is for. Ends with 1 if one failed.
-// Rows that wait are delivered by it: use a table and a handler of your own.
+// --url is the host's address (http://127.0.0.1:7071), --root the folder that it runs (dist). The handler process is
+// found by --root (on Linux), or by --handler PORT; --kill also kills it once, to check that it is restarted.
+// Prints one line per case: passed, failed, or by hand (see docs/contributing/host-check.md). Exits with 1 if one failed.
+// It delivers pending rows, so use a test table and a test handler.
 import { readFileSync, readdirSync, readlinkSync, realpathSync, statSync } from "node:fs";
 import http from "node:http";
 import { dirname, join } from "node:path";
@@ -97,7 +97,7 @@ const handler = () => {
       const variable = variables.find((one) => one.startsWith("FUNCTIONS_CUSTOMHANDLER_PORT="));
       if (variable) return { pid: Number(pid), port: Number(variable.split("=")[1]) };
     } catch {
-      continue; // It has ended, or is somebody else's.
+      continue; // It has exited, or belongs to another user.
     }
   }
   throw new Error(`no process runs ${program}; name its port with --handler`);

@@ -1,13 +1,13 @@
-// Counts the instructions of the hot paths under callgrind, and fails where one needs more than before.
+// Counts the instructions of the hot paths under callgrind, and fails if one needs more than before.
 //
-//   node .ci/instructions.mjs           compares with `instructions.json` beside this file
-//   node .ci/instructions.mjs --write   writes it anew, for a change that is meant
-//   node .ci/instructions.mjs --release prints those of the program as it is deployed, and compares nothing
+//   node .ci/instructions.mjs           compares with `instructions.json` in this folder
+//   node .ci/instructions.mjs --write   updates that file, after an intended change
+//   node .ci/instructions.mjs --release prints the counts of the deployed profile, without a comparison
 //
-// What is counted are the sections of `tests/counts`, in a profile of their own, `counts`: counts in it rise and
-// fall with the program's, and do not depend on the machine's load. They depend a
-// little on the seeds of hash maps, and on the compiler's version; hence the tolerance. SHA-256 is told apart,
-// and not compared: processors have instructions for it, which callgrind lacks.
+// It counts the sections of `tests/counts` in a separate profile, `counts`. Its counts change with those of the
+// program, and do not depend on the machine's load. They depend slightly on the seeds of hash maps and on the
+// compiler's version, so there is a tolerance. SHA-256 is counted separately and not compared, because callgrind
+// lacks the processor instructions for it.
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -15,9 +15,9 @@ import { fileURLToPath } from "node:url";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const BASELINE = join(ROOT, ".ci/instructions.json");
-// How much more than before passes. Seeds of hash maps make less than a tenth of it.
+// Allowed increase. Seeds of hash maps cause less than a tenth of it.
 const TOLERANCE = 0.03;
-// Rows of the sections that deal with rows, as in `tests/counts/main.rs`.
+// Rows per section, as in `tests/counts/main.rs`.
 const ROWS = 100;
 const SECTIONS = [
   ["read", ROWS, "cells of the driver to rows, each"],
@@ -26,13 +26,13 @@ const SECTIONS = [
   ["document", 2, "transition and stored form, each write"],
   ["idle-tick", 1, "tick without rows"],
 ];
-// An idle tick may take a millisecond: at one instruction per nanosecond, which any server does, so many.
+// An idle tick may take a millisecond, at one instruction per nanosecond.
 const IDLE_TICK_MAX = 1_000_000;
 
 const released = process.argv.includes("--release");
 
 function build() {
-  // Sections are found by the names of functions.
+  // Sections are found by function names, so symbols are needed.
   const profile = released ? ["--release", "--config", 'profile.release.strip="none"'] : ["--profile", "counts"];
   const out = execFileSync("cargo", ["test", "-p", "highwater-counts", "--no-run", "--test", "counts", "--message-format=json", ...profile], {
     cwd: ROOT,
@@ -45,7 +45,7 @@ function build() {
   return built.executable;
 }
 
-// Adds up what each function did itself; what it called stands below `calls=` and is counted there.
+// Sums the own cost of each function. Costs of its callees follow `calls=`, and are counted there.
 function collected(file) {
   const names = new Map();
   let [name, skip, all, sha] = ["", false, 0, 0];
@@ -56,7 +56,7 @@ function collected(file) {
       name = names.get(fn[1]);
       continue;
     }
-    // A name may be given where it is called first.
+    // A name may be defined at its first call.
     const called = /^cfn=\((\d+)\) (.*)$/.exec(line);
     if (called) names.set(called[1], called[2]);
     if (line.startsWith("calls=")) {

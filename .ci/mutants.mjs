@@ -1,22 +1,22 @@
 // Seeded breaks: each safety rule is broken once, and the fast suite must fail.
 //
 //   node .ci/mutants.mjs            all of them
-//   node .ci/mutants.mjs 3          three of them, others with each commit
+//   node .ci/mutants.mjs 3          three of them, different ones with each commit
 //   node .ci/mutants.mjs token row  those whose name contains one of the words
 //   node .ci/mutants.mjs applies    builds nothing: only checks that each break still applies
 //
-// A break is a text that stands exactly once in a file, and what replaces it. The source is copied
-// below `target`, so the tree itself is never touched. Nearly all breaks are built in at once: each
-// function that has some gets its body once more for each, and an environment variable chooses; what cannot
-// be chosen like that (a constant, a signature, an opaque type) is built by itself. The fast suite is
-// the unit tests of the break's crate and, where they do not notice, `cargo test -p highwater-engine --test engine` and
+// A break is a text that occurs exactly once in a file, and its replacement. The source is copied
+// below `target`, so the tree itself is never touched. Nearly all breaks are built in one build: each
+// affected function gets a copy of its body per break, and an environment variable selects one. Breaks that cannot
+// be selected like that (a constant, a signature, an opaque type) are built separately. The fast suite is
+// the unit tests of the break's crate and, if they pass, `cargo test -p highwater-engine --test engine` and
 // `cargo test -p highwater-engine --test sim`, or for the handler `sql` its tests over the wire; the crates are built without
 // optimisation here, which takes a tenth of the time. The unbroken copy is run first, and must pass. Exits 1 if it does not, if a break is
 // missed, or if any no longer applies.
 //
-// Not in the list, since only the suite against Azurite could tell: "no If-Match to the blob service". And
-// since nothing can tell them from the whole: "owner not compared" (no two grants
-// share a token) and "a lost lease is written over" (the pure transitions refuse it a second time).
+// Not in the list, because only the suite against Azurite can detect it: "no If-Match to the blob service".
+// Also not in the list, because they have no observable effect: "owner not compared" (no two grants
+// share a token) and "a lost lease is written over" (the pure transitions reject it again).
 import { execFileSync, spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,10 +1,10 @@
-// Writes docs/third-party-notices.txt, and the same compressed for `package`: every crate that is linked into the
-// programs, its licence, and the text of that, from the crates' own sources as cargo has fetched them. Run it after a change of Cargo.lock:
+// Writes docs/third-party-notices.txt, and a compressed copy for `package`: every crate that is linked into the
+// programs, with the text of its licence from the sources that cargo has fetched. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
 //
-// Where a crate may be had under one of several licences, its MIT text is taken if there is one, since that is
-// shortest. Texts that differ in their copyright lines only stand there once.
+// If a crate offers several licences, its MIT text is used if there is one, because it is the shortest. Texts that
+// differ only in their copyright lines are printed once.
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -33,17 +33,17 @@ const textsOf = (crate) => {
   });
 };
 
-// Ours need no notice.
+// Our own crates need no notice.
 const all = new Map([HANDLER, COMMANDS].flatMap((name) => linked(name).crates).map((crate) => [crate.id, crate]));
 const crates = [...all.values()].filter((crate) => crate.source !== null).sort(inOrder);
-const groups = new Map(); // Words of a text without its copyright lines, to how it reads and whose it is.
+const groups = new Map(); // From the words of a text without its copyright lines, to the text and its crates.
 const without = [];
 const label = (crate) => `${crate.name} ${crate.version}`;
 for (const crate of crates) {
   const texts = textsOf(crate);
   if (texts.length === 0) without.push(crate);
   for (const text of texts) {
-    const isShort = text.length < 4_000; // A longer one may hold such a line as a part of it.
+    const isShort = text.length < 4_000; // A longer text may contain such a line as part of the licence.
     const lines = text.split("\n");
     const rights = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
     const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;

@@ -1,5 +1,5 @@
-// Makes the pictures of README: docs/pictures/demo.svg from what `highwater demo` prints, and status.png from the status
-// page of a poller that works. Needs a built program (target/debug/highwater, or the first argument), Python and Chromium.
+// Creates the pictures of README: docs/pictures/demo.svg from the output of `highwater demo`, and status.png from the
+// status page of a running poller. Needs a built program (target/debug/highwater, or the first argument), Python and Chromium.
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
@@ -68,7 +68,7 @@ try {
     HIGHWATER__POLLERS__FLIGHTS__HANDLER__URL: `http://127.0.0.1:${receiver}/flights`,
   });
   run.stdout.resume();
-  // Something for the page to show: a row each half second.
+  // Insert a row every half second, so that the page has data.
   for (let id = 1; id <= 40; id++) {
     server.stdin.write(`UPDATE dbo.flights SET dep_delay = ${id} WHERE id = ${id}\n`);
     await pause(500);

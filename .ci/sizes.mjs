@@ -1,13 +1,13 @@
-// Prints what the program's bytes are made of: its sections, and the code of each crate.
+// Prints the program's size by section, and the code size of each crate.
 //
-//   node .ci/sizes.mjs BINARY [CRATES]     the largest CRATES, 30 if not given
+//   node .ci/sizes.mjs BINARY [CRATES]     the largest CRATES, 30 by default
 //
-// The program must have its symbols. `.ci/deployable` strips them; after it, this links once more with them:
+// The program needs its symbols, which `.ci/deployable` strips. Afterwards, this links it again with symbols:
 //
 //   cargo rustc --locked --release -p highwater-handler --target x86_64-unknown-linux-musl -- -C strip=none
 //
-// What a crate's generic functions became in another one counts for the crate that wrote them; what drops a value
-// counts for the crate of its type. Needs `nm` and `size` of binutils.
+// Instances of generic functions count for the crate that defines them; drop glue counts for the crate of
+// its type. Needs `nm` and `size` of binutils.
 import { execFileSync } from "node:child_process";
 
 const OF_RUST = new Set(["core", "alloc", "std"]);

@@ -12,7 +12,7 @@ from tree_sitter import Language, Parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TABLE = "docs/reference/deployment.md"
-# All the rights that the templates may give: role, on what, in which file. infra/README.md explains each.
+# All permissions that the templates may grant: role, scope, file. infra/README.md explains each.
 ROLES = {
     ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Microsoft.Storage/storageAccounts", "infra/app/base.bicep"),
     ("ba92f5b4-2d11-453d-a403-e96b0029c9fe", "Microsoft.Storage/storageAccounts/blobServices/containers", "infra/app/state.bicep"),
@@ -20,7 +20,7 @@ ROLES = {
 }
 # Resources of which each property needs a source in TABLE.
 SOURCED = ("Microsoft.Web/serverfarms", "Microsoft.Web/sites", "Microsoft.Authorization/roleAssignments")
-# What must be so: type, path, values.
+# Required values: type, path, values.
 FIXED = [
     ("Microsoft.Storage/storageAccounts", "properties.allowSharedKeyAccess", (False,)),
     ("Microsoft.Storage/storageAccounts", "properties.allowBlobPublicAccess", (False,)),
@@ -37,7 +37,7 @@ FIXED = [
     ("Microsoft.Web/sites", "properties.siteConfig", ({"minTlsVersion": "1.2"},)),
     ("Microsoft.Authorization/roleAssignments", "properties.principalType", ("ServicePrincipal", "operatorType")),
 ]
-# Each write of a state document would leave a version, or a deleted copy for so many days.
+# Each write of a state document would leave a version, or a deleted copy for that many days.
 STATE = [("properties.isVersioningEnabled", (False,)), ("properties.deleteRetentionPolicy.days", tuple(range(1, 8)))]
 PARSER = Parser(Language(tree_sitter_bicep.language()))
 
@@ -230,7 +230,7 @@ def problems(files):
     return errors
 
 
-# Each planted alone: file, what stands there, what is put, what must be said.
+# Planted defects, one at a time: file, text, replacement, expected error.
 MISTAKES = [
     ("infra/app/functions.bicep", "httpsOnly: true\n", "httpsOnly: true }\n", "syntax error"),
     ("infra/app/base.bicep", "workspace.id", "workspce.id", "'workspce' is not declared"),

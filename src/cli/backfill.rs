@@ -1,4 +1,4 @@
-//! `highwater backfill`: delivers a part of a poller's past again in windows, several at a time.
+//! `highwater backfill`: redelivers a range of rows in windows, in parallel.
 
 use clap::Args;
 
@@ -7,20 +7,20 @@ use super::range::{self, RangeOptions, Shape};
 use highwater::config::Vars;
 use highwater::range::Purpose;
 
-/// Most windows: each has a document of its own.
+/// Most windows: each has its own document.
 const WINDOWS_MAX: i64 = 1_000;
-/// Most windows at a time in one process: each has connections of its own.
+/// Most concurrent windows in one process: each has its own connections.
 const PARALLEL_MAX: i64 = 64;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
     #[command(flatten)]
     range: RangeOptions,
-    /// Divide the range into so many windows of about as many rows each.
+    /// Number of windows, with about the same number of rows each.
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u16).range(1..=WINDOWS_MAX))]
     windows: u16,
-    /// Deliver so many windows at a time in this process; further processes share the rest.
+    /// Number of concurrent windows in this process; other processes can share the rest.
     #[arg(long, value_name = "P", default_value_t = 4,
         value_parser = clap::value_parser!(u16).range(1..=PARALLEL_MAX))]
     parallel: u16,

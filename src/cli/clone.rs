@@ -1,4 +1,4 @@
-//! `highwater clone`: a poller of another name that goes on where one is.
+//! `highwater clone`: a new poller that continues from the position of an existing one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use highwater::range::position_text;
 pub(super) struct Options {
     /// Name of the poller.
     poller: String,
-    /// Name of the one to make; best before settings name it, so that no tick of it comes first.
+    /// Name of the new poller; clone before you add its settings, so that no tick runs first.
     #[arg(value_parser = new_name, required_unless_present = "from_app", conflicts_with = "from_app")]
     new_name: Option<String>,
-    /// Continue this poller from where the application of this name is, whose state is kept in the same place.
+    /// Continue from this poller's position under another app name in the same state store.
     #[arg(long, value_name = "APP")]
     from_app: Option<String>,
     /// Print the plan, and write nothing.
@@ -38,7 +38,7 @@ pub(super) struct Options {
 }
 
 fn new_name(text: &str) -> Result<String, String> {
-    let expected = "expected `a` to `z`, digits and single `_`, beginning with a letter";
+    let expected = "use lowercase letters, digits and single underscores, starting with a letter";
     is_poller_name(text).then(|| text.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
@@ -50,26 +50,26 @@ type Pollers = BTreeMap<String, Arc<Poller>>;
 struct Report<'a> {
     poller: &'a str,
     new_name: &'a str,
-    /// The other application, where the position comes from one.
+    /// The other app that the position is from, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     from_app: Option<&'a str>,
-    /// Whether the new one was made.
+    /// Whether the new poller was created.
     changed: bool,
-    /// Where the new one goes on, or would.
+    /// The position from which the new one continues, or would continue.
     cursor: Option<&'a Cursor>,
-    /// That of the new document; `null` where none was made.
+    /// Generation of the new document; `null` if none was created.
     generation: Option<u64>,
-    /// Whether settings name it.
+    /// Whether the settings have the new poller.
     is_set_up: bool,
 }
 
-/// What is copied to where.
+/// Source and target of a clone.
 struct Copying {
     from: Poller,
     to: Arc<Poller>,
-    /// Whether settings name the new one.
+    /// Whether the settings have the new poller.
     is_set_up: bool,
-    /// What follows the position in the plan.
+    /// Consequences, the last part of the plan.
     means: String,
 }
 
@@ -82,8 +82,8 @@ impl Copying {
         let to =
             pollers.get(new_name).cloned().unwrap_or_else(|| Arc::new(one.under_name(new_name)));
         let means = format!(
-            "its events have other ids, since an id is of a poller and a row; what `{name}` has quarantined, or has in \
-             flight, stays with `{name}`"
+            "its events have other ids, because an id depends on poller and row; quarantined and in-flight rows of \
+             `{name}` stay with `{name}`"
         );
         Ok(Self { from, to, is_set_up, means })
     }
@@ -91,11 +91,11 @@ impl Copying {
     fn between_apps(name: &str, app: &str, pollers: &Pollers) -> Result<Self, Failed> {
         let to = super::poller_of(pollers, name)?;
         let from = to.under_app(app).ok_or_else(|| {
-            Failed::new(Exit::Usage, "this state store knows no other application".to_owned())
+            Failed::new(Exit::Usage, "this state store supports only one app".to_owned())
         })?;
         let means = format!(
-            "its events keep their ids, and windows that wait for an audit come along; what is quarantined or in \
-             flight under app `{app}` stays there; stop app `{app}` first, or both deliver the same rows"
+            "its events keep their ids, and windows that wait for an audit are copied; quarantined and in-flight rows \
+             of app `{app}` stay there; stop app `{app}` first, or both deliver the same rows"
         );
         Ok(Self { from, to, is_set_up: true, means })
     }
@@ -113,7 +113,12 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             let source = format!("`{name}` in app `{app}`");
             (Copying::between_apps(name, app, &pollers)?, name, source)
         }
-        (None, None) => return Err(Failed::new(Exit::Usage, "clone to which name?".to_owned())),
+        (None, None) => {
+            return Err(Failed::new(
+                Exit::Usage,
+                "add the name of the new poller, or `--from-app APP`".to_owned(),
+            ));
+        }
     };
     let Copying { from, to, is_set_up, means } = copying;
     let Some(document) = from.admin().present().await?.into_started()? else {
@@ -122,7 +127,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let at = document.checkpoint.cursor;
     let place = place_text(at.as_ref());
     let plan = format!(
-        "{name}: `{new_name}` gets a document of its own, and continues after the checkpoint of {source}, now {place}\n  \
+        "{name}: `{new_name}` gets its own document, and continues after the checkpoint of {source}, now {place}\n  \
          {means}"
     );
     let from_app = options.from_app.as_deref();
@@ -146,7 +151,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
     say(&options.form.output.one(&report, || {
         let place = place_text(cursor);
-        let next = if is_set_up { "" } else { "; settings for it are still to be made" };
+        let next = if is_set_up { "" } else { "; add its settings next" };
         format!("{new_name}: continues after {place}{next}")
     }));
     Ok(Exit::Done)
@@ -156,12 +161,12 @@ fn place_text(cursor: Option<&Cursor>) -> String {
     cursor.map_or_else(|| "the beginning".to_owned(), position_text)
 }
 
-/// Says what starts the new poller where the other one never started.
+/// Reports how to start the new poller if the other one never started.
 fn nothing_to_copy(source: &str, new_name: &str, is_set_up: bool) -> Failed {
     let start = if is_set_up {
-        format!("start `{new_name}` as its settings say with `highwater init {new_name}`")
+        format!("start `{new_name}` with `highwater init {new_name}`")
     } else {
-        format!("add settings for `{new_name}`, which starts as they say")
+        format!("add settings for `{new_name}`, which then starts by itself")
     };
     let text = format!(
         "{source} has never started, so there is no state to copy: check the name, or {start}; nothing was done"
@@ -169,7 +174,7 @@ fn nothing_to_copy(source: &str, new_name: &str, is_set_up: bool) -> Failed {
     Failed::new(Exit::Failed, text)
 }
 
-/// A part would be cloned without the others, and none of them is all of the poller.
+/// Rejects partitions: cloning one of them would copy only a part of the poller.
 fn refuse_divided<T>(known: &BTreeMap<String, T>, names: [&str; 2]) -> Result<(), Failed> {
     let is_divided = |name: &str| {
         let is_part = |known: &String| is_of(known, name) && whole_of(known) != known;
@@ -203,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_a_part_nor_a_divided_poller_is_cloned() {
+    fn partitions_and_partitioned_pollers_are_not_cloned() {
         let known = ["lines", "orders__p0", "orders__p1"].map(|name| (name.to_owned(), 0));
         let known = BTreeMap::from(known);
         for names in [["orders", "copy"], ["orders__p1", "copy"], ["lines", "orders"]] {

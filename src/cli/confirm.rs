@@ -1,4 +1,4 @@
-//! The last question before something that cannot be taken back.
+//! Confirmation of irreversible commands.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
@@ -8,49 +8,49 @@ use super::output::{Exit, Failed, tell};
 use super::pause::{WhoOption, some_text};
 use highwater::config::Vars;
 
-/// Who asks for something that cannot be taken back, why, and whether they are sure.
+/// Who runs an irreversible command, why, and whether it is confirmed.
 #[derive(Debug, Args)]
 pub(super) struct Asked {
-    /// Why; it is kept among the recent ticks, and in the journal where one is kept.
+    /// The reason, which is recorded in the recent ticks and in the journal, if one is kept.
     #[arg(long, visible_alias = "why", value_name = "TEXT", value_parser = some_text)]
     reason: Option<String>,
     #[command(flatten)]
     who: WhoOption,
-    /// Do what the plan says; without it, ask at a terminal, or do nothing.
+    /// Carry out the plan without confirmation at a terminal.
     #[arg(long)]
     pub(super) yes: bool,
 }
 
 impl Asked {
-    /// Returns why.
+    /// Returns the reason.
     ///
     /// # Errors
     ///
-    /// [`Exit::Usage`] where nobody has said.
+    /// [`Exit::Usage`] without a reason.
     pub(super) fn reason(&self) -> Result<&str, Failed> {
         self.reason.as_deref().ok_or_else(|| {
-            let text = "nothing was done: say why with `--reason TEXT`; it is kept among the recent ticks, and in the \
-                        journal where one is kept";
+            let text = "nothing was done: add `--reason TEXT`; it is recorded in the recent ticks, and in the journal if one \
+                        is kept";
             Failed::new(Exit::Usage, text)
         })
     }
 
-    /// Returns who.
+    /// Returns who runs the command.
     pub(super) fn by(&self, vars: &dyn Vars) -> String {
         self.who.name(vars)
     }
 }
 
-/// Whether a command may go on: it tells `plan` and wants `--yes`, or `name` typed at a terminal.
+/// Whether a command may continue: prints `plan`, and needs `--yes`, or `name` typed at a terminal.
 ///
 /// # Errors
 ///
-/// [`Exit::Usage`] without `--yes` where no terminal is there to type at: nothing ever waits then.
+/// [`Exit::Usage`] without `--yes` and without a terminal: commands never wait then.
 pub(super) fn confirm(plan: &str, name: &str, yes: bool) -> Result<bool, Failed> {
     tell(plan);
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let sure = answer(yes, terminal, || {
-        tell(&format!("Type `{name}` to go on, anything else to leave it:"));
+        tell(&format!("Type `{name}` to continue, anything else to cancel:"));
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         read.is_ok() && line.trim() == name
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_asked_where_nobody_can_answer_or_the_answer_is_known() {
+    fn there_is_no_prompt_without_a_terminal_or_with_yes() {
         let asked = || -> bool { panic!("it waits for somebody") };
         assert_eq!(answer(true, false, asked), Ok(true));
         assert_eq!(answer(true, true, asked), Ok(true));

@@ -1,6 +1,6 @@
 //! `highwater ddl`: the statements that create Highwater's own tables.
 //!
-//! The program never creates a table, so the user that it connects as needs no right to.
+//! The program never creates a table, so its database user needs no permission to.
 
 use clap::{Args, ValueEnum};
 
@@ -13,16 +13,16 @@ use highwater::handler::sql as handler;
 use highwater::journal::sql as journal;
 use highwater::state::sql as state;
 
-/// A table that Highwater keeps in a database.
+/// A table of Highwater in a database.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Table {
     /// State documents, for the state store `sql` (by default `dbo.highwater_state`).
     State,
     /// Journals, for the state store `sql` (by default `dbo.highwater_journal`).
     Journal,
-    /// Grants, by which the handler `sql` rejects stale owners (by default `dbo.highwater_fence`).
+    /// Grants, with which the handler `sql` rejects stale owners (by default `dbo.highwater_fence`).
     Fence,
-    /// Applied events, by which the handler `sql` applies none twice (by default `dbo.highwater_ledger`).
+    /// Applied events, with which the handler `sql` skips duplicates (by default `dbo.highwater_ledger`).
     Ledger,
 }
 

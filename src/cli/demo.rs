@@ -1,13 +1,12 @@
-//! `highwater demo`: delivery without loss, shown on real data; it needs nothing installed.
+//! `highwater demo`: demonstrates lossless delivery of real data; it needs nothing installed.
 //!
 //! The embedded server is loaded with flights. A stand-in for the Functions host starts two handler
-//! processes, which are this very program, and POSTs timer invocations to them in turn. Batches go to
-//! a receiver on this machine. While all that runs, more flights are written and earlier ones change;
-//! one call of the receiver is answered with 500; one is left open, and the process that made it is
-//! killed in the middle of its batch. In the end the table is read back and compared with what the
-//! receiver has accepted, row state by row state.
+//! processes of this very program, and POSTs timer invocations to them in turn. Batches go to a receiver on
+//! this machine. Meanwhile, more flights are written and earlier ones change. The receiver answers one call
+//! with 500. It leaves another call open, and the process that made it is killed in the middle of its batch.
+//! At the end, the table is compared with what the receiver has accepted, row state by row state.
 //!
-//! Lease and intervals are short here, so that a takeover takes seconds. The rest is as in Azure.
+//! Lease and intervals are short here, so that a takeover takes seconds. Everything else is as in Azure.
 
 mod console;
 pub(crate) mod devdb;
@@ -41,14 +40,14 @@ use self::stage::Stage;
 use self::writer::{Work, write};
 use highwater_devdb::SqlError;
 
-/// How the demo runs.
+/// Options of the demo.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Options {
     /// How many flights to write, of 27004.
     #[arg(long, value_name = "N", default_value_t = flights::COUNT,
         value_parser = clap::value_parser!(u32).range(100..=i64::from(flights::COUNT)))]
     rows: u32,
-    /// Show what the handler processes log.
+    /// Show the logs of the handler processes.
     #[arg(long)]
     verbose: bool,
 }
@@ -56,29 +55,29 @@ pub(crate) struct Options {
 const FAILED: u8 = 1;
 const UNAVAILABLE: u8 = 6;
 
-/// Limit on the whole demo.
+/// Time limit of the whole demo.
 const DEADLINE: Duration = Duration::from_secs(55);
-/// Limit on stopping all of it, of which little is ever needed.
+/// Time limit for stopping everything.
 const STOP_MAX: Duration = Duration::from_secs(3);
-/// How often it is looked whether all rows have arrived.
+/// Interval at which the arrival of all rows is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How the part of the demo that runs by itself ended.
+/// Outcome of the unattended part of the demo.
 enum End {
     /// All rows have arrived.
     Arrived,
     /// The time was up.
     OutOfTime,
-    /// A signal came; the exit code that goes with it.
+    /// A signal arrived, with this exit code.
     Stopped(u8),
-    /// Something that the demo needs gave up.
+    /// A part of the demo failed.
     Broken(String),
 }
 
-/// Runs the demo and returns whether it showed what it promises.
+/// Runs the demo; the exit code says whether it kept its promises.
 pub(crate) async fn run(options: Options) -> ExitCode {
     let deadline = Instant::now() + DEADLINE;
-    // From here on a signal waits until it can be obeyed with nothing left behind.
+    // From here on, a signal waits until everything can be cleaned up.
     let (Ok(interrupt), Ok(terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -121,7 +120,7 @@ struct Show {
 
 /// The application that writes rows.
 enum Writing {
-    /// It waits for the rows that it may change to arrive.
+    /// Waiting for the rows that it may change to arrive.
     NotYet(Work),
     Running(JoinHandle<Result<(), SqlError>>),
     Done,
@@ -138,7 +137,7 @@ impl Show {
         let rows = stage.loaded + stage.rest;
         let progress = Progress::start(rows + work.changes());
         progress.say(&format!(
-            "Loaded {} flights into the embedded server; {} more will be written meanwhile",
+            "Loaded {} flights into the embedded server; {} more will be written during the demo",
             grouped(stage.loaded),
             grouped(stage.rest)
         ));
@@ -159,7 +158,7 @@ impl Show {
         })
     }
 
-    /// Lets everything happen, until all rows have arrived.
+    /// Runs until all rows have arrived.
     async fn play(&mut self, mut interrupt: Signal, mut terminate: Signal) -> End {
         let mut look = interval(LOOK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -185,24 +184,25 @@ impl Show {
         match happening {
             Happening::Failed { call, rows } => {
                 let rows = grouped(u64::try_from(rows).unwrap_or_default());
-                self.progress.say(&format!("Call {call} with {rows} rows is answered with 500"));
+                self.progress
+                    .say(&format!("Call {call} with {rows} rows: the receiver answers 500"));
             }
             Happening::Held { call, rows, worker } => {
                 self.host.kill(worker);
                 self.killed = Some(worker);
                 let (rows, name) = (grouped(u64::try_from(rows).unwrap_or_default()), name(worker));
                 self.progress.say(&format!(
-                    "Call {call} with {rows} rows is left open, and process {name} that made it \
+                    "Call {call} with {rows} rows: the receiver does not answer, and its process {name} \
                      is killed"
                 ));
-                self.progress.waiting("waiting for the dead process's lease to lapse");
+                self.progress.waiting("waiting for the killed process's lease to expire");
             }
             Happening::Resumed { worker, after } => {
                 self.resumed_after = Some(after);
                 self.progress.waiting("");
                 let which = if self.killed == Some(worker) { "The new process" } else { "Process" };
                 self.progress.say(&format!(
-                    "{which} {} has taken the lease over after {:.1} s",
+                    "{which} {} took over the lease after {:.1} s",
                     name(worker),
                     after.as_secs_f64()
                 ));
@@ -210,7 +210,7 @@ impl Show {
         }
     }
 
-    /// Returns whether all is written and has arrived; starts the writing when that may begin.
+    /// Returns whether everything was written and has arrived; starts the writer once its rows have arrived.
     async fn look(&mut self) -> Result<bool, String> {
         let accepted = self.stage.receiver.tally(tally::Tally::accepted);
         self.progress.at(accepted);
@@ -225,7 +225,7 @@ impl Show {
                 written.map_err(|error| format!("write rows: {error}"))?;
                 Writing::Done
             }
-            as_it_is @ (Writing::NotYet(_) | Writing::Running(_) | Writing::Done) => as_it_is,
+            other @ (Writing::NotYet(_) | Writing::Running(_) | Writing::Done) => other,
         };
         let all = self.stage.loaded + self.stage.written.inserted() + self.stage.written.changed();
         let done = matches!(self.writing, Writing::Done) && accepted >= all;
@@ -235,10 +235,10 @@ impl Show {
         Ok(done)
     }
 
-    /// Stops everything, and judges.
+    /// Stops everything, and checks the result.
     async fn close(mut self, end: End) -> ExitCode {
         if matches!(end, End::Arrived) {
-            // Commits what is in hand, and shows whether anything comes again unasked.
+            // Commits in-flight batches, and reveals unexpected redeliveries.
             timeout_at(self.deadline, self.host.last_round()).await.unwrap_or_default();
         }
         if let Writing::Running(task) = &self.writing {
@@ -293,7 +293,7 @@ impl Show {
 }
 
 fn judge(findings: &Findings, end: &End) -> ExitCode {
-    // Not `print!`, which panics where nobody reads.
+    // Not `print!`, which panics if the output is closed.
     let printed = std::io::stdout().write_all(findings.to_string().as_bytes());
     let mut shortcomings = findings.shortcomings();
     shortcomings.extend(printed.err().map(|error| format!("print the table: {error}")));

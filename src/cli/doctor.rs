@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::findings;
-use super::from::beside;
+use super::from::project_folder;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
 use super::{is_of, unknown};
 use highwater::builder::doctor::Patient;
@@ -21,14 +21,14 @@ const STATE: &str = "poller state";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Name of the poller; all if not given.
+    /// Name of the poller; by default, all.
     #[arg(long, value_name = "NAME")]
     poller: Option<String>,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// A finding, and whose it is.
+/// A finding and its poller.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     poller: String,
@@ -46,28 +46,28 @@ impl Record for Diagnosis {
     }
 }
 
-/// Examines one poller or all, and prints what was found. Nothing is written, and no handler called.
+/// Examines one poller or all, and prints the findings. Writes nothing and calls no handler.
 pub(super) async fn run(
     vars: &dyn Vars,
     options: &Options,
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let patients = Patient::all(vars)?;
-    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
     let board = App::build(vars)?.board(vars, &root);
-    let asked = options.poller.as_deref();
-    if let Some(name) = asked.filter(|name| !patients.keys().any(|known| is_of(known, name))) {
+    let requested = options.poller.as_deref();
+    if let Some(name) = requested.filter(|name| !patients.keys().any(|known| is_of(known, name))) {
         return Err(unknown(name, &patients));
     }
     let mut found = Vec::new();
     for (name, patient) in &patients {
-        if asked.is_none_or(|asked| is_of(name, asked)) {
+        if requested.is_none_or(|requested| is_of(name, requested)) {
             let mut findings = patient.examine().await;
-            // Where the store cannot be read, other checks say so.
+            // If the store cannot be read, other checks report it.
             if let Ok(report) = board.read(StatusQuery::One(name)).await {
                 findings.extend(report.pollers.iter().map(|status| state(&status.health)));
             }
-            // Problems first; the order of the checks stays within a level.
+            // Problems first. The sort is stable, so checks keep their order within a level.
             findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
             found.extend(
                 findings.into_iter().map(|finding| Diagnosis { poller: name.clone(), finding }),
@@ -81,7 +81,7 @@ pub(super) async fn run(
     Ok(findings::exit(&found, |diagnosis| diagnosis.finding.clone()))
 }
 
-/// Returns the finding of a poller's state.
+/// Returns the finding for a poller's state.
 fn state(health: &Health) -> Finding {
     let name = health.state.as_str();
     let found = match &health.cause {
@@ -93,7 +93,7 @@ fn state(health: &Health) -> Finding {
         None => "see docs/reference/status.md".to_owned(),
     };
     match (health.severity, health.state) {
-        // The checks of the state document say so, and what to do.
+        // The checks of the state document report these, with a fix.
         (Severity::Ok, _) | (_, PollerState::NeverRan | PollerState::Paused) => {
             Finding::ok(STATE, found)
         }
@@ -102,7 +102,7 @@ fn state(health: &Health) -> Finding {
     }
 }
 
-/// Returns what people read.
+/// Returns human-readable text.
 fn text(found: &[Diagnosis]) -> String {
     let under = |diagnosis: &Diagnosis| format!("poller {}", diagnosis.poller);
     findings::text(found.iter().map(|diagnosis| (under(diagnosis), &diagnosis.finding)))
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_get_every_finding_whole_and_a_sum() {
+    fn the_text_has_every_finding_in_full_and_a_total() {
         let of = |poller: &str, finding| Diagnosis { poller: poller.to_owned(), finding };
         let found = [
             of("a", Finding::ok("edition", "Developer")),

@@ -1,14 +1,13 @@
-//! How findings are printed: those of `doctor` and of `validate`.
+//! Prints the findings of `doctor` and `validate`.
 
 use super::output::Exit;
 use highwater::doctor::{Finding, Level, Verdict, verdict};
 use highwater::event::counted;
 use highwater::redaction::redact;
 
-/// Returns what people read of findings, each under a heading: a line for each, the fix below it, and
-/// a last line with the sum.
+/// Formats findings under headings: one line each, the fix below it, and a last line with the totals.
 ///
-/// No table: a fix is a statement to be copied, so nothing may be cut.
+/// This is not a table: a fix is a statement to copy, so it must not be cut.
 #[expect(single_use_lifetimes, reason = "an elided one is not stable there")]
 pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -> String {
     let mut lines = Vec::new();
@@ -34,12 +33,12 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
     lines.join("\n")
 }
 
-/// Some of it are a server's own words, which must not command a terminal.
+/// Removes control characters: findings contain text of a server.
 fn plain(text: &str) -> String {
     redact(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns the exit code that findings come to.
+/// Returns the exit code for findings.
 pub(super) fn exit<T>(found: &[T], of: impl Fn(&T) -> Finding) -> Exit {
     match verdict(&found.iter().map(of).collect::<Vec<_>>()) {
         Verdict::Healthy => Exit::Done,

@@ -1,4 +1,4 @@
-//! `--from`: the folder with host.json and functions, which is where the settings are unless it is named.
+//! `--from`: the folder with host.json and functions; by default, the folder of the settings file.
 
 use std::path::{Path, PathBuf};
 
@@ -6,24 +6,25 @@ use clap::Args;
 
 use highwater::project::HOST_FILE;
 
-/// Where `host.json` and functions are.
+/// Location of `host.json` and functions.
 #[derive(Debug, Args)]
 pub(super) struct FromOption {
-    /// Folder with host.json and function-definitions; that of `--settings` if host.json is there, else the current one.
+    /// Folder with host.json and function-definitions; by default that of `--settings` if it has host.json, else the
+    /// current one.
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
 }
 
 impl FromOption {
-    /// Returns the folder, where `settings` is the file of `--settings`.
+    /// Returns the folder; `settings` is the file of `--settings`.
     pub(super) fn folder(&self, settings: Option<&Path>) -> PathBuf {
-        let named = self.from.clone().or_else(|| beside(settings));
+        let named = self.from.clone().or_else(|| project_folder(settings));
         named.unwrap_or_else(|| PathBuf::from("."))
     }
 }
 
-/// Returns the folder of a file with settings, if that is one that `init` or a package lays out.
-pub(super) fn beside(settings: Option<&Path>) -> Option<PathBuf> {
+/// Returns the folder of a settings file, if it has the layout of `init` or a package.
+pub(super) fn project_folder(settings: Option<&Path>) -> Option<PathBuf> {
     let folder = settings?.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     folder.join(HOST_FILE).is_file().then(|| folder.to_owned())
 }
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_lie_beside_their_functions_unless_another_folder_is_named() {
+    fn the_folder_of_the_settings_is_used_unless_another_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("local.settings.json");
         let unnamed = FromOption { from: None };
@@ -43,7 +44,7 @@ mod tests {
         assert_eq!(unnamed.folder(Some(&settings)), folder.path());
         let named = FromOption { from: Some("elsewhere".into()) };
         assert_eq!(named.folder(Some(&settings)), Path::new("elsewhere"));
-        // A bare name is of the current folder, which has them here.
+        // A bare file name is in the current folder, which has the functions here.
         assert_eq!(unnamed.folder(Some(Path::new("local.settings.json"))), Path::new("."));
     }
 }

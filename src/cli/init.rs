@@ -1,4 +1,4 @@
-//! `highwater init`: the explicit first start of a poller, or a working folder for a table.
+//! `highwater init`: creates a poller's state, or scaffolds a project for a table.
 
 mod folder;
 
@@ -17,30 +17,30 @@ use highwater::poller::Poller;
 pub(super) struct Options {
     /// Name of the poller.
     poller: String,
-    /// Write a folder to run this table from, after a look at it in the database.
+    /// Scaffold a project for this table, which is examined in the database.
     #[arg(long, value_name = "NAME", requires = "out")]
     table: Option<String>,
-    /// The folder; made if missing, and nothing in it is overwritten.
+    /// The project's folder; created if missing, and nothing in it is overwritten.
     #[arg(long, value_name = "DIR", requires = "table")]
     out: Option<PathBuf>,
     /// Name of the setting that has the connection string of the database.
     #[arg(long, value_name = "NAME", default_value = "SqlConnection", requires = "table")]
     connection: String,
-    /// Columns that identify a row, with commas; the primary key if not given.
+    /// Columns that identify a row, separated by commas; by default, the primary key.
     #[arg(long, value_name = "COLUMNS", requires = "table")]
     key: Option<String>,
-    /// Column to go by; the best that the table has if not given.
+    /// Cursor column; by default, the best one of the table.
     #[arg(long, value_name = "COLUMN", requires = "table")]
     cursor: Option<String>,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// What is printed of a poller that was started, or of a part of one.
+/// What is printed for each started poller or partition.
 #[derive(Serialize)]
 struct Started {
     poller: String,
-    /// Rows behind it will be delivered; `null` for all.
+    /// Rows after it will be delivered; `null` for all.
     after: Option<Cursor>,
 }
 
@@ -48,7 +48,7 @@ impl Started {
     fn text(&self) -> String {
         let Self { poller, after } = self;
         match after {
-            Some(cursor) => format!("{poller}: starts behind {} `{}`", cursor.mode, cursor.value),
+            Some(cursor) => format!("{poller}: starts after {} `{}`", cursor.mode, cursor.value),
             None => format!("{poller}: starts at the beginning"),
         }
     }
@@ -60,7 +60,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let parts = parts(vars, &options.poller)?;
     let is_whole = parts.len() == 1;
-    // One that has a state must not keep the others from theirs.
+    // A partition that already has a state must not block the others.
     let (mut started, mut end) = (Vec::new(), Ok(Exit::Done));
     for poller in parts {
         match start(&poller).await {
@@ -77,7 +77,7 @@ async fn start(poller: &Poller) -> Result<Started, Failed> {
     match poller.admin().init().await? {
         Init::Started { after } => Ok(Started { poller: name.to_owned(), after }),
         Init::StartedBefore => {
-            let text = format!("poller `{name}` has a state; it stays as it is");
+            let text = format!("poller `{name}` already has a state; nothing was changed");
             Err(Failed::new(Exit::Failed, text))
         }
     }

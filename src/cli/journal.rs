@@ -1,4 +1,4 @@
-//! `highwater journal`: what a poller did.
+//! `highwater journal`: shows, exports and compacts a poller's journal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,52 +21,52 @@ use highwater::poller::{Operator, Poller};
 use highwater::serve;
 use highwater::state::FencingToken;
 
-/// How often `tail --follow` looks for what is new.
+/// Interval at which `tail --follow` looks for new entries.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// List what a poller did, oldest first.
+    /// List entries, oldest first.
     Show {
         #[command(flatten)]
         selection: Selection,
         #[command(flatten)]
         form: OutputOption,
     },
-    /// List what a poller did last.
+    /// List the last entries.
     Tail {
         #[command(flatten)]
         selection: Selection,
-        /// How many entries.
+        /// Number of entries.
         #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
         lines: usize,
-        /// Go on with what is appended, until the command is stopped.
+        /// Print new entries as they are appended, until stopped.
         #[arg(long, short = 'f')]
         follow: bool,
         #[command(flatten)]
         form: OutputOption,
     },
-    /// Print the lines as they are stored: without filters, all of them.
+    /// Print the stored lines; without filters, all of them.
     Export {
         #[command(flatten)]
         selection: Selection,
     },
-    /// Let the history begin anew with the state document as it is, and drop what came before.
+    /// Start a new history with the current state document, and drop the old one.
     Compact(CompactOptions),
 }
 
-/// Which entries.
+/// Selects entries.
 #[derive(Debug, Args)]
 pub(super) struct Selection {
     /// Name of the poller.
     poller: String,
-    /// Not before this: `2026-04-07T01:23:45Z`, or how long ago, such as `2h`.
+    /// Only entries since this time: `2026-04-07T01:23:45Z`, or how long ago, such as `2h`.
     #[arg(long, value_name = "TIME", value_parser = time_or_ago)]
     since: Option<OffsetDateTime>,
-    /// Before this.
+    /// Only entries before this time.
     #[arg(long, value_name = "TIME", value_parser = time_or_ago)]
     until: Option<OffsetDateTime>,
-    /// What happened, such as `batch_complete`; several with commas.
+    /// Event names, such as `batch_complete`, separated by commas.
     #[arg(long = "event", value_name = "NAME", value_delimiter = ',', value_parser = event)]
     events: Vec<EventKind>,
     /// Id of the batch.
@@ -81,12 +81,12 @@ pub(super) struct Selection {
 pub(super) struct CompactOptions {
     /// Name of the poller.
     poller: String,
-    /// Why; it is kept in the history.
+    /// The reason, which is recorded in the history.
     #[arg(long, value_name = "TEXT", default_value = "compacted")]
     reason: String,
     #[command(flatten)]
     who: WhoOption,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -110,7 +110,7 @@ impl Selection {
     }
 }
 
-/// What is printed of an entry.
+/// What is printed for each entry.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Shown<'a>(&'a Entry);
@@ -142,8 +142,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             let poller = poller(vars, &selection.poller)?;
             let history = selection.read(&poller).await?;
             print(&history.select(&selection.filter()), *form);
-            tell_of_none(&poller, &history);
-            tell_of_unreadable(&history);
+            warn_if_off(&poller, &history);
+            list_unreadable(&history);
             Ok(Exit::Done)
         }
         Options::Tail { selection, lines, follow, form } => {
@@ -151,10 +151,10 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             let history = selection.read(&poller).await?;
             let selected = history.select(&selection.filter());
             print(selected.get(selected.len().saturating_sub(*lines)..).unwrap_or_default(), *form);
-            tell_of_none(&poller, &history);
-            tell_of_unreadable(&history);
+            warn_if_off(&poller, &history);
+            list_unreadable(&history);
             if *follow {
-                go_on(vars, &poller, selection, &history, *form).await?;
+                follow_entries(vars, &poller, selection, &history, *form).await?;
             }
             Ok(Exit::Done)
         }
@@ -174,11 +174,11 @@ fn print(lines: &[&Line], form: OutputOption) {
     say(&form.output.list(&entries.map(Shown).collect::<Vec<_>>()));
 }
 
-/// Most lines that cannot be read that are told of one by one.
-const TOLD_MAX: usize = 5;
+/// Most unreadable lines that are listed.
+const LISTED_MAX: usize = 5;
 
-/// Says why there is nothing, where settings are the reason.
-fn tell_of_none(poller: &Poller, history: &History) {
+/// Explains an empty journal, if it is switched off.
+fn warn_if_off(poller: &Poller, history: &History) {
     if !poller.keeps_journal() && history.select(&Filter::default()).is_empty() {
         let name = poller.name();
         let setting = format!("HIGHWATER__POLLERS__{}__JOURNAL", name.to_ascii_uppercase());
@@ -186,18 +186,18 @@ fn tell_of_none(poller: &Poller, history: &History) {
     }
 }
 
-fn tell_of_unreadable(history: &History) {
+fn list_unreadable(history: &History) {
     let findings: Vec<_> = history.unreadable().collect();
-    for finding in findings.iter().take(TOLD_MAX) {
+    for finding in findings.iter().take(LISTED_MAX) {
         tell(&finding.to_string());
     }
-    if findings.len() > TOLD_MAX {
-        tell(&format!("and {} more lines cannot be read", findings.len() - TOLD_MAX));
+    if findings.len() > LISTED_MAX {
+        tell(&format!("and {} more unreadable lines", findings.len() - LISTED_MAX));
     }
 }
 
-/// Prints what is appended from now on, until the process is asked to stop.
-async fn go_on(
+/// Prints new entries until the process is asked to stop.
+async fn follow_entries(
     vars: &dyn Vars,
     poller: &Poller,
     selection: &Selection,
@@ -228,7 +228,7 @@ async fn go_on(
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
-    /// Number of the entry that the history begins with.
+    /// Number of the first entry of the new history.
     seq: u64,
     dropped: Vec<String>,
     kept: Vec<String>,
@@ -238,18 +238,19 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     let name = options.poller.as_str();
     let poller = poller(vars, name)?;
     if poller.journal_mode() == JournalMode::Off {
-        let text = "its `JOURNAL` is `off`: there is no history to go on with";
+        let text = "its `JOURNAL` is `off`, so there is no history";
         return Err(Failed::new(Exit::Usage, format!("{name}: {text}")));
     }
     let examined = poller.admin().examine().await?;
-    // Where no history is left, none is dropped.
+    // A removed history has nothing to drop.
     let is_removed = matches!(examined.verdict, Verdict::Removed { .. });
     if let Some(text) = super::state::disagreement(name, &examined).filter(|_| !is_removed) {
-        let text = format!("{name}: {text}; nothing was dropped, since it is what tells why");
+        let text =
+            format!("{name}: {text}; nothing was dropped, because the history may explain why");
         return Err(Failed::new(Exit::Failed, text));
     }
     let plan = format!(
-        "{name}: the history begins anew with the state document as it is; what came before is dropped"
+        "{name}: a new history starts with the current state document; the old history is dropped"
     );
     if !confirm(&plan, name, options.yes)? {
         return Ok(Exit::Done);
@@ -259,7 +260,7 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     let (seq, dropped, kept) = match poller.admin().compact(operator).await? {
         Compacting::Compacted { seq, dropped, kept } => (seq, dropped, kept),
         Compacting::NoDocument => {
-            let text = format!("{name}: there is no state document to begin with");
+            let text = format!("{name}: there is no state document to start from");
             return Err(Failed::new(Exit::Failed, text));
         }
         Compacting::NotAppended => {
@@ -271,11 +272,11 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     let report = Report { poller: name, seq, dropped: names(dropped), kept: names(kept) };
     say(&options.form.output.one(&report, || {
         let kept = report.kept.iter().map(|part| {
-            format!("\n{name}: `{part}` was appended to meanwhile and stays; try again later")
+            format!("\n{name}: `{part}` was appended to meanwhile and stays; retry later")
         });
         let dropped = report.dropped.len();
         format!(
-            "{name}: the history begins with entry {seq}; {dropped} parts before it were dropped{}",
+            "{name}: the history starts with entry {seq}; {dropped} earlier parts were dropped{}",
             kept.collect::<String>()
         )
     }));
@@ -307,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_that_entries_have() {
+    fn only_names_of_events_are_accepted() {
         assert_eq!(event("batch_complete"), Ok(EventKind::BatchComplete));
         assert_eq!(event("unknown"), Ok(EventKind::Unknown));
         for text in ["", "BatchComplete", "batch-complete", "7"] {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_given_as_such_or_as_how_long_ago() {
+    fn a_time_is_absolute_or_relative() {
         let at = time_or_ago("2026-04-07T03:23:45+02:00").unwrap();
         assert_eq!(at, time::macros::datetime!(2026-04-07 01:23:45 UTC));
         let ago = SystemClock.now() - time_or_ago("2h").unwrap();

@@ -1,4 +1,4 @@
-//! `highwater lease`: the right to run a poller, taken from whoever has it.
+//! `highwater lease`: takes a poller's lease from its holder.
 
 use std::str::FromStr as _;
 
@@ -24,11 +24,11 @@ pub(super) enum Options {
 pub(super) struct BreakOptions {
     /// Name of the poller.
     poller: String,
-    /// Also from a holder that still writes: it is stopped, and what it has in hand comes again.
+    /// Also take a live lease: its holder stops, and its in-flight batch is redelivered.
     #[arg(long)]
     live: bool,
-    /// Raise generation or token above this grant, also of a free lease: for a state document that was put
-    /// back from an older copy, whose target refuses its writes (`fence_ahead`).
+    /// Raise generation or token above this grant, also of a free lease: for a state document that was restored
+    /// from an older copy, and whose target rejects its writes (`fence_ahead`).
     #[arg(long, value_name = "GENERATION.TOKEN", value_parser = Fence::from_str)]
     above: Option<Fence>,
     #[command(flatten)]
@@ -43,10 +43,10 @@ struct Report<'a> {
     poller: &'a str,
     /// Whether a lease was taken.
     changed: bool,
-    /// From whom.
+    /// The previous holder.
     owner: Option<&'a str>,
     fencing_token: u64,
-    /// Where the document as it was is kept.
+    /// Key of the saved previous document.
     saved: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Ok(Some(document)) => document.clone(),
         Ok(None) => {
             poller.refuse_loss().await?;
-            let text = format!("{name}: no state document is stored, so nobody holds a lease");
+            let text = format!("{name}: there is no state document, so there is no lease");
             return Err(Failed::new(Exit::Failed, text));
         }
         Err(error) => return Err(Failed::new(Exit::Failed, chain(error))),
@@ -78,8 +78,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     };
     if present.held_by.is_some() && !options.live {
         let text = format!(
-            "{name}: `{owner}` holds the lease, and its document was written within its ttl; nothing was done: \
-             `highwater pause {name} --reason \"stop the holder\"` ends it after the batch in flight, and `--live` takes it at once"
+            "{name}: `{owner}` holds the lease and is alive (it wrote within its TTL); nothing was done: `highwater pause \
+             {name} --reason \"stop the holder\"` stops it after its in-flight batch, and `--live` takes the lease at once"
         );
         return Err(Failed::new(Exit::Conflict, text));
     }
@@ -90,7 +90,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let operator = Operator { by: &by, reason };
     let broken = Box::pin(poller.admin().break_lease(&present, options.live, operator)).await;
     let broken = broken.map_err(restore::failed)?;
-    // It was held by what was read, and nothing but that is written over.
+    // The document that was read had a holder, and only that version is overwritten.
     let broken = broken.ok_or_else(|| restore::failed(RestoreError::Moved))?;
     let report = Report {
         poller: name,
@@ -101,12 +101,12 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     };
     say(&options.form.output.one(&report, || {
         let token = report.fencing_token;
-        format!("{name}: taken from `{owner}`; the token is {token}, and the next tick can run")
+        format!("{name}: lease taken from `{owner}`; the token is now {token}, and the next tick can run")
     }));
     Ok(Exit::Done)
 }
 
-/// Raises the grants of a document that was put back from an older copy above what its target has accepted.
+/// Raises the grants of a document restored from an older copy above those that its target has accepted.
 async fn raise(
     vars: &dyn Vars,
     options: &BreakOptions,
@@ -118,7 +118,7 @@ async fn raise(
     let reason = options.asked.reason()?;
     let Some(document) = present.usable() else {
         let text =
-            format!("{name}: the state document was never used, so its first grant is a new one");
+            format!("{name}: the state document has no grants yet, so there is nothing to raise");
         return Err(Failed::new(Exit::Failed, text));
     };
     let newest = document.newest_grant();
@@ -126,7 +126,7 @@ async fn raise(
         && fence < current
     {
         let text = format!(
-            "{name}: its target has accepted {current}, so grants above {fence} would be refused; nothing was \
+            "{name}: its target has accepted {current}, so it would reject grants just above {fence}; nothing was \
              changed: run `highwater lease break {name} --above {current} --reason \"state document is an older copy\"`"
         );
         return Err(Failed::new(Exit::Conflict, text));
@@ -135,14 +135,14 @@ async fn raise(
         let (changed, fencing_token) = (false, newest.token.0);
         let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
         say(&options.form.output.one(&report, || {
-            format!("{name}: its newest grant is {newest}, so the next one is above {fence}; nothing was changed")
+            format!("{name}: its newest grant is already {newest}, so the next one is above {fence}; nothing was changed")
         }));
         return Ok(Exit::Done);
     }
     if let Some(owner) = present.held_by.as_deref().filter(|_| !options.live) {
         let text = format!(
             "{name}: `{owner}` holds the lease; nothing was changed: run `highwater pause {name} --reason \"raise \
-             its grants\"` and try again when the lease is free, or add `--live`"
+             its grants\"` and retry once the lease is free, or add `--live`"
         );
         return Err(Failed::new(Exit::Conflict, text));
     }
@@ -170,22 +170,21 @@ async fn raise(
 
 fn raise_plan(name: &str, newest: Fence, fence: Fence) -> String {
     format!(
-        "{name}: grants are raised from {newest} to above {fence}\n  the checkpoint stays where this document has \
-         it; rows after it are delivered again\n  the target then refuses every other app that delivers to it under \
-         {fence}: confirm only if this document was put back from an older copy and no other app delivers \
-         `{name}`\n  the document as it is now is kept beside it"
+        "{name}: grants are raised from {newest} to above {fence}\n  the checkpoint of this document stays; rows after \
+         it are redelivered\n  the target then rejects every other app that delivers to it under {fence}: confirm \
+         only if this document was restored from an older copy and no other app delivers `{name}`\n  the current \
+         document is saved"
     )
 }
 
-fn plan(name: &str, owner: &str, lives: bool) -> String {
-    let holder = if lives {
-        "it still writes: it finds its lease lost at its next write, and what it has in hand comes again"
+fn plan(name: &str, owner: &str, is_alive: bool) -> String {
+    let holder = if is_alive {
+        "it is alive: it finds its lease lost at its next write, and its in-flight batch is redelivered"
     } else {
-        "it has not written for longer than its ttl, so the next tick that finds rows takes it anyway"
+        "it has not written for longer than its TTL, so the next tick that finds rows takes the lease anyway"
     };
     format!(
-        "{name}: the lease is taken from `{owner}`\n  {holder}\n  the token is raised, and never lowered: a fenced \
-         target refuses `{owner}` once the next batch has reached it; the checkpoint stays, the document as it is \
-         now is kept beside it"
+        "{name}: the lease is taken from `{owner}`\n  {holder}\n  the token is raised: a fenced target rejects \
+         `{owner}` once the next batch has reached it; the checkpoint stays, and the current document is saved"
     )
 }

@@ -1,10 +1,9 @@
 //! The command line: one file for each command.
 //!
-//! Data goes to standard output, in the form that `--output` names, everything else to standard error.
-//! Nothing waits for an answer unless a terminal is there to give it. Exit codes: 0 done, 1 failed,
-//! 2 wrong usage or a confirmation that is missing, 3 wrong settings, 4 not allowed, 5 another holds
-//! the lease or was faster, 6 something needed cannot be reached, 7 the handler did not take it, 130 or
-//! 143 stopped by a signal before it was done.
+//! Data goes to standard output, in the format of `--output`; everything else goes to standard error.
+//! Commands prompt only at a terminal. Exit codes: 0 done, 1 failed, 2 wrong usage or missing confirmation,
+//! 3 invalid settings, 4 not allowed, 5 another instance holds the lease or was faster, 6 a service is
+//! unreachable, 7 rejected by the handler, 130 or 143 stopped by a signal before it was done.
 
 mod backfill;
 mod clone;
@@ -58,7 +57,7 @@ use highwater::suggestion;
 #[derive(Debug, Parser)]
 #[command(name = "highwater", version, about)]
 struct Arguments {
-    /// File such as `local.settings.json`, whose values count where the environment has none.
+    /// Settings file, such as `local.settings.json`; the environment takes precedence.
     #[arg(long, value_name = "FILE", global = true, overrides_with = "settings")]
     settings: Option<PathBuf>,
     #[command(subcommand)]
@@ -67,62 +66,61 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the Functions host; what happens without a command.
+    /// Serve the Functions host (default).
     Serve,
-    /// Run pollers by the timers of their functions, without the Functions host, until asked to stop.
+    /// Run pollers on their functions' timers, without the Functions host, until stopped.
     Run(run::Options),
     /// Run one tick of a poller now.
     Tick(tick::Options),
-    /// Check settings, host.json and functions against each other; connects to nothing.
+    /// Check settings, host.json and functions for consistency, offline.
     Validate(validate::Options),
-    /// Make the package of a deployment, or lay it out for `func start --script-root DIR`.
+    /// Build a deployment package, or stage it for `func start --script-root DIR`.
     Package(package::Options),
-    /// Start a poller that never ran: from now where its `SOURCE__START` says so, else from the beginning; or,
-    /// with `--table`, write a folder to run it from.
+    /// Create a poller's state; with `--table`, scaffold a project for a table.
     Init(init::Options),
-    /// Check all that a poller needs, and print what was found with what mends it. Writes nothing.
+    /// Check configuration, database and permissions, and suggest fixes. Writes nothing.
     Doctor(doctor::Options),
-    /// Show how each poller stands, by its state document alone. Writes nothing.
+    /// Show the status of each poller, from its state document. Writes nothing.
     Status(status::Options),
-    /// Find pollers that cannot go on, and with `--yes` repair what is safe to repair.
+    /// Find pollers that are stuck, and with `--yes` repair what is safe to repair.
     Recover(recover::Options),
-    /// Keep a poller from running, in whatever process, until it is resumed.
+    /// Pause a poller in all processes until it is resumed.
     Pause(pause::PauseOptions),
-    /// Let a poller run again, whoever or whatever paused it.
+    /// Resume a paused poller.
     Resume(pause::ResumeOptions),
-    /// Divide the keys of a poller into another number of partitions, in which nothing is lost or out of order.
+    /// Change a poller's number of partitions, without losing or reordering rows.
     Repartition(repartition::Options),
-    /// Deliver a part of a poller's past again, once, in order; the poller goes on undisturbed.
+    /// Redeliver a range of rows once, in order; the poller continues undisturbed.
     Replay(replay::Options),
-    /// Deliver a part of a poller's past again in windows, several at a time and in several processes.
+    /// Redeliver a range of rows in windows, in parallel and in several processes.
     Backfill(backfill::Options),
-    /// Put a poller's checkpoint elsewhere: rows come again, or are skipped.
+    /// Move a poller's checkpoint, which redelivers or skips rows.
     Reset(reset::Options),
-    /// Make a poller of another name that continues from here, or continue from another app's position.
+    /// Copy a poller's position to a new poller, or continue from another app's position.
     Clone(clone::Options),
-    /// Take the right to run a poller from whoever has it.
+    /// Take a poller's lease from its holder.
     #[command(subcommand)]
     Lease(lease::Options),
-    /// List, show, deliver again or drop the rows that a poller has set aside.
+    /// List, show, redrive or drop quarantined rows.
     #[command(subcommand)]
     Quarantine(quarantine::Options),
     /// Show, copy, verify or rebuild a state document.
     #[command(subcommand)]
     State(state::Options),
-    /// Show, export or compact what a poller did.
+    /// Show, export or compact a poller's journal.
     #[command(subcommand)]
     Journal(journal::Options),
-    /// Print the statements that create one of Highwater's own tables; runs none of them.
+    /// Print the statements that create one of Highwater's own tables, without running them.
     Ddl(ddl::Options),
-    /// Print a script that completes words in a shell.
+    /// Print a shell completion script.
     Completions(shell::CompletionsOptions),
     /// Print version, commit and the format of state documents.
     Version(version::Options),
     /// Print the manual, for `man -l -`.
     Man,
-    /// Show delivery without loss on real data, with failures and kills; needs nothing installed.
+    /// Demonstrate lossless delivery of real data through failures and kills; needs nothing installed.
     Demo(demo::Options),
-    /// Serve databases in memory as a stand-in for SQL Server, and print the connection string.
+    /// Serve in-memory databases as a stand-in for SQL Server, and print the connection string.
     Devdb(demo::devdb::Options),
 }
 
@@ -134,7 +132,7 @@ async fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are answers, not mistakes; clap knows which stream is which.
+            // Help and version are not errors; clap knows which stream each belongs to.
             if error.use_stderr() {
                 if let Some(renamed) = renamed(std::env::args().skip(1)) {
                     return end(Err(Failed::new(Exit::Usage, renamed)));
@@ -194,7 +192,7 @@ async fn run() -> ExitCode {
     }
 }
 
-/// Commands that there were once, and what they are called now.
+/// Former names of commands, and their current names.
 const RENAMED: &[(&str, &str)] = &[
     ("fence ddl", "ddl fence"),
     ("journal ddl", "ddl journal"),
@@ -203,7 +201,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("quarantine replay", "quarantine redrive"),
 ];
 
-/// Returns what to call instead, if the first words of a command line are an old name.
+/// Returns a hint to the current name, if a command line starts with a former one.
 fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
     let words: Vec<String> = arguments.take_while(|word| !word.starts_with('-')).collect();
     let line = words.join(" ");
@@ -213,27 +211,27 @@ fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
     Some(format!("`{old}` is now `{new}`: `highwater help` lists all commands"))
 }
 
-/// Returns the poller of a name, put together as the settings say; nothing is connected to yet.
+/// Builds the poller of a name from the settings, without connecting to anything.
 fn poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
     poller_of(&App::build(vars)?.pollers, name)
 }
 
-/// As [`stored_poller`], for a command that puts a document in its place: also where the place is gone.
+/// As [`stored_poller`], for a command that writes a document: also if the store's folder is missing.
 async fn poller_to_restore(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
     stored_part(vars, name, &App::build_to_restore(vars)?).await
 }
 
-/// As [`poller`], for a command that changes a document as a whole, and may end what stops a repartition.
+/// As [`poller`], for a command that replaces a document, and so may unblock a repartition.
 ///
-/// While a repartition waits for old parts, it is the old part of that name, whatever number the settings say: the
-/// repartition prints such commands, and continues after them.
+/// While a repartition waits for old partitions, this is the old partition of that name, whatever number the settings
+/// have: the repartition prints such commands, and continues after them.
 async fn stored_poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Failed> {
     stored_part(vars, name, &App::build(vars)?).await
 }
 
 async fn stored_part(vars: &dyn Vars, name: &str, app: &App) -> Result<Arc<Poller>, Failed> {
     let whole = whole_of(name);
-    // Where the settings have an undivided poller of that name, no old part has it.
+    // If the settings have an unpartitioned poller of that name, no old partition has it.
     let may_be_old = whole != name || !app.pollers.contains_key(name);
     if may_be_old
         && let Some(divisible) = Divisible::build(vars, whole)?
@@ -248,23 +246,23 @@ fn poller_of(pollers: &BTreeMap<String, Arc<Poller>>, name: &str) -> Result<Arc<
     pollers.get(name).cloned().ok_or_else(|| unknown(name, pollers))
 }
 
-/// Returns the poller of a name, or all parts of the one of that name.
+/// Returns the poller of a name, or all its partitions.
 fn parts(vars: &dyn Vars, name: &str) -> Result<Vec<Arc<Poller>>, Failed> {
     let app = App::build(vars)?;
-    let of_it = app.pollers.values().filter(|poller| is_of(poller.name(), name));
-    let found: Vec<Arc<Poller>> = of_it.cloned().collect();
+    let matching = app.pollers.values().filter(|poller| is_of(poller.name(), name));
+    let found: Vec<Arc<Poller>> = matching.cloned().collect();
     if found.is_empty() {
         return Err(unknown(name, &app.pollers));
     }
     Ok(found)
 }
 
-/// Whether `poller` is the one that was asked for, or a part of it.
-fn is_of(poller: &str, asked: &str) -> bool {
-    poller == asked || whole_of(poller) == asked
+/// Whether `poller` is the requested one, or a partition of it.
+fn is_of(poller: &str, requested: &str) -> bool {
+    poller == requested || whole_of(poller) == requested
 }
 
-/// Says that there is no poller of a name, and which there are.
+/// Reports an unknown poller name, and lists the known ones.
 fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
     let (parts, others): (Vec<&str>, Vec<&str>) =
         known.keys().map(String::as_str).partition(|known| is_of(known, name));
@@ -273,7 +271,7 @@ fn unknown<T>(name: &str, known: &BTreeMap<String, T>) -> Failed {
     } else {
         let parts = parts.join("`, `");
         format!(
-            "poller `{name}` is divided, and this is done for one part at a time: name `{parts}`"
+            "poller `{name}` is partitioned, and this command works on one partition: name `{parts}`"
         )
     };
     Failed::new(Exit::Usage, text)
@@ -286,7 +284,7 @@ mod suggested;
 mod tests {
     use super::*;
 
-    /// Commands that print no data, or data that has one form: lines and documents as they are stored, SQL, a script,
+    /// Commands that print no data, or data with a single format: lines and documents as stored, SQL, a script,
     /// a page.
     const OF_ONE_FORM: [&str; 9] = [
         "completions",
@@ -300,7 +298,7 @@ mod tests {
         "state export",
     ];
 
-    /// Returns the names of all commands that do something, each with whether it has `--output`.
+    /// Returns the names of all leaf commands, each with whether it has `--output`.
     fn leaves(of: &clap::Command, path: &str) -> Vec<(String, bool)> {
         let children = of.get_subcommands().flat_map(|child| {
             let path = format!("{path} {}", child.get_name());
@@ -314,7 +312,7 @@ mod tests {
         children.collect()
     }
 
-    /// A shell function that names the file may be given a command that an error has printed.
+    /// A shell alias may add `--settings` to a command printed by an error, which has it too.
     #[test]
     fn the_last_file_of_settings_counts() {
         let words = ["highwater", "--settings", "a", "--settings", "b", "status"];

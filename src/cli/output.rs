@@ -1,8 +1,7 @@
-//! Where a command's words go: data to standard output in the form that was asked for, everything
-//! else to standard error, and the exit code that says what to do next.
+//! Output of commands: data goes to standard output in the requested format, everything else to standard
+//! error, and the exit code says what to do next.
 //!
-//! Nothing is coloured, on a terminal or off it. A reader that has closed its end of a pipe has seen
-//! what it wanted, so that is no failure.
+//! Output is never coloured. A closed pipe is not a failure: its reader has seen enough.
 
 use std::borrow::Cow;
 use std::io;
@@ -17,30 +16,30 @@ use time::format_description::well_known::Rfc3339;
 use highwater::redaction::{redact, redact_json};
 use highwater::suggestion::{COMMAND, with_settings, with_settings_in_json};
 
-/// Widest cell of a table; a longer one is cut, since the JSON forms have it whole.
+/// Widest cell of a table; longer ones are cut. The JSON formats have the full text.
 const CELL_CHARS_MAX: usize = 100;
 
-/// The form of a command's data.
+/// Format of a command's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// Columns, for people.
+    /// Human-readable columns.
     #[default]
     Table,
     /// One JSON document.
     Json,
-    /// One JSON object on each line.
+    /// One JSON object per line.
     Jsonl,
 }
 
-/// The option that all commands with data have.
+/// The `--output` option of all commands with data.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct OutputOption {
-    /// Form of the data: for people, one JSON document, or one JSON object a line.
+    /// Output format: a table, one JSON document, or one JSON object per line.
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     pub(super) output: Output,
 }
 
-/// One of many things that a command prints.
+/// An item of a list that a command prints.
 pub(super) trait Record: Serialize {
     /// Names of the columns.
     const COLUMNS: &'static [&'static str];
@@ -50,7 +49,7 @@ pub(super) trait Record: Serialize {
 }
 
 impl Output {
-    /// Returns `records` in this form, without the last line's end; nothing where there is no line.
+    /// Formats `records`, without a final newline; empty if there are no lines.
     pub(super) fn list<R: Record>(self, records: &[R]) -> String {
         match self {
             Self::Table => table(R::COLUMNS, records.iter().map(R::cells)),
@@ -59,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Returns one thing in this form; `text` is what people read.
+    /// Formats one value; `text` is the human-readable form.
     pub(super) fn one<T: Serialize>(self, thing: &T, text: impl FnOnce() -> String) -> String {
         match self {
             Self::Table => text(),
@@ -68,8 +67,8 @@ impl Output {
         }
     }
 
-    /// Returns what became of the parts of a poller in this form: one thing where it `is_whole`, a list where it is
-    /// divided; nothing where nothing became of any. `text` is what people read of each.
+    /// Formats the results for the partitions of a poller: a list, or a single value for an unpartitioned poller
+    /// (`is_whole`); empty without results. `text` is the human-readable form of each.
     pub(super) fn parts<T: Serialize>(
         self,
         things: &[T],
@@ -96,7 +95,7 @@ fn line<T: Serialize>(thing: &T) -> String {
     serde_json::to_string(thing).expect("what commands print has only string keys")
 }
 
-/// Returns lines of columns; the last one is as wide as it comes.
+/// Formats rows as aligned columns; the last column is not padded.
 fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head = columns.iter().map(|name| name.to_uppercase()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(printable)).collect();
@@ -112,11 +111,11 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns cells that fit on one line and cannot command a terminal: some hold a target's own words.
+/// Returns cells that fit on one line and have no control characters: some contain text of a target.
 fn printable(cells: Vec<String>) -> Vec<String> {
     let cell = |text: String| {
         let plain = plain(&redact(&text));
-        // A command that is cut would not run.
+        // A cut command would not run.
         if plain.chars().count() <= CELL_CHARS_MAX || plain.contains(COMMAND) {
             return plain;
         }
@@ -126,43 +125,43 @@ fn printable(cells: Vec<String>) -> Vec<String> {
     cells.into_iter().map(cell).collect()
 }
 
-/// Returns a text that cannot command a terminal.
+/// Removes control characters, which could change a terminal.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns a time as state documents have it.
+/// Formats a time as in state documents.
 pub(super) fn time_text(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
-/// Prints a command's data, without secrets; nothing at all where there is none.
+/// Prints a command's data, without secrets; prints nothing if it is empty.
 pub(super) fn say(text: &str) {
     say_rows(&if is_json(text) { with_settings_in_json(text) } else { with_settings(text) });
 }
 
-/// Prints data with rows or documents in it, without secrets and otherwise as they are.
+/// Prints data that contains rows or documents, unchanged except for secrets.
 pub(super) fn say_rows(text: &str) {
     if !text.is_empty() {
         write_line(&mut io::stdout(), &clean(text));
     }
 }
 
-/// Returns a command's data without secrets; what is JSON stays JSON.
+/// Removes secrets from a command's data; JSON stays valid JSON.
 fn clean(text: &str) -> Cow<'_, str> {
     if is_json(text) { redact_json(text) } else { redact(text) }
 }
 
-/// Whether a command's data is a JSON document, or one on each line.
+/// Whether a command's data is a JSON document, or one per line.
 fn is_json(text: &str) -> bool {
     let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
     text.starts_with(['{', '[']) && (is_json(text) || text.lines().all(is_json))
 }
 
-/// Prints data as it is stored: a copy that differs could not be restored.
+/// Prints stored data unchanged, so that the copy can be restored.
 pub(super) fn say_bytes(bytes: &[u8]) {
     let mut stream = io::stdout();
-    // Nobody is left who could be told of an error.
+    // An error cannot be reported: the output is closed.
     io::Write::write_all(&mut stream, bytes)
         .and_then(|()| io::Write::flush(&mut stream))
         .unwrap_or_default();
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_empty_list_or_no_line_and_a_table_has_its_head() {
+    fn an_empty_list_has_no_lines_and_a_table_keeps_its_header() {
         let none: [Ship; 0] = [];
         assert_eq!(Output::Json.list(&none), "[]");
         assert_eq!(Output::Jsonl.list(&none), "");
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_one_document_and_a_whole_poller_is_no_list() {
+    fn partitions_are_a_list_and_an_unpartitioned_poller_is_not() {
         let form = |output: Output, ships: &[Ship], is_whole| {
             output.parts(ships, is_whole, |ship| ship.name.to_owned())
         };
@@ -223,17 +222,17 @@ mod tests {
         assert_eq!(json(form(Output::Json, &SHIPS[1..], true))["guns"], 6);
         assert_eq!(form(Output::Jsonl, &SHIPS, false).lines().count(), 2);
         assert!(form(Output::Table, &SHIPS, false).starts_with("Été\nAjax"));
-        assert_eq!(form(Output::Json, &[], true), "", "what failed is told elsewhere");
+        assert_eq!(form(Output::Json, &[], true), "", "failures are reported elsewhere");
     }
 
     #[test]
-    fn a_cell_stays_on_its_line_and_has_an_end() {
+    fn a_cell_is_one_line_of_limited_length() {
         let long = "x".repeat(CELL_CHARS_MAX + 1);
         let cells = printable(vec!["two\nlines".to_owned(), long]);
         assert_eq!(cells[0], "two lines");
         assert_eq!(cells[1].chars().count(), CELL_CHARS_MAX);
         assert!(cells[1].ends_with('…'));
         let fix = format!("{} `highwater status`", "x".repeat(CELL_CHARS_MAX));
-        assert_eq!(printable(vec![fix.clone()]), [fix], "a command is printed whole");
+        assert_eq!(printable(vec![fix.clone()]), [fix], "a command is not cut");
     }
 }

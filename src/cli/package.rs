@@ -1,4 +1,4 @@
-//! `highwater package`: what `func start --script-root DIR` and a deployment need.
+//! `highwater package`: builds a package for a deployment or for `func start --script-root DIR`.
 
 pub(crate) mod contents;
 mod program;
@@ -15,16 +15,16 @@ use highwater::config::{Config, Vars};
 use highwater::error::chain;
 use highwater::project::HANDLER;
 
-/// Settings of pollers begin so.
+/// Prefix of the settings of pollers.
 const POLLERS: &str = "HIGHWATER__POLLERS__";
 
 #[derive(Debug, Args)]
 #[group(id = "where", required = true, multiple = true)]
 struct Where {
-    /// Zip file to write, ready to be deployed; the same content gives the same bytes.
+    /// Zip file to write, ready for deployment; the same content gives the same bytes.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Folder to lay the same out in, for `func start --script-root DIR`.
+    /// Folder to stage the same files in, for `func start --script-root DIR`.
     #[arg(long, value_name = "DIR")]
     stage: Option<PathBuf>,
 }
@@ -35,14 +35,14 @@ pub(super) struct Options {
     to: Where,
     #[command(flatten)]
     from: FromOption,
-    /// The handler to take; if not given, the one beside this program, or in a source tree the one built from it.
+    /// The handler's executable; by default, the one next to this program, or in a source tree a fresh build.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// What was made.
+/// The built package.
 #[derive(Debug, Serialize)]
 struct Made {
     functions: Vec<String>,
@@ -66,7 +66,7 @@ impl Made {
     }
 }
 
-/// Makes the package; functions are made for pollers where the settings are at hand.
+/// Builds the package; if the settings are known, it generates functions for pollers without one.
 pub(super) fn run(
     vars: &dyn Vars,
     options: &Options,
@@ -81,13 +81,13 @@ pub(super) fn run(
     let failed = |error| Failed::new(Exit::Failed, chain(&error));
     let folder = options.from.folder(settings);
     let binary = options.binary.clone().map_or_else(program::find, Ok)?;
-    let made_of = Ingredients {
+    let ingredients = Ingredients {
         folder: &folder,
         binary: &binary,
         config: config.as_ref(),
         has_settings: settings.is_some(),
     };
-    let package = Package::of(made_of, vars).map_err(failed)?;
+    let package = Package::of(ingredients, vars).map_err(failed)?;
     let Where { out, stage } = &options.to;
     let bytes = out.as_ref().map(|to| package.zip(to)).transpose().map_err(failed)?;
     stage.as_ref().map(|to| package.stage(to)).transpose().map_err(failed)?;
@@ -96,9 +96,9 @@ pub(super) fn run(
         tell(&format!("note: {note}"));
     }
     if let Some(reason) = unfit {
-        tell(&format!("note: for this machine only: {reason}"));
+        tell(&format!("note: this package runs only on this machine: {reason}"));
     }
-    // A path that is no text has no JSON form.
+    // JSON cannot represent a path that is not valid Unicode.
     let shown = |path: &PathBuf| path.display().to_string();
     let (zip, folder) = (out.as_ref().map(shown), stage.as_ref().map(shown));
     let made = Made { functions, zip, bytes, folder, notes };

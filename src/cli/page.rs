@@ -1,4 +1,4 @@
-//! The status page beside what a command does: `run --status`, `status --serve`.
+//! The status page of `run --status` and `status --serve`.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Begins to serve, and tells where: port 0 is one that the system chooses.
+    /// Starts to serve, and prints the address: with port 0, the system chooses the port.
     pub(super) async fn open(address: SocketAddr, served: Served) -> Result<Self, Failed> {
         let refused = |error| {
             Failed::new(
@@ -30,17 +30,17 @@ impl Page {
         tell(&format!("status page: http://{address}/"));
         let (close, closed) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
-            // A sender that is gone closes it as well.
+            // A dropped sender closes it too.
             let closed = async { closed.await.unwrap_or_default() };
             if let Err(failure) = serve(listener, served, closed).await {
                 let error = failure.to_string();
-                error!(event = "page_failed", error, "The status page is served no more: {error}");
+                error!(event = "page_failed", error, "The status page stopped: {error}");
             }
         });
         Ok(Self { close, served })
     }
 
-    /// Ends it, once what was asked for by it has ended.
+    /// Stops the page, after its running requests are done.
     pub(super) async fn close(self) {
         self.close.send(()).unwrap_or_default();
         self.served.await.unwrap_or_default();

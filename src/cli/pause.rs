@@ -16,7 +16,7 @@ use highwater::poller::{Operator, Poller};
 pub(super) struct PauseOptions {
     /// Name of the poller.
     poller: String,
-    /// Why; whoever finds the poller paused reads it.
+    /// The reason, which is shown while the poller is paused.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     reason: String,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(super) struct PauseOptions {
 pub(super) struct ResumeOptions {
     /// Name of the poller.
     poller: String,
-    /// Why; it is kept among the recent ticks.
+    /// The reason, which is recorded in the recent ticks.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     reason: Option<String>,
     #[command(flatten)]
@@ -40,13 +40,13 @@ pub(super) struct ResumeOptions {
 
 #[derive(Debug, Default, Args)]
 pub(super) struct WhoOption {
-    /// Who asks for it; user and machine if not given.
+    /// Who runs the command; by default, user and machine.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     by: Option<String>,
 }
 
 impl WhoOption {
-    /// Returns the name that is kept of who asks.
+    /// Returns the recorded name of who runs the command.
     pub(super) fn name(&self, vars: &dyn Vars) -> String {
         self.by.clone().unwrap_or_else(|| {
             let user = vars.get("USER").or_else(|| vars.get("LOGNAME"));
@@ -75,23 +75,23 @@ pub(super) fn some_text(text: &str) -> Result<String, String> {
 #[derive(Serialize)]
 struct Report {
     poller: String,
-    /// How the poller stands now.
+    /// Whether the poller is paused now.
     paused: bool,
-    /// Whether that was changed.
+    /// Whether the command changed that.
     changed: bool,
-    /// Who paused it; `null` where it was not.
+    /// Who paused it; `null` if it was not paused.
     by: Option<String>,
     reason: Option<String>,
     #[serde(with = "time::serde::rfc3339::option")]
     at: Option<OffsetDateTime>,
-    /// The instance whose tick ends after the batch in hand.
+    /// The instance whose tick ends after its in-flight batch.
     running: Option<String>,
-    /// What people read.
+    /// Human-readable text.
     #[serde(skip)]
     text: String,
 }
 
-/// Does `act` to one part of a poller after the other until one fails, and prints what became of them.
+/// Applies `act` to each partition of a poller until one fails, and prints the results.
 async fn each(
     parts: &[Arc<Poller>],
     form: OutputOption,
@@ -127,11 +127,12 @@ fn paused(name: &str, pausing: PauseOutcome) -> Report {
     };
     let since = time_text(paused.at);
     let text = if changed {
-        let ends = |owner| format!("\n{name}: the tick of `{owner}` ends after the batch in hand");
+        let ends =
+            |owner| format!("\n{name}: the tick of `{owner}` ends after its in-flight batch");
         format!("{name}: paused at {since}{}", running.as_ref().map(ends).unwrap_or_default())
     } else {
         let (by, reason) = (&paused.by, &paused.reason);
-        format!("{name}: has been paused since {since} by {by}: {reason}")
+        format!("{name}: already paused since {since} by {by}: {reason}")
     };
     Report {
         poller: name.to_owned(),
@@ -158,7 +159,7 @@ pub(super) async fn resume(vars: &dyn Vars, options: &ResumeOptions) -> Result<E
 fn resumed(name: &str, resuming: ResumeOutcome) -> Report {
     let text = match &resuming {
         ResumeOutcome::Resumed { was } => format!(
-            "{name}: resumed; it was paused since {} by {}: {}",
+            "{name}: resumed; it had been paused since {} by {}: {}",
             time_text(was.at),
             was.by,
             was.reason
@@ -167,7 +168,7 @@ fn resumed(name: &str, resuming: ResumeOutcome) -> Report {
             "{name}: backoff ended (it was to last until {}); the next tick retries the failed batch",
             time_text(*until)
         ),
-        ResumeOutcome::NotPaused => format!("{name}: is not paused"),
+        ResumeOutcome::NotPaused => format!("{name}: not paused"),
     };
     let changed = resuming != ResumeOutcome::NotPaused;
     let was = match resuming {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_has_to_say_something() {
+    fn a_reason_must_not_be_blank_or_too_long() {
         assert!(some_text("  ").is_err());
         assert!(some_text(&"x".repeat(TEXT_CHARS_MAX + 1)).is_err());
         assert_eq!(some_text(" why ").unwrap(), "why");

@@ -1,4 +1,4 @@
-//! `highwater quarantine`: the rows that were set aside, and what becomes of them.
+//! `highwater quarantine`: lists, redrives and drops quarantined rows.
 
 mod redrive;
 
@@ -19,43 +19,43 @@ use highwater::quarantine::{Entry, EntryError, Reason};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// List the rows that a poller has set aside.
+    /// List a poller's quarantined rows.
     List(ListOptions),
-    /// Print an entry whole: the row, and what it failed with.
+    /// Print a full entry: the row and its errors.
     Show(ShowOptions),
-    /// Deliver rows again, as they are now, and remove the entries of those that are taken.
+    /// Redeliver rows in their current state, and remove the entries of accepted ones.
     Redrive(redrive::Options),
-    /// Remove entries for good; their rows are not delivered.
+    /// Remove entries permanently; their rows are not delivered.
     Drop(DropOptions),
 }
 
-/// Which entries.
+/// Selects entries.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Selection {
     /// Ids of the rows' events, as `list` prints them.
     #[arg(value_name = "EVENT_ID", value_parser = event_id)]
     events: Vec<EventId>,
-    /// All that there are.
+    /// All entries.
     #[arg(long)]
     all: bool,
 }
 
 impl Selection {
-    /// Returns the entries that are meant, each of which is there.
+    /// Returns the selected entries, after checking that they exist.
     pub(super) async fn events(&self, poller: &Poller) -> Result<Vec<EventId>, Failed> {
-        let there = poller.admin().quarantined().await?;
+        let existing = poller.admin().quarantined().await?;
         if self.all {
-            return Ok(there);
+            return Ok(existing);
         }
-        match self.events.iter().find(|event| !there.contains(event)) {
+        match self.events.iter().find(|event| !existing.contains(event)) {
             Some(event) => Err(missing(poller, event)),
             None => Ok(self.events.clone()),
         }
     }
 }
 
-// As clap would write it, the choice stands before the name.
+// Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
 #[command(override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(super) struct DropOptions {
@@ -63,7 +63,7 @@ pub(super) struct DropOptions {
     poller: String,
     #[command(flatten)]
     selection: Selection,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
 #[serde(untagged)]
 enum Listed {
     Row(Box<ListedRow>),
-    /// What has the name of an entry and is none that can be read.
+    /// A file that is named like an entry, and cannot be read as one.
     Unreadable {
         event_id: EventId,
         unreadable: String,
@@ -166,7 +166,7 @@ impl Record for Listed {
     }
 }
 
-/// Returns a key as people read it, such as `id=7`.
+/// Returns a key in readable form, such as `id=7`.
 fn key_text(key: &KeyValues) -> String {
     let parts = key.iter().map(|(name, value)| format!("{name}={value}"));
     parts.collect::<Vec<_>>().join(",")
@@ -176,7 +176,7 @@ async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
     for event in poller.admin().quarantined().await? {
-        // One that is gone by now was redriven or dropped meanwhile.
+        // A missing entry was redriven or dropped meanwhile.
         entries.extend(poller.admin().entry(&event).await?.map(Listed::of));
     }
     say(&options.form.output.list(&entries));
@@ -193,17 +193,17 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// Returns an entry that must be there.
+/// Returns an entry, or an error if it does not exist.
 async fn found(poller: &Poller, event: &EventId) -> Result<StoredEntry, Failed> {
     poller.admin().entry(event).await?.ok_or_else(|| missing(poller, event))
 }
 
 fn missing(poller: &Poller, event: &EventId) -> Failed {
-    let text = format!("poller `{}` has not set aside event `{event}`", poller.name());
+    let text = format!("poller `{}` has no quarantined event `{event}`", poller.name());
     Failed::new(Exit::Usage, text)
 }
 
-/// What is printed of an entry that was to be removed.
+/// What is printed for each entry to drop.
 #[derive(Serialize)]
 struct Removal {
     event_id: EventId,
@@ -228,11 +228,11 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
     for event in options.selection.events(&poller).await? {
         let Some(found) = poller.admin().entry(&event).await? else { continue };
         match &found.entry {
-            // What was not named one by one is not removed unread.
+            // With `--all`, unreadable entries are kept: their content is unknown.
             Err(error) if options.selection.all => kept.push(Removal {
                 event_id: event,
                 dropped: false,
-                error: Some(format!("name it to drop it unread: {}", chain(error))),
+                error: Some(format!("pass its event id to drop it anyway: {}", chain(error))),
             }),
             Ok(_) | Err(_) => entries.push(found),
         }
@@ -253,12 +253,12 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
     Ok(if all { Exit::Done } else { Exit::Failed })
 }
 
-/// Most entries that a plan names one by one.
+/// Most entries that a plan lists.
 const PLAN_LINES_MAX: usize = 20;
 
 fn plan(poller: &str, entries: &[StoredEntry]) -> String {
     let mut lines = vec![format!(
-        "{poller}: {} entries are removed for good; their rows will not be delivered:",
+        "{poller}: {} entries are removed permanently; their rows will not be delivered:",
         entries.len()
     )];
     lines.extend(entries.iter().take(PLAN_LINES_MAX).map(|found| {

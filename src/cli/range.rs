@@ -1,4 +1,4 @@
-//! What `highwater replay` and `highwater backfill` have in common: a range, its plan, and its delivery.
+//! Common code of `highwater replay` and `highwater backfill`: a range, its plan, and its delivery.
 
 mod plan;
 mod progress;
@@ -25,46 +25,46 @@ use highwater::range::{Purpose, Range, is_id, window_name};
 use highwater::serve;
 use highwater::state::RangeRecord;
 
-/// Digits of an id that is made here.
+/// Digits of a new id.
 const ID_CHARS: usize = 12;
 
-/// Which range, and what is to be done with it.
+/// Selects a range and an action.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of the command line")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a command-line flag")]
 pub(super) struct RangeOptions {
     /// Name of the poller.
     poller: String,
-    /// Begin after this position: as state documents and logs have it, or its leading part, such as a time.
+    /// Start after this position: as in state documents and logs, or its leading part, such as a time.
     #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
     from: Option<String>,
-    /// Begin with the first row.
+    /// Start with the first row.
     #[arg(long, conflicts_with = "from")]
     from_beginning: bool,
-    /// End at this position, which is part of the range.
+    /// End at this position, inclusive.
     #[arg(long, value_name = "CURSOR", allow_hyphen_values = true)]
     to: Option<String>,
-    /// End where the poller is now.
+    /// End at the poller's checkpoint.
     #[arg(long, conflicts_with = "to")]
     to_checkpoint: bool,
-    /// Go on with the one of this id, or join another process that delivers it.
+    /// Continue the range of this id, or join another process that delivers it.
     #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
         ["from", "from_beginning", "to", "to_checkpoint", "status", "cancel", "dry_run"])]
     resume: Option<String>,
-    /// Print how far the one of this id has come.
+    /// Print the progress of the range of this id.
     #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
         ["from", "from_beginning", "to", "to_checkpoint", "cancel", "dry_run"])]
     status: Option<String>,
-    /// Give up the one of this id; who delivers it stops after the batch in hand.
+    /// Cancel the range of this id; processes that deliver it stop after their in-flight batch.
     #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all =
         ["from", "from_beginning", "to", "to_checkpoint", "dry_run"])]
     cancel: Option<String>,
-    /// Deliver no more than so many rows a second in this process.
+    /// Deliver at most this many rows per second in this process.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
     /// Print the plan, and write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(super) struct RangeOptions {
 }
 
 fn id(text: &str) -> Result<String, String> {
-    let expected = || "expected an id as it was printed when it began".to_owned();
+    let expected = || "expected an id as printed at the start".to_owned();
     is_id(text).then(|| text.to_owned()).ok_or_else(expected)
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Shape {
     pub(super) parallel: usize,
 }
 
-/// A range that is begun.
+/// A started range.
 struct Begun {
     id: String,
     name: String,
@@ -98,7 +98,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failed> {
     let live = poller(vars, &options.poller)?;
     let ranges = Ranges::build(vars, &options.poller, options.rate.and_then(NonZeroU32::new))?;
-    // The poller was found by the same settings.
+    // Cannot fail: the poller was found with the same settings.
     let ranges = ranges.ok_or_else(|| Failed::new(Exit::Usage, "there is no such poller"))?;
     let ranges = Arc::new(ranges);
     if let Some(id) = &options.status {
@@ -122,7 +122,7 @@ pub(super) async fn run(
     Box::pin(deliver(vars, &ranges, begun, options, shape)).await
 }
 
-/// Returns a range of which there must be a document.
+/// Returns a range, or an error if it has no document.
 async fn find(
     ranges: &Arc<Ranges>,
     options: &RangeOptions,
@@ -138,7 +138,7 @@ async fn find(
     Ok(Begun { id: id.to_owned(), name, record })
 }
 
-/// Plans a range, asks, and makes its document; `None` where nothing is to be delivered.
+/// Plans a range, asks for confirmation, and creates its document; `None` if there is nothing to deliver.
 async fn begin(
     live: &Poller,
     ranges: &Arc<Ranges>,
@@ -147,14 +147,14 @@ async fn begin(
 ) -> Result<Option<Begun>, Failed> {
     let plan = Plan::make(live, ranges, options, shape).await?;
     if options.dry_run {
-        say(&options.form.output.one(&plan.told, || plan.told.text()));
+        say(&options.form.output.one(&plan.report, || plan.report.text()));
         return Ok(None);
     }
-    if plan.told.rows == 0 {
-        tell(&format!("{}\nnothing was done: no row lies in it", plan.told.text()));
+    if plan.report.rows == 0 {
+        tell(&format!("{}\nnothing was done: the range has no rows", plan.report.text()));
         return Ok(None);
     }
-    if !confirm(&plan.told.text(), &options.poller, options.yes)? {
+    if !confirm(&plan.report.text(), &options.poller, options.yes)? {
         return Ok(None);
     }
     let id: String = Uuid::new_v4().simple().to_string().chars().take(ID_CHARS).collect();
@@ -167,13 +167,13 @@ async fn begin(
         .await?;
     let what = shape.purpose.as_str();
     tell(&format!(
-        "{what} `{id}` is begun; `highwater {what} {} --resume {id}` goes on with it",
+        "{what} `{id}` started; `highwater {what} {} --resume {id}` continues it",
         options.poller
     ));
     Ok(Some(Begun { id, name, record }))
 }
 
-/// Lets windows go on that their failure policy has paused: whoever resumes has mended something.
+/// Resumes windows that their failure policy has paused: `--resume` means that the cause is fixed.
 async fn lift_pauses(ranges: &Arc<Ranges>, begun: &Begun) -> Result<(), Failed> {
     let worker = Worker::new(ranges)?;
     for (name, _) in windows(begun) {
@@ -183,8 +183,7 @@ async fn lift_pauses(ranges: &Arc<Ranges>, begun: &Begun) -> Result<(), Failed> 
     Ok(())
 }
 
-/// Returns the windows of a range, each with the name under which it is kept; of one without windows
-/// itself.
+/// Returns the windows of a range with the names of their documents; a range without windows is its own window.
 fn windows(begun: &Begun) -> Vec<(String, Range)> {
     let record = &begun.record;
     let whole = Range { after: record.after.clone(), upto: record.upto.clone() };
@@ -195,14 +194,14 @@ fn windows(begun: &Begun) -> Vec<(String, Range)> {
     windows.map(|(number, window)| (window_name(&begun.name, number), window)).collect()
 }
 
-/// What is printed of a range that was delivered.
+/// What is printed after the delivery of a range.
 #[derive(Serialize)]
 struct Delivered<'a> {
     poller: &'a str,
     id: &'a str,
     /// Rows of the range.
     rows: u64,
-    /// Those of them that this process delivered.
+    /// Rows that this process delivered.
     rows_here: u64,
     done: bool,
 }
@@ -214,33 +213,34 @@ async fn deliver(
     options: &RangeOptions,
     shape: Shape,
 ) -> Result<Exit, Failed> {
-    let (stop, asked) = serve::stop_by_signal(vars);
+    let (stop, signalled) = serve::stop_by_signal(vars);
     let (id, name) = (begun.id.clone(), begun.name.clone());
     let work = Work::of(ranges, &begun, shape.purpose.replay_id(&id), stop).await?;
     let ended = work::run(Arc::clone(&work), shape.parallel).await?;
     let (what, poller) = (shape.purpose.as_str(), &options.poller);
-    let again = format!("`highwater {what} {poller} --resume {id}`");
+    let resume = format!("`highwater {what} {poller} --resume {id}`");
     match ended {
         RangeEnd::Done => {
             let rows = rows_of(&Worker::new(ranges)?, &begun).await?;
             Worker::new(ranges)?.range(&name).admin().end_range().await?;
             let rows_here = ranges.pace().taken();
-            let told = Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
+            let report =
+                Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
             let text =
                 || format!("{name}: {} delivered, {rows_here} of them here", counted(rows, "row"));
-            say(&options.form.output.one(&told, text));
+            say(&options.form.output.one(&report, text));
             Ok(Exit::Done)
         }
         RangeEnd::Stopped | RangeEnd::Held { .. } => {
-            let exit = asked.get().copied().unwrap_or(Exit::Failed);
-            Err(Failed::new(exit, format!("stopped; {again} goes on with it")))
+            let exit = signalled.get().copied().unwrap_or(Exit::Failed);
+            Err(Failed::new(exit, format!("stopped; {resume} continues it")))
         }
         RangeEnd::Cancelled => {
-            Err(Failed::new(Exit::Failed, format!("`{name}` was given up by somebody")))
+            Err(Failed::new(Exit::Failed, format!("`{name}` was cancelled by an operator")))
         }
         RangeEnd::Paused { by, reason } => Err(Failed::new(
             Exit::NotTaken,
-            format!("paused by {by}: {reason}; once that is mended {again} goes on with it"),
+            format!("paused by {by}: {reason}; fix that, then {resume} continues it"),
         )),
     }
 }
@@ -253,7 +253,7 @@ async fn rows_of(worker: &Worker, begun: &Begun) -> Result<u64, Failed> {
     Ok(rows)
 }
 
-/// What is printed of a window.
+/// What is printed for each window.
 #[derive(Serialize)]
 struct WindowLine {
     name: String,
@@ -293,9 +293,9 @@ async fn status(
     Ok(Exit::Done)
 }
 
-/// What is printed of a range that was given up.
+/// What is printed after a cancellation.
 #[derive(Serialize)]
-struct GivenUp<'a> {
+struct CancelReport<'a> {
     poller: &'a str,
     id: &'a str,
     cancelled: bool,
@@ -310,14 +310,14 @@ async fn cancel(
     if begun.record.done_at.is_some() {
         return Err(Failed::new(Exit::Failed, format!("`{}` is done", begun.name)));
     }
-    // First what keeps further windows from being begun.
+    // The range first, so that no further windows start.
     worker.range(&begun.name).admin().cancel_range().await?;
     for (name, _) in windows(&begun) {
         if name != begun.name && worker.range(&name).admin().range().await?.is_some() {
             worker.range(&name).admin().cancel_range().await?;
         }
     }
-    let told = GivenUp { poller: &options.poller, id: &begun.id, cancelled: true };
-    say(&options.form.output.one(&told, || format!("{}: given up", begun.name)));
+    let report = CancelReport { poller: &options.poller, id: &begun.id, cancelled: true };
+    say(&options.form.output.one(&report, || format!("{}: cancelled", begun.name)));
     Ok(Exit::Done)
 }

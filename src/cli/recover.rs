@@ -9,10 +9,10 @@ use highwater::recovery::Finding;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Repair what is safe to repair; without it nothing is written.
+    /// Repair what is safe to repair; without it, nothing is written.
     #[arg(long)]
     yes: bool,
-    /// Only say what would be done, which is what happens without `--yes` too.
+    /// Only print what would be done; the default without `--yes`.
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
     #[command(flatten)]
@@ -29,7 +29,7 @@ impl Record for Finding {
     }
 }
 
-/// Looks for pollers that cannot go on, and prints what was found and done.
+/// Looks for stuck pollers, and prints findings and repairs.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let controller = App::build(vars)?.recovery;
     let report = if options.yes {

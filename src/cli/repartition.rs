@@ -1,4 +1,4 @@
-//! `highwater repartition`: another number of parts for the keys of a poller.
+//! `highwater repartition`: changes a poller's number of partitions.
 
 use clap::Args;
 use serde::Serialize;
@@ -20,34 +20,34 @@ use highwater::repartition::{Division, Repartition, RepartitionError, division};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Name of the poller, without the number of a part.
+    /// Name of the poller, without a partition number.
     poller: String,
-    /// How many parts there are to be.
+    /// New number of partitions.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(PARTITIONS_MAX)))]
     to: u16,
-    /// Why; it is kept with the pauses and in the journals.
+    /// The reason, which is recorded with the pauses and in the journals.
     #[arg(long, value_name = "TEXT", value_parser = some_text)]
     reason: Option<String>,
     #[command(flatten)]
     who: WhoOption,
-    /// Do what the plan says; without it, ask at a terminal, or do nothing.
+    /// Carry out the plan without confirmation at a terminal.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// What is printed in the end.
+/// What is printed at the end.
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
     from: u16,
     to: u16,
-    /// Behind what the new parts begin; `null` for the beginning.
+    /// Position after which the new partitions start; `null` for the beginning.
     after: Option<String>,
-    /// Rows that were delivered to come so far.
+    /// Rows that were delivered to reach that position.
     rows: u64,
-    /// Whether there are other parts than before.
+    /// Whether the partitions changed.
     changed: bool,
 }
 
@@ -58,15 +58,12 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     };
     let found = division(&*divisible.store, name).await.map_err(of_load)?;
     let Some(from) = found.parts else {
-        let text = format!(
-            "poller `{name}` never ran: set `{}` to `{to}`, and nothing else is to be done",
-            setting(name)
-        );
+        let text = format!("poller `{name}` never ran: just set `{}` to `{to}`", setting(name));
         return Err(Failed::new(Exit::Usage, text));
     };
     if from == to && found.under_way.is_none() {
         let report = Report { poller: name, from, to, after: None, rows: 0, changed: false };
-        let text = || format!("{name}: has {to} partitions; nothing is to be done");
+        let text = || format!("{name}: already has {to} partitions; there is nothing to do");
         say(&options.form.output.one(&report, text));
         return Ok(Exit::Done);
     }
@@ -74,7 +71,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         return Ok(Exit::Done);
     }
     let by = options.who.name(vars);
-    let reason = format!("repartition from {from} to {to} parts");
+    let reason = format!("repartition from {from} to {to} partitions");
     let reason = options.reason.as_ref().map_or(reason.clone(), |why| format!("{reason}: {why}"));
     let work = Repartition::new(divisible.parts(from)?, divisible.parts(to)?);
     let operator = Operator { by: &by, reason: &reason };
@@ -85,14 +82,14 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     say(&options.form.output.one(&report, || {
         let after = report.after.as_deref().unwrap_or("the beginning");
         format!(
-            "{name}: {} from behind {after}; delivered first: {}",
+            "{name}: {} continue after {after}; delivered before that: {}",
             counted(u64::from(to), "partition"),
             counted(done.rows, "row")
         )
     }));
     if divisible.parts_configured() != to {
         tell(&format!(
-            "hint: set `{}` to `{to}` now; until then its ticks are refused",
+            "hint: set `{}` to `{to}` now; until then ticks are rejected",
             setting(name)
         ));
     }
@@ -103,26 +100,25 @@ fn setting(name: &str) -> String {
     format!("HIGHWATER__POLLERS__{}__PARTITIONS", name.to_ascii_uppercase())
 }
 
-/// Returns what will be done.
+/// Returns the plan.
 fn plan(name: &str, to: u16, found: &Division) -> String {
     let from = found.parts.unwrap_or(1);
     let begins = match &found.under_way {
         Some(record) => format!(
-            "{name}: goes on from {} to {} partitions, as begun at {}",
+            "{name}: continues the repartition from {} to {} partitions that started at {}",
             record.from, record.to, record.begun_at
         ),
         None => format!("{name}: from {from} to {to} partitions"),
     };
     let lines = [
         begins,
-        "  all its parts are paused; running ticks end after the batch in hand".to_owned(),
-        "  what they have up to the furthest checkpoint among them is delivered from here"
+        "  all partitions are paused; running ticks stop after their in-flight batch".to_owned(),
+        "  rows up to the furthest checkpoint of any partition are delivered by this command"
             .to_owned(),
-        "  the new parts begin behind it; documents that they replace are kept beside them"
+        "  the new partitions start there; documents that they replace are saved".to_owned(),
+        "  attempts, backoffs and quarantined rows of the old partitions stay with the old documents"
             .to_owned(),
-        "  attempts, waits and rows set aside of the old parts stay with the old documents"
-            .to_owned(),
-        format!("  then `{}` is to be `{to}`, with a function for each part", setting(name)),
+        format!("  then set `{}` to `{to}`, with a function for each partition", setting(name)),
     ];
     lines.join("\n")
 }
@@ -134,9 +130,9 @@ fn of_load(error: LoadError) -> Failed {
     }
 }
 
-/// Says what is to be done next, too: whatever was done stands.
+/// Also says what to do next: completed steps are kept.
 fn failed(error: RepartitionError) -> Failed {
-    let text = format!("{}; the same command goes on from here", chain(&error));
+    let text = format!("{}; run the same command again to continue", chain(&error));
     let exit = match error {
         RepartitionError::UnderWay { .. } => return Failed::new(Exit::Usage, chain(&error)),
         RepartitionError::Busy { .. }

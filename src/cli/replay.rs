@@ -1,4 +1,4 @@
-//! `highwater replay`: delivers a part of a poller's past again, once, in order.
+//! `highwater replay`: redelivers a range of rows once, in order.
 
 use clap::Args;
 

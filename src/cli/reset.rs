@@ -77,21 +77,21 @@ struct Report<'a> {
     poller: &'a str,
     /// Whether the checkpoint was moved, or another source accepted.
     changed: bool,
-    /// How the source differs from the one that was read so far.
+    /// Differences from the source that was read so far.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     source_changes: &'a [String],
-    /// `null` for the beginning, and where nothing is stored.
+    /// `null` for the beginning, and without a stored document.
     from: Option<&'a Cursor>,
     /// `null` for the beginning.
     to: Option<&'a Cursor>,
-    /// `null` where rows were not counted.
+    /// `null` if rows were not counted.
     rows_again: Option<u64>,
     rows_skipped: Option<u64>,
     /// Whether there may be more rows than were counted.
     more: bool,
     generation: Option<u64>,
     fencing_token: Option<u64>,
-    /// Where the previous document is kept.
+    /// Key of the saved previous document.
     saved: Option<String>,
 }
 
@@ -137,10 +137,10 @@ fn target<'a>(
         (To::Checkpoint, Some(_), Some(copy)) => Ok(ResetTo::Document(copy)),
         (To::Keep, None, _) if options.new_source => Ok(ResetTo::Keep),
         (To::Keep, None, _) => {
-            Err(usage("`keep` does nothing but accept a changed source: add `--new-source`"))
+            Err(usage("`keep` only accepts a changed source: add `--new-source`"))
         }
         (To::Beginning | To::Now | To::Keep, Some(_), _) => Err(usage(
-            "`to-beginning`, `to-now` and `keep` take no position: `to-cursor CURSOR` does",
+            "`to-beginning`, `to-now` and `keep` take no position; use `to-cursor CURSOR`",
         )),
         (To::Cursor, None, _) => Err(usage("`to-cursor` needs a position: `to-cursor CURSOR`")),
         (To::Checkpoint, ..) => Err(usage("`to-checkpoint` needs a file: `to-checkpoint FILE`")),
@@ -183,7 +183,7 @@ async fn reset(
     Ok(Exit::Done)
 }
 
-/// Refuses to skip rows unless that was `agreed` to.
+/// Refuses to skip rows without `--skip-rows` (`agreed`).
 ///
 /// # Errors
 ///
@@ -205,7 +205,7 @@ pub(super) fn refuse_skip(
 }
 
 fn report<'a>(poller: &'a str, plan: &'a ResetPlan) -> Report<'a> {
-    // No row is counted where the position is kept, and the source may be another table.
+    // No rows are counted if the position is kept: the source may be another table.
     let rows = |counted: &RowCount| match counted {
         RowCount::Rows(size) if !plan.keeps => Some(size.rows),
         RowCount::Rows(_) | RowCount::Unknown(_) => None,
@@ -263,7 +263,7 @@ fn plan_text(name: &str, plan: &ResetPlan) -> String {
     lines.join("\n")
 }
 
-/// Returns the end of the plan of a partition: its reset leaves the others where they are. `None` without any.
+/// Returns the note that the reset of a partition does not move the others; `None` for an unpartitioned poller.
 fn others_continue(others: &[String], options: &Options) -> Option<String> {
     let other = others.first()?;
     let continue_where = match others.len() {

@@ -1,7 +1,7 @@
-//! `highwater state rebuild` and `state import`: another document in the place of the one that is stored.
+//! `highwater state rebuild` and `state import`: replace the stored state document.
 //!
-//! Both print a plan and do nothing without a yes. The plan is of one version of what is stored: where
-//! that was written since, nothing is done.
+//! Both print a plan and do nothing without confirmation. The plan is made from one version of the stored
+//! document: if that was written since, nothing is done.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use highwater::journal::{EventKind, Verdict};
 use highwater::poller::{Operator, Poller};
 use highwater::state::{StateDocument, decode};
 
-/// What is said once another document is in place.
+/// Printed once the document is replaced.
 pub(super) const SEEN_LATER: &str = "a running process sees this at its next tick if its last one failed, else at its next \
                                      write, or within `STATE_REFRESH`";
 
@@ -36,11 +36,11 @@ pub(super) struct Options {
 
 #[derive(Debug, Args)]
 pub(super) struct ImportOptions {
-    /// The file; what `export` has printed.
+    /// The file, as printed by `state export`.
     file: PathBuf,
     #[command(flatten)]
     common: Options,
-    /// Agree that the rows between the checkpoint and the file's are never delivered.
+    /// Agree that skipped rows (between the checkpoint and the file's) are never delivered.
     #[arg(long)]
     skip_rows: bool,
 }
@@ -49,11 +49,11 @@ pub(super) struct ImportOptions {
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
-    /// Whether the document was put there.
+    /// Whether the document was replaced.
     changed: bool,
     generation: u64,
     fencing_token: u64,
-    /// Where what was there is kept.
+    /// Key of the saved previous document.
     saved: Option<String>,
 }
 
@@ -73,12 +73,12 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
             let report =
                 Report { poller: name, changed: false, generation, fencing_token, saved: None };
             say(&options.form.output.one(&report, || {
-                format!("{name}: {}; nothing is to be done", words(name, &examined))
+                format!("{name}: {}; there is nothing to do", words(name, &examined))
             }));
             return Ok(Exit::Done);
         }
         Verdict::Behind { .. } | Verdict::BegunAnew { .. } => {
-            return refuse("; what could be rebuilt is older than what is there");
+            return refuse("; a rebuilt document would be older than the stored one");
         }
         Verdict::DocumentIsOlder { .. }
         | Verdict::Differs(_)
@@ -106,18 +106,18 @@ pub(super) fn read(name: &str, file: &Path) -> Result<StateDocument, Failed> {
     let shown = file.display();
     let bytes = std::fs::read(file)
         .map_err(|error| Failed::new(Exit::Usage, format!("read `{shown}`: {error}")))?;
-    // The file store keeps a line of its own above each document, also above those that are saved.
+    // The file store writes a header line above each document, including saved ones.
     let bytes = without_header(&bytes);
     decode(name, bytes).map_err(|error| {
         let defect = error.defect();
         let text = format!(
-            "file `{shown}` is no copy of the state of `{name}`: it {defect}; nothing was done, choose another copy"
+            "file `{shown}` is not a state document of `{name}`: it {defect}; nothing was done, choose another copy"
         );
         Failed::new(Exit::Usage, text)
     })
 }
 
-/// Returns a document without the line that the file store keeps above it.
+/// Strips the header line of the file store from a document.
 fn without_header(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let Some((header, rest)) = end.and_then(|at| bytes.split_at_checked(at)) else { return bytes };
@@ -160,10 +160,10 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
     put(&poller, (EventKind::Imported, options), vars, &plan(&from), (&document, &present)).await
 }
 
-/// Puts a document in its place, once that is confirmed.
+/// Replaces the document, after confirmation.
 async fn put(
     poller: &Poller,
-    (told, options): (EventKind, &Options),
+    (event, options): (EventKind, &Options),
     vars: &dyn Vars,
     plan: &str,
     (document, present): (&StateDocument, &Present),
@@ -178,7 +178,7 @@ async fn put(
     let by = options.asked.by(vars);
     let reason = options.asked.reason().unwrap_or_default();
     let restored =
-        poller.admin().restore(document, present, (told, Operator { by: &by, reason })).await;
+        poller.admin().restore(document, present, (event, Operator { by: &by, reason })).await;
     let Restored { document, saved } = restored.map_err(failed)?;
     let report = Report {
         poller: name,
@@ -188,10 +188,10 @@ async fn put(
         saved: saved.map(|key| key.to_string()),
     };
     say(&options.form.output.one(&report, || {
-        let saved = report.saved.as_ref().map(|key| format!("; what was there is kept as `{key}`"));
+        let saved = report.saved.as_ref().map(|key| format!("; previous state saved as `{key}`"));
         format!(
             "{name}: {} as generation {}{}\n  {SEEN_LATER}",
-            told.as_str(),
+            event.as_str(),
             report.generation,
             saved.unwrap_or_default()
         )
@@ -199,16 +199,16 @@ async fn put(
     Ok(Exit::Done)
 }
 
-/// Returns the end of a plan where neither a stored document nor a journal could have a loss.
+/// Returns the warning for a plan without a stored document or a journal that could record a loss.
 fn unknown_loss(name: &str) -> String {
     format!(
-        "\n  whether rows were lost after this copy was made is unknown: the state document is gone or damaged, and there \
+        "\n  whether rows were lost after this copy was made is unknown: the state document is missing or damaged, and there \
          is no journal. If the logs since then contain `position_lost`, reset instead: run {}",
         reset_to_beginning(name, "position lost")
     )
 }
 
-/// Returns what will be done, and what it means. `known` is the poller's document as far as it is known.
+/// Returns the plan and its consequences. `known` is the poller's last known document, if any.
 fn plan(
     name: &str,
     from: &str,
@@ -225,38 +225,35 @@ fn plan(
     };
     let mut lines = vec![
         format!("{name}: {from}"),
-        format!("  ticks go on behind {}", position(document)),
+        format!("  ticks continue after {}", position(document)),
         format!(
             "  committed at {}",
-            document.checkpoint.updated_at.map_or_else(|| "no time".to_owned(), time_text,)
+            document.checkpoint.updated_at.map_or_else(|| "an unknown time".to_owned(), time_text,)
         ),
     ];
     match present.usable() {
         Some(now) => {
-            lines.push(format!("  in place of a checkpoint at {}", position(now)));
+            lines.push(format!("  replaces a checkpoint at {}", position(now)));
             if now.source_fingerprint != document.source_fingerprint {
-                let text =
-                    "  it is of another source: ticks refuse it unless the settings are, too";
+                let text = "  it is of another source: ticks reject it unless the settings name that source";
                 lines.push(text.to_owned());
             }
         }
         None if present.bytes.is_some() => {
-            lines.push(
-                "  whether a tick runs cannot be told; none of its writes will count".to_owned(),
-            );
+            lines.push("  a tick may be running; its writes will be discarded".to_owned());
         }
         None => {}
     }
     let known = known.filter(|known| known.source_fingerprint == document.source_fingerprint);
     let lost = document.lost_position().or_else(|| known?.lost_position());
     if let Some(reason) = lost {
-        lines.push(format!("  ticks stay stopped until a reset, since rows are lost: {reason}"));
+        lines.push(format!("  ticks stay stopped until a reset, because rows are lost: {reason}"));
     }
     if let Some(paused) = &document.paused {
         lines.push(format!("  it is paused by {}: {}", paused.by, paused.reason));
     }
-    let end = "  under a new generation: what was delivered behind that position comes again, as new \
-               batches; what is stored now is kept beside it";
+    let end = "  new generation: rows already delivered after that position are redelivered, as new batches; \
+               the previous state is saved";
     lines.push(end.to_owned());
     lines.join("\n")
 }
@@ -280,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_copy_is_named_with_its_defect_and_without_the_command_that_was_run() {
+    fn an_invalid_file_is_reported_with_its_defect_and_without_the_command_that_was_run() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("broken.json");
         let lease = r#"{"version":1,"poller_name":"p","source_fingerprint":"f","checkpoint":{},"lease":{}}"#;

@@ -1,4 +1,4 @@
-//! `highwater run`: the timers of the functions, without the Functions host.
+//! `highwater run`: runs the functions' timers without the Functions host.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -35,18 +35,18 @@ use highwater::timers::{Timer, Work, drive};
 pub(super) struct Options {
     #[command(flatten)]
     from: FromOption,
-    /// Serve the status page here, such as at `127.0.0.1:8080`.
+    /// Serve the status page at this address, such as `127.0.0.1:8080`.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
-    /// Let the status page pause and resume pollers, and run ticks.
+    /// Allow the status page to pause and resume pollers, and to run ticks.
     #[arg(long, requires = "status")]
     status_actions: bool,
-    /// A name under which the status page may be asked for, beside loopback's; may be given again.
+    /// Another host name that the status page answers to, besides loopback; may be repeated.
     #[arg(long, value_name = "NAME", requires = "status")]
     status_host: Vec<String>,
 }
 
-/// Runs each function that has a poller whenever it is due, until the process is asked to stop.
+/// Runs each function that has a poller on its schedule, until the process is asked to stop.
 pub(super) async fn run(
     vars: &dyn Vars,
     options: &Options,
@@ -80,12 +80,12 @@ pub(super) async fn run(
         }
     };
     let unable = Arc::clone(&process.unable);
-    // In a task of its own: it handles a second signal also while the last ticks end.
-    let asked = tokio::spawn(asked_to_stop(signals, stop.clone(), stop_grace(vars)));
+    // In a separate task, so that it handles a second signal while the last ticks finish.
+    let stopped = tokio::spawn(asked_to_stop(signals, stop.clone(), stop_grace(vars)));
     let until = async {
         tokio::select! {
-            // A panic at most, which is a reason to stop too.
-            _ = asked => {}
+            // An error is a panic, which is a reason to stop too.
+            _ = stopped => {}
             () = unable.noted.notified() => stop.set(),
         }
     };
@@ -98,14 +98,14 @@ pub(super) async fn run(
     unable.map_or(Ok(Exit::Done), |why| Err(Failed::new(Exit::NotTaken, why)))
 }
 
-/// Why this process can deliver no more, once that is so.
+/// Why this process cannot deliver any more, if so.
 #[derive(Default)]
 struct Unable {
     why: OnceLock<String>,
     noted: Notify,
 }
 
-/// What all timers share.
+/// State shared by all timers.
 #[derive(Clone)]
 struct Process {
     stop: StopSignal,
@@ -125,13 +125,13 @@ fn timers(
     let folder = functions_folder(root);
     let (mut timers, mut ticks, mut turned_off) = (Vec::new(), false, Vec::new());
     let project = Project::read(root, &folder, vars);
-    // What only keeps the host from running them is no reason here.
+    // Problems that only concern the host do not matter here.
     let mut wrong = project.errors(|place| *place != Place::Host);
     let mut scheduled = Vec::new();
     for function in &project.functions {
         match function.schedule(vars) {
             Ok(Some(schedule)) => scheduled.push((function, schedule)),
-            // What requests start, a host serves; here `--status` does.
+            // Functions started by requests need a host; here `--status` serves the page.
             Ok(None) => {}
             Err(error) => wrong.push(format!("{}; {}", chain(&error), error.fix())),
         }
@@ -142,7 +142,7 @@ fn timers(
     warn_of(&project);
     for (function, schedule) in scheduled {
         let name = &function.name;
-        // The host runs the other functions too.
+        // As with the host, a disabled function does not affect the others.
         if let Some(setting) = project.turned_off_by(name) {
             let setting = setting.display().to_string();
             info!(
@@ -178,12 +178,12 @@ fn timers(
     if !ticks {
         let names: Vec<&str> = app.pollers.keys().map(String::as_str).collect();
         if !turned_off.is_empty() {
-            let text = format!("no function is left to run: {}", turned_off.join(", "));
+            let text = format!("all functions are disabled: {}", turned_off.join(", "));
             return Err(Failed::new(Exit::Settings, text));
         }
         let text = format!(
-            "no function in `{}` runs a poller; the settings have `{}`, and a function runs the one \
-             that is named as its folder; make a folder `{}` with a `function.json` there",
+            "no function in `{}` runs a poller; the settings have `{}`, and a function runs the poller \
+             named like its folder; create a folder `{}` with a `function.json` there",
             folder.display(),
             names.join("`, `"),
             names.first().unwrap_or(&"orders")
@@ -193,7 +193,7 @@ fn timers(
     Ok(timers)
 }
 
-/// Logs what differs from what was meant, as far as it matters without the host.
+/// Logs the project's warnings that matter without the host.
 fn warn_of(project: &Project) {
     let is_timer = |name: &str| {
         let mut timers = project.functions.iter().filter(|function| function.schedule.is_some());
@@ -233,7 +233,7 @@ fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Wo
 }
 
 impl Process {
-    /// Runs a tick, and exports what it told before the next one is due.
+    /// Runs a tick, and exports its telemetry before the next one is due.
     async fn tick(&self, timer: &(String, String), poller: &Poller) {
         self.tick_until(&self.stop, timer, poller).await;
     }
@@ -256,8 +256,8 @@ impl Process {
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
         measured.end(report.result.is_err());
-        // As a filter ends once its reader is gone: no later tick of this process could deliver. Also after a tick that
-        // found nothing: what waits for this process must not wait for the next row.
+        // Like a filter whose reader is gone, this process could not deliver any more. Check this also after a tick
+        // that found nothing: a process that waits for this one must not wait for the next row.
         if let Err(error) = check_handler(poller) {
             self.unable.why.get_or_init(|| chain(&error));
             self.unable.noted.notify_one();
@@ -300,7 +300,7 @@ impl Process {
                 event = "recovery_failed",
                 invocation_id,
                 error = reason,
-                "The recovery controller came to no end: {reason}"
+                "The recovery controller failed: {reason}"
             );
         }
         self.telemetry.flush().await;

@@ -1,4 +1,4 @@
-//! `highwater completions` and `highwater man`: what a shell and `man` want to know.
+//! `highwater completions` and `highwater man`.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -7,18 +7,18 @@ use super::output::{Exit, Failed, say_bytes};
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsOptions {
-    /// Shell to complete words for.
+    /// The shell.
     shell: Shell,
 }
 
-/// Prints a script that completes words in a shell.
+/// Prints a shell completion script.
 pub(super) fn completions(options: &CompletionsOptions, mut command: Command) {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "highwater", &mut script);
     say_bytes(&script);
 }
 
-/// Prints the manual: a page, and a section for each command.
+/// Prints the manual: one page with a section for each command.
 pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
     let failed = |error| Failed::new(Exit::Failed, format!("cannot write the manual: {error}"));
     command.build();
@@ -29,10 +29,10 @@ pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// Writes a section for each command below `command`, and for those below it.
+/// Writes a section for each subcommand of `command`, recursively.
 fn sections(command: &Command, name: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
-    let is_told = |child: &&Command| !child.is_hide_set() && child.get_name() != "help";
-    for child in command.get_subcommands().filter(is_told) {
+    let is_visible = |child: &&Command| !child.is_hide_set() && child.get_name() != "help";
+    for child in command.get_subcommands().filter(is_visible) {
         let name = format!("{name} {}", child.get_name().to_uppercase());
         let man = clap_mangen::Man::new(child.clone());
         page.extend(format!(".SH \"{name}\"\n").bytes());

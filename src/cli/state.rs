@@ -1,4 +1,4 @@
-//! `highwater state`: the state document, and what it is kept in.
+//! `highwater state`: the state document and its store.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -14,19 +14,19 @@ use highwater::state::StateDocument;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// Print where a poller stands.
+    /// Print a poller's position and status.
     Show(PollerOptions),
-    /// Print the state document as it is stored, also one that is damaged.
+    /// Print the stored state document, even if it is damaged.
     Export {
         /// Name of the poller.
         poller: String,
     },
-    /// Put a document from a file in the place of the one that is stored.
+    /// Replace the stored document by one from a file.
     Import(restore::ImportOptions),
-    /// Make a document that was lost or damaged again from the journal.
+    /// Rebuild a lost or damaged document from the journal.
     Rebuild(restore::Options),
-    /// Compare the journal with the document, and name the first difference; ends with 1 if one has no
-    /// harmless explanation.
+    /// Compare the journal with the document, and report the first difference; exits with 1 unless a crash or a
+    /// failed append explains it.
     Verify(PollerOptions),
 }
 
@@ -64,7 +64,7 @@ async fn show(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed> 
     Ok(Exit::Done)
 }
 
-/// Returns what people want to know of a document.
+/// Returns a human-readable summary of a document.
 fn text(document: &StateDocument, held_by: Option<&str>) -> String {
     let StateDocument { checkpoint, lease, in_flight, paused, .. } = document;
     let none = || "none".to_owned();
@@ -108,18 +108,18 @@ fn text(document: &StateDocument, held_by: Option<&str>) -> String {
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
-    /// How the journal and the document go together.
+    /// Result of the comparison.
     verdict: &'static str,
-    /// Whether nothing is wrong but what a crash or a failed append leaves.
+    /// Whether a crash or a failed append explains all differences.
     explained: bool,
-    /// In words.
+    /// The verdict as text.
     text: String,
     difference: Option<DifferenceReport<'a>>,
-    /// Number of the last write that the journal leads to.
+    /// Number of the last write in the journal.
     journal_seq: Option<u64>,
-    /// The same of the document.
+    /// Number of the document's last write.
     document_seq: Option<u64>,
-    /// What is wrong with the history itself.
+    /// Defects of the history itself.
     findings: Vec<String>,
 }
 
@@ -134,7 +134,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
     let name = options.poller.as_str();
     let poller = poller(vars, name)?;
     if poller.journal_mode() == JournalMode::Off {
-        let text = "its `JOURNAL` is `off`: the document has writes that nothing tells of";
+        let text = "its `JOURNAL` is `off`, so there is no journal to compare with";
         return Err(Failed::new(Exit::Usage, format!("{name}: {text}")));
     }
     let examined = poller.admin().examine().await?;
@@ -183,31 +183,31 @@ fn name_of(examined: &HistoryCheck) -> &'static str {
     }
 }
 
-/// Returns what the verdict says, and what to do.
+/// Returns the verdict as text, and what to do.
 pub(super) fn words(name: &str, examined: &HistoryCheck) -> String {
     let rebuild = format!("`highwater state rebuild {name} --reason \"state was lost\"`");
     match &examined.verdict {
         Verdict::Agrees => "the journal leads to the state document".to_owned(),
         Verdict::Behind { from, to } if from == to => format!(
-            "the document has had write {from}, which no entry tells of: an append failed, or a crash \
+            "the journal has no entry for write {from} of the document: an append failed, or a crash \
              came before it"
         ),
         Verdict::Behind { from, to } => format!(
-            "the document has had writes {from} to {to}, which no entries tell of: an append failed, or \
+            "the journal has no entries for writes {from} to {to} of the document: an append failed, or \
              a crash came before it"
         ),
         Verdict::BegunAnew { generation } => {
             format!(
-                "the document was begun anew as generation {generation}, and nothing tells of it yet"
+                "the document was recreated as generation {generation}, and no entry records that yet"
             )
         }
         Verdict::DocumentIsOlder { document, journal } => format!(
-            "the document has had {document} writes and the journal tells of {journal}: an old copy \
-             stands in its place; {rebuild} restores the newer one"
+            "the document has {document} writes and the journal {journal}: the document is an old copy; \
+             {rebuild} restores the newer one"
         ),
         Verdict::Differs(difference) => format!(
-            "same history, other state: {difference}; somebody else wrote the document, or something \
-             is broken"
+            "journal and document differ: {difference}; something else wrote the document, or it is \
+             damaged"
         ),
         Verdict::NoDocument => match &examined.present.document {
             Err(error) => format!("{}; {rebuild} restores it", chain(error)),
@@ -216,24 +216,24 @@ pub(super) fn words(name: &str, examined: &HistoryCheck) -> String {
             }
         },
         Verdict::NotBegun { writes: 0 } => {
-            "the journal has no entry to begin with yet: nothing that it \
-             tells of has happened"
+            "the journal has no entry to start from yet: there was nothing \
+             to record"
                 .to_owned()
         }
         Verdict::NotBegun { writes } => format!(
-            "the journal has no entry to begin with yet, and the document has had writes 1 to {writes}: \
-             an append failed, a crash came before it, or the journal was removed or is kept elsewhere"
+            "the journal has no entry to start from, and the document has writes 1 to {writes}: an append \
+             failed, a crash came before it, or the journal was removed or is stored elsewhere"
         ),
         Verdict::Removed { writes } => format!(
-            "the journal has no entry, though it has told of this document before, which has had writes 1 \
-             to {writes}: it was removed, or is kept elsewhere now; put it back, or start it again with \
+            "the journal has no entries, although it had some for this document, which has writes 1 to \
+             {writes}: it was removed, or is stored elsewhere now; put it back, or start a new one with \
              `highwater journal compact {name} --reason \"journal was removed\"`"
         ),
-        Verdict::NoHistory => "the journal has no entry to begin with".to_owned(),
+        Verdict::NoHistory => "the journal has no entry to start from".to_owned(),
     }
 }
 
-/// Returns what is wrong beyond what a crash or a failed append leaves.
+/// Returns the verdict unless a crash or a failed append explains it.
 pub(super) fn disagreement(name: &str, examined: &HistoryCheck) -> Option<String> {
     (!examined.verdict.is_explained()).then(|| words(name, examined))
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use tokio::time::sleep;
 
 use self::address::Address;
-use super::from::beside;
+use super::from::project_folder;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
 use highwater::builder::{App, board};
@@ -27,18 +27,18 @@ use highwater::status::{Status, StatusError, StatusQuery, StatusReader};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct Options {
-    /// Name of the poller; all that the settings or the store know if not given.
+    /// Name of the poller; by default, all in the settings or the store.
     poller: Option<String>,
-    /// Draw it anew until stopped; off a terminal only with `--output jsonl`, which then goes on.
+    /// Refresh until stopped; without a terminal, only with `--output jsonl`, which prints lines.
     #[arg(long, conflicts_with = "serve")]
     watch: bool,
-    /// How often to look, with `--watch`.
+    /// Refresh interval of `--watch`.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = every)]
     every: Duration,
-    /// Serve the status page here, such as at `127.0.0.1:8080`, until stopped; it is only looked at.
+    /// Serve the read-only status page at this address, such as `127.0.0.1:8080`, until stopped.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "poller")]
     serve: Option<SocketAddr>,
-    /// A name under which the status page may be asked for, beside loopback's; may be given again.
+    /// Another host name that the status page answers to, besides loopback; may be repeated.
     #[arg(long, value_name = "NAME", requires = "serve")]
     status_host: Vec<String>,
     /// Print the address of the status page without its key, and the command that prints the key.
@@ -48,10 +48,10 @@ pub(super) struct Options {
     /// environment, else of `func start`].
     #[arg(long, value_name = "HOST", requires = "url")]
     site: Option<String>,
-    /// Run that command, and add the key to the address.
+    /// Run that command and add the key to the address.
     #[arg(long, requires = "url")]
     reveal: bool,
-    /// Exit with 8 if a poller needs attention, and with 9 if one delivers nothing until someone acts.
+    /// Exit with 8 if a poller needs attention, and with 9 if one delivers nothing until an operator acts.
     #[arg(long, conflicts_with_all = ["watch", "serve", "url"])]
     check: bool,
     #[command(flatten)]
@@ -75,7 +75,7 @@ impl Record for Status {
         "next tick",
         "owner",
         "token",
-        "aside",
+        "quarantined",
         "ttl",
         "suggested",
         "cause",
@@ -103,13 +103,13 @@ impl Record for Status {
     }
 }
 
-/// Prints how pollers stand, or where that is shown. Only the store is asked, and nothing is written.
+/// Prints the status of pollers, or the address of the status page. Only reads the store.
 pub(super) async fn run(
     vars: &dyn Vars,
     options: &Options,
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
-    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
     if options.url {
         let address = Address::of(vars, options.site.as_deref(), &root, settings)?;
         let address = if options.reveal { address.reveal().await? } else { address };
@@ -123,7 +123,7 @@ pub(super) async fn run(
     if options.watch {
         return watch(vars, &board, options).await;
     }
-    let report = board.read(options.asked()).await?;
+    let report = board.read(options.query()).await?;
     say(&options.form.output.list(&report.pollers));
     for status in &report.pollers {
         for warning in &status.warnings {
@@ -136,7 +136,7 @@ pub(super) async fn run(
     Ok(Exit::Done)
 }
 
-/// Returns what `--check` exits with.
+/// Returns the exit code of `--check`.
 fn exit_of(severity: Severity) -> Exit {
     match severity {
         Severity::Ok => Exit::Done,
@@ -146,7 +146,7 @@ fn exit_of(severity: Severity) -> Exit {
 }
 
 impl Options {
-    fn asked(&self) -> StatusQuery<'_> {
+    fn query(&self) -> StatusQuery<'_> {
         self.poller.as_deref().map_or(StatusQuery::All, StatusQuery::One)
     }
 }
@@ -167,24 +167,24 @@ async fn serve(
     Ok(Exit::Done)
 }
 
-/// Looks again and again until the process is asked to stop. A store that does not answer is told of,
-/// and asked again.
+/// Refreshes until the process is asked to stop. If the store does not answer, this is reported, and the next
+/// refresh retries.
 async fn watch(vars: &dyn Vars, board: &StatusReader, options: &Options) -> Result<Exit, Failed> {
     let form = options.form.output;
     let draws = form == Output::Table && std::io::stdout().is_terminal();
     if !draws && form != Output::Jsonl {
-        let text = "`--watch` draws on a terminal; elsewhere `--output jsonl` prints a line for each \
-                    poller each time";
+        let text = "`--watch` needs a terminal; without one, `--output jsonl` prints a line per poller and \
+                    refresh";
         return Err(Failed::new(Exit::Usage, text));
     }
     let grace = stop_grace(vars);
     let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new(), grace));
     loop {
-        match board.read(options.asked()).await {
+        match board.read(options.query()).await {
             Ok(report) if draws => say(&drawing(&screen::lines(&report))),
             Ok(report) => say(&form.list(&report.pollers)),
             Err(error @ StatusError::NoPoller(_)) => return Err(error.into()),
-            Err(error) => tell(&format!("cannot look: {}", error.text())),
+            Err(error) => tell(&format!("cannot read the status: {}", error.text())),
         }
         tokio::select! {
             biased;
@@ -194,7 +194,7 @@ async fn watch(vars: &dyn Vars, board: &StatusReader, options: &Options) -> Resu
     }
 }
 
-/// Returns what puts lines in place of those drawn before, without a flicker: each ends what was there.
+/// Draws lines over the previous ones without flicker: each line erases the rest of its row.
 fn drawing(lines: &[String]) -> String {
     let lines = lines.join("\x1b[K\n");
     format!("\x1b[H{lines}\x1b[K\n\x1b[J")
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_not_asked_more_often_than_each_second() {
+    fn the_refresh_interval_is_at_least_a_second() {
         assert_eq!(every("1s"), Ok(Duration::from_secs(1)));
         assert!(every("0s").is_err() && every("500ms").is_err() && every("often").is_err());
     }

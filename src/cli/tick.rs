@@ -1,4 +1,4 @@
-//! `highwater tick`: one tick of one poller, now; or what it would deliver.
+//! `highwater tick`: runs one tick of one poller, or shows what it would deliver.
 
 use clap::Args;
 use serde::Serialize;
@@ -24,22 +24,22 @@ use highwater::tick::TickRequest;
 pub(super) struct Options {
     /// Name of the poller.
     poller: String,
-    /// Read what would be delivered, without a lease, a handler or a write.
+    /// Show what would be delivered, without a lease, a handler call or a write.
     #[arg(long)]
     dry_run: bool,
-    /// Print so many of these events.
+    /// Print this many of the events.
     #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "dry_run")]
     show: usize,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// Runs one tick, as the host's next call would, and prints how it ended.
+/// Runs one tick, as the host's next call would, and prints its outcome.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     if options.dry_run {
         return Box::pin(dry_run(vars, options)).await;
     }
-    let (stop, asked) = serve::stop_by_signal(vars);
+    let (stop, signalled) = serve::stop_by_signal(vars);
     let poller = poller(vars, &options.poller)?;
     check_handler(&poller)?;
     let request = TickRequest {
@@ -50,7 +50,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let warnings = Warnings::default();
     let report = poller.tick(&request).with_subscriber(warnings.subscriber()).await;
     let outcome = outcome_row(&report.result).outcome;
-    // A count that fails is no failure of the tick.
+    // A failed count does not fail the tick.
     let held_back = match report.result {
         Ok(TickOutcome::Idle) => Box::pin(poller.admin().held_back()).await.ok(),
         _ => None,
@@ -70,40 +70,40 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     });
     say(&options.form.output.one(&thing, || summary.clone()));
     report.result.map(|_| Exit::Done).map_err(|error| {
-        let by_signal = asked.get().filter(|_| matches!(error, TickError::Aborted));
+        let by_signal = signalled.get().filter(|_| matches!(error, TickError::Aborted));
         let failed = Failed::from(error);
         Failed { exit: by_signal.copied().unwrap_or(failed.exit), ..failed }
     })
 }
 
-/// Returns the summary of a tick that could not deliver any of the rows that are there.
+/// Returns the summary of a tick that found rows but could not deliver any yet.
 fn waiting(poller: &str, HeldBack { rows, more, settling }: HeldBack) -> String {
     let at_least = if more { "at least " } else { "" };
     let (counted, verb) = (counted(rows, "row"), if rows == 1 { "waits" } else { "wait" });
     if settling {
         return format!(
-            "poller `{poller}`: {at_least}{counted} {verb} to settle; ticks after `SOURCE__SETTLE` deliver what \
-             is here now"
+            "poller `{poller}`: {at_least}{counted} {verb} to settle; ticks after `SOURCE__SETTLE` deliver \
+             them"
         );
     }
     let verb = if rows == 1 { "is" } else { "are" };
     format!(
-        "poller `{poller}`: {at_least}{counted} {verb} held back by an open transaction, or came after the read; \
-         later ticks deliver what is here now"
+        "poller `{poller}`: {at_least}{counted} {verb} held back by an open transaction, or arrived after the read; \
+         later ticks deliver them"
     )
 }
 
-/// What is printed of a tick that is not run.
+/// What a dry run prints.
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
-    /// How a tick would end before it read anything; `null` where it would deliver.
+    /// Outcome of a tick that would stop before reading; `null` if it would deliver.
     hindrance: Option<&'static str>,
-    /// Rows that wait.
+    /// Pending rows.
     rows: u64,
     /// Whether there are more.
     more: bool,
-    /// Where the poller stands; `null` for the beginning.
+    /// The poller's position; `null` for the beginning.
     after: Option<&'a Cursor>,
     first: Option<&'a Cursor>,
     last: Option<&'a Cursor>,
@@ -136,14 +136,14 @@ fn text(report: &Report<'_>) -> String {
         |cursor: Option<&Cursor>| cursor.map_or_else(|| "the beginning".to_owned(), position_text);
     let Report { poller, rows, after, first, last, .. } = report;
     let at_least = if report.more { "at least " } else { "" };
-    let (waiting, wait) = (counted(*rows, "row"), if *rows == 1 { "waits" } else { "wait" });
-    let mut lines = vec![format!("{poller}: {at_least}{waiting} {wait} behind {}", place(*after))];
+    let waiting = counted(*rows, "row");
+    let mut lines = vec![format!("{poller}: {at_least}{waiting} pending after {}", place(*after))];
     if let (Some(first), Some(last)) = (first, last) {
         let (first, last) = (position_text(first), position_text(last));
         lines.push(format!("  from {first}\n  to {last}"));
     }
     if let Some(outcome) = report.hindrance {
-        lines.push(format!("  a tick would deliver none of them now: it is {outcome}"));
+        lines.push(format!("  a tick would deliver none of them now: {outcome}"));
     }
     lines.extend(report.events.iter().map(|event| event.get().to_owned()));
     lines.join("\n")

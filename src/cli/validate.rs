@@ -1,4 +1,4 @@
-//! `highwater validate`: settings, `host.json` and functions, against each other; connects to nothing.
+//! `highwater validate`: checks settings, `host.json` and functions for consistency, offline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) struct Options {
     form: OutputOption,
 }
 
-/// A finding, and where.
+/// A finding and its place.
 #[derive(Debug, Serialize)]
 struct Checked {
     place: String,
@@ -48,10 +48,10 @@ impl Record for Checked {
     }
 }
 
-/// A limit that fits where nothing else is known.
+/// The suggested limit without a valid setting.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-/// Checks all that can be checked without a connection, and prints it.
+/// Runs all offline checks, and prints the findings.
 pub(super) fn run(vars: &dyn Vars, options: &Options, settings: Option<&Path>) -> Exit {
     let found = check(vars, &options.from.folder(settings));
     say(&match options.form.output {
@@ -70,9 +70,9 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
     let config = match Config::from_vars(vars) {
         Ok(config) => {
             let names: Vec<&str> = config.pollers.keys().map(String::as_str).collect();
-            let told = format!("pollers `{}` of app `{}`", names.join("`, `"), config.app);
+            let summary = format!("pollers `{}` of app `{}`", names.join("`, `"), config.app);
             match App::build(vars) {
-                Ok(_) => add("settings", Finding::ok("settings", told)),
+                Ok(_) => add("settings", Finding::ok("settings", summary)),
                 Err(error) => {
                     let fix = "fix that setting";
                     add("settings", Finding::error("settings", chain(&error), fix));
@@ -84,10 +84,10 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             for mistake in &mistakes.0 {
                 let fix = format!("set `{}` to {}", mistake.setting, mistake.expected);
                 let fix = mistake.hint.clone().unwrap_or(fix);
-                let told = Mistake { hint: None, ..mistake.clone() }.to_string();
-                // The name of the check says already what it is.
-                let told = told.strip_prefix("setting ").unwrap_or(&told);
-                add("settings", Finding::error("setting", told, fix));
+                let text = Mistake { hint: None, ..mistake.clone() }.to_string();
+                // The name of the check already says that it is a setting.
+                let text = text.strip_prefix("setting ").unwrap_or(&text);
+                add("settings", Finding::error("setting", text, fix));
             }
             None
         }
@@ -99,12 +99,12 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
         add("settings", short_secret(short));
     }
     let project = Project::read(from, &functions_folder(from), vars);
-    // What is wrong with it is told as a problem.
+    // An invalid file is reported as a problem below.
     if let Ok(timeout) = project::function_timeout(vars, from) {
         add("host.json", timeout_finding(&timeout, config.as_ref()));
     }
     for Problem { place, is_error, at, found, fix, turns_off: _ } in &project.problems {
-        let told = format!("`{}`: {found}", at.display());
+        let text = format!("`{}`: {found}", at.display());
         let (place, check) = match place {
             Place::Host => ("host.json".to_owned(), "host.json"),
             Place::Functions => ("functions".to_owned(), "function.json"),
@@ -112,7 +112,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             Place::Settings => ("settings".to_owned(), "setting"),
         };
         let make = if *is_error { Finding::error } else { Finding::warning };
-        add(&place, make(check, told, fix.clone()));
+        add(&place, make(check, text, fix.clone()));
     }
     for function in &project.functions {
         let place = format!("function {}", function.name);
@@ -128,7 +128,7 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
     found
 }
 
-/// Returns a finding for each connection string that leaves the database to the login.
+/// Returns a finding for each connection string without a database.
 fn nameless_databases(config: &Config) -> impl Iterator<Item = Finding> {
     let pollers = config.pollers.values();
     let nameless = pollers.filter(|poller| poller.source.connection.database.is_none());
@@ -137,8 +137,10 @@ fn nameless_databases(config: &Config) -> impl Iterator<Item = Finding> {
     settings.into_iter().map(|setting| {
         Finding::warning(
             "database",
-            format!("`{setting}` names no database, so that of the login counts, which is often `master`"),
-            "add `Database=NAME` to it",
+            format!(
+                "`{setting}` names no database, so the login's default applies, often `master`"
+            ),
+            "add `Database=NAME`",
         )
     })
 }
@@ -148,14 +150,14 @@ fn short_secret(found: &FoundSecret) -> Finding {
     Finding::warning(
         "secret",
         format!(
-            "`{setting}` holds a secret of fewer than {SECRET_BYTES_MIN} characters, too short to be \
-             recognised in logs and errors"
+            "`{setting}` has a secret of fewer than {SECRET_BYTES_MIN} characters, too short to be \
+             redacted from logs and errors"
         ),
-        format!("replace it by one of at least {SECRET_BYTES_MIN} characters"),
+        format!("use at least {SECRET_BYTES_MIN} characters"),
     )
 }
 
-/// Judges the host's limit on one function call as `serve` does: the shorter one counts.
+/// Checks the host's limit on one function call as `serve` does: the shorter limit applies.
 fn timeout_finding(host: &FunctionTimeout, config: Option<&Config>) -> Finding {
     const CHECK: &str = "functionTimeout";
     let set_by = host.set_by.as_str();
@@ -189,13 +191,13 @@ fn schedule_finding(function: &Function, never_runs: bool, vars: &dyn Vars) -> F
             let next = match schedule.next_after(SystemClock.now()) {
                 _ if never_runs => ", no next tick: see the error of this function".to_owned(),
                 Some(at) => format!(", next tick {}", words::local(at, None)),
-                // The calendar ends.
+                // The schedule has no further times.
                 None => String::new(),
             };
             let found = format!("`{schedule}` in {zone}{next}");
             Finding::ok("schedule", found)
         }
-        Ok(None) => Finding::ok("schedule", "none: requests start it"),
+        Ok(None) => Finding::ok("schedule", "none: started by requests"),
         Err(error) => Finding::error("schedule", chain(&error), error.fix()),
     }
 }
@@ -211,9 +213,9 @@ fn poller_finding(function: &Function, project: &Project, config: &Config) -> Fi
     if is_page || function.schedule.is_none() {
         return Finding::error(
             "poller",
-            "an HTTP request starts the status page, and nothing else",
+            "only the status page can be started by HTTP requests",
             format!(
-                "take `{0}/function.json` of the repository, or remove the folder",
+                "use the repository's `{0}/function.json`, or remove the folder",
                 page::FUNCTION
             ),
         );
@@ -228,7 +230,7 @@ fn poller_finding(function: &Function, project: &Project, config: &Config) -> Fi
     let segment = highwater::config::function_segment(&function.name);
     Finding::error(
         "poller",
-        "runs no poller, so each of its calls fails",
+        "runs no poller, so all its calls fail",
         format!(
             "set `HIGHWATER__FUNCTIONS__{segment}__POLLER`, or `HIGHWATER__FUNCTIONS__{segment}__POLLERS=all`, or \
              remove the folder"
@@ -239,7 +241,7 @@ fn poller_finding(function: &Function, project: &Project, config: &Config) -> Fi
 /// Returns a finding for each poller that no function runs.
 fn idle_pollers(project: &Project, config: &Config) -> Vec<Finding> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
-    // What is wrong with a function is told of it.
+    // A function with an error has its own finding.
     let refused = project.problems.iter().filter_map(|problem| match &problem.place {
         Place::Function(name) if problem.is_error => Some(name.as_str()),
         Place::Function(_) | Place::Host | Place::Functions | Place::Settings => None,
@@ -258,7 +260,7 @@ fn idle_pollers(project: &Project, config: &Config) -> Vec<Finding> {
         None => Some(Finding::error(
             "poller",
             format!("no function runs `{name}`"),
-            format!("make a folder `{name}` with a `function.json`, like that of another poller"),
+            format!("create a folder `{name}` with a `function.json`, like that of another poller"),
         )),
         Some(several) => Some(Finding::warning(
             "poller",

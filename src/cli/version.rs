@@ -1,4 +1,4 @@
-//! `highwater version`: what this program is, for a report or a script.
+//! `highwater version`: version, commit and document format, for a report or a script.
 
 use clap::Args;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::output::{OutputOption, say};
 use highwater::state;
 
-/// The commit that it was built from, where the build was told.
+/// The commit of the build, if it was set.
 const COMMIT: Option<&str> = option_env!("HIGHWATER_COMMIT");
 
 #[derive(Debug, Args)]

@@ -1,5 +1,5 @@
-//! The warnings of a command that keeps no log: printed as they come, and kept for its report. A first start is
-//! printed too: where the state is kept and from which position rows are delivered.
+//! Warnings of a command without a log: printed at once, and collected for its report. A first start is
+//! printed too: the location of the state and the start position.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ const FIRST_RUN: &str = "first_run";
 pub(super) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Returns what work has to run under for its warnings to be seen.
+    /// Returns the subscriber that collects the warnings of the work that runs under it.
     pub(super) fn subscriber(&self) -> impl Subscriber + Send + Sync + use<> {
         Registry::default().with(Printed(self.clone()))
     }
 
-    /// Returns the warnings, in the order in which they came.
+    /// Returns the warnings in order.
     pub(super) fn texts(&self) -> Vec<String> {
         self.lock().clone()
     }
@@ -40,7 +40,7 @@ impl<S: Subscriber> Layer<S> for Printed {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
         let level = *metadata.level();
-        // What the driver warns of is said in the driver's words, and checked by `doctor`.
+        // Skip the driver's warnings: `doctor` checks their causes and explains them better.
         if !matches!(level, Level::WARN | Level::INFO)
             || !metadata.target().starts_with("highwater")
         {
@@ -51,7 +51,7 @@ impl<S: Subscriber> Layer<S> for Printed {
         if text.event == FIRST_RUN {
             tell_aside(&text.message);
         } else if level == Level::WARN && !text.is_end {
-            // How the tick ended is the command's own report.
+            // The command itself reports the outcome of the tick.
             tell_aside(&format!("warning: {}", text.message));
             self.0.lock().push(text.message);
         }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_warnings_are_kept_and_neither_notes_nor_the_end_of_a_tick() {
+    fn only_own_warnings_are_collected_without_tick_outcomes() {
         let warnings = Warnings::default();
         tracing::subscriber::with_default(warnings.subscriber(), || {
             tracing::info!("quiet");

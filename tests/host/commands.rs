@@ -73,7 +73,7 @@ async fn a_pause_outlives_every_process_until_it_is_resumed() {
     assert!(result.done().starts_with("nightly: paused at 20"), "{result:?}");
     let result = bench.command(&["pause", "nightly", "--reason", "again", "--by", "bob"]).await;
     let words = result.done();
-    assert!(words.contains("has been paused since 20") && words.contains(" by ann@"), "{words}");
+    assert!(words.contains("already paused since 20") && words.contains(" by ann@"), "{words}");
     assert!(words.ends_with(": the target moves\n"), "{words}");
 
     bench.insert(3..=3);
@@ -86,7 +86,7 @@ async fn a_pause_outlives_every_process_until_it_is_resumed() {
     let arguments = ["resume", "nightly", "--reason", "it is there", "--output", "json"];
     let result = bench.command(&arguments).await.json();
     assert_eq!((&result["changed"], &result["reason"]), (&true.into(), &"the target moves".into()));
-    assert_eq!(bench.command(&["resume", "nightly"]).await.done(), "nightly: is not paused\n");
+    assert_eq!(bench.command(&["resume", "nightly"]).await.done(), "nightly: not paused\n");
     bench.host().await.run().await;
     assert_eq!(bench.receiver.accepted(), [1, 2, 3]);
 }
@@ -103,7 +103,7 @@ async fn a_paused_running_tick_ends_after_its_in_flight_batch() {
         bench.receiver.release();
         result
     });
-    assert!(result.done().contains("ends after the batch in hand"), "{result:?}");
+    assert!(result.done().contains("ends after its in-flight batch"), "{result:?}");
     logs(&outcome);
     assert_eq!(bench.receiver.accepted(), [1, 2]);
     assert_eq!(bench.state()["checkpoint"]["cursor"]["tiebreaker"]["id"], 2);
@@ -149,7 +149,7 @@ async fn usage_errors_are_reported_before_any_side_effect() {
         (&["quarantine"], "Usage"),
         (&["quarantine", "list", "weekly"], "no poller `weekly`"),
         (&["quarantine", "show", "nightly", "7"], "32 hex digits"),
-        (&["quarantine", "show", "nightly", &"a".repeat(32)], "has not set aside event `aaa"),
+        (&["quarantine", "show", "nightly", &"a".repeat(32)], "has no quarantined event `aaa"),
     ] {
         bench.command(arguments).await.failed(2, text);
     }
@@ -323,7 +323,7 @@ async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
     }
     drop(&["--yes"]).await.failed(2, "EVENT_ID");
     drop(&["--yes", "--all", &entries[0].1]).await.failed(2, "cannot be used with");
-    drop(&["--yes", &"a".repeat(32)]).await.failed(2, "has not set aside");
+    drop(&["--yes", &"a".repeat(32)]).await.failed(2, "has no quarantined event");
 
     let listed = bench.command(&["quarantine", "list", "nightly"]).await;
     assert!(listed.done().contains("unreadable"), "{listed:?}");

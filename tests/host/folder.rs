@@ -196,7 +196,7 @@ async fn an_explicit_first_start_is_reported_in_every_format_and_for_every_parti
     let result = bench.command(&["init", "nightly", "--output", "json"]).await;
     let started: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!(started, json!({ "poller": "nightly", "after": null }));
-    bench.command(&["init", "nightly"]).await.failed(1, "has a state; it stays as it is");
+    bench.command(&["init", "nightly"]).await.failed(1, "already has a state; nothing was changed");
 
     std::fs::remove_dir_all(bench.folder.path().join("state")).unwrap();
     bench.set("PARTITIONS", "2");
@@ -237,7 +237,7 @@ async fn peek_reads_what_a_tick_would_deliver_and_writes_nothing() {
     bench.insert(4..=4);
     let before = bench.state();
     let result = bench.command(&dry).await;
-    assert!(result.done().starts_with("nightly: 1 row waits behind rowversion"), "{result:?}");
+    assert!(result.done().starts_with("nightly: 1 row pending after rowversion"), "{result:?}");
     assert_eq!(bench.state(), before);
     bench.command(&["pause", "nightly", "--reason", "later"]).await.done();
     let result = bench.command(&dry).await;

@@ -176,7 +176,7 @@ async fn a_difference_is_named_and_a_harmless_gap_explained() {
     );
     let result = bench.command(&["state", "verify", "nightly"]).await;
     assert!(
-        result.data.contains("same history, other state: `/checkpoint/cursor/tiebreaker/id`"),
+        result.data.contains("journal and document differ: `/checkpoint/cursor/tiebreaker/id`"),
         "{result:?}"
     );
     let compact = bench.command(&["journal", "compact", "nightly", "--yes"]).await;
@@ -202,7 +202,10 @@ async fn a_damaged_document_is_rebuilt_and_delivery_continues_where_it_was() {
         bench.rebuild(&[]).await.failed(2, "add `--yes`");
         let result = bench.rebuild(&["--yes", "--output", "json", "--reason", "it broke"]).await;
         assert_eq!(result.code, 0, "{result:?}");
-        assert!(result.rest.contains("ticks go on behind {\"kind\":\"rowversion\""), "{result:?}");
+        assert!(
+            result.rest.contains("ticks continue after {\"kind\":\"rowversion\""),
+            "{result:?}"
+        );
         let report: Json = serde_json::from_str(&result.data).unwrap();
         let after = bench.state();
         assert_eq!(after["checkpoint"], before["checkpoint"]);
@@ -286,7 +289,7 @@ async fn a_newer_document_or_one_with_a_held_lease_is_not_replaced() {
     logs(&outcome);
     held.failed(5, "holds the lease");
     bench.tamper(|document| document["journal_seq"] = 9.into());
-    bench.rebuild(&["--yes"]).await.failed(1, "older than what is there");
+    bench.rebuild(&["--yes"]).await.failed(1, "older than the stored one");
     bench.tamper(|document| document["journal_seq"] = 6.into());
 
     bench.command(&import).await.failed(2, "add `--yes`");
@@ -353,7 +356,7 @@ async fn without_a_journal_there_is_nothing_to_verify_or_rebuild() {
         .command(&["journal", "compact", "nightly", "--yes"])
         .await
         .failed(2, "`JOURNAL` is `off`");
-    bench.rebuild(&["--yes"]).await.failed(1, "no entry to begin with");
+    bench.rebuild(&["--yes"]).await.failed(1, "no entry to start from");
     let shown = bench.command(&["state", "show", "nightly"]).await;
     assert!(shown.done().contains("checkpoint         {\"kind\":\"rowversion\""), "{shown:?}");
     let shown = bench.command(&["journal", "show", "nightly", "--output", "json"]).await;

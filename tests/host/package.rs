@@ -102,7 +102,7 @@ async fn each_packaging_error_has_a_fix_and_leaves_no_zip() {
             "is built for aarch64, Azure Functions runs x86_64; build",
         ),
         ("program", &planted(X86_64)[..40], "is damaged"),
-        ("program", &b"#!/bin/sh"[..], "is no program for Linux; build one with `.ci/deployable`"),
+        ("program", &b"#!/bin/sh"[..], "is not a Linux program; build one with `.ci/deployable`"),
         ("host.json", &b"{\"version\":\"2.0\"}"[..], "must be exactly `handler`"),
         (nested, &b"{}"[..], "move its folder up"),
         (settings, &b"{}"[..], "move it out"),

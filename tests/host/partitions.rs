@@ -224,7 +224,7 @@ async fn repartition_asks_before_it_redistributes_keys() {
     );
     bench.set("PARTITIONS", "3");
     let result = bench.command(&["repartition", "nightly", "--to", "3", "--yes"]).await;
-    assert!(result.done().contains("nothing is to be done"), "{result:?}");
+    assert!(result.done().contains("there is nothing to do"), "{result:?}");
     let result = bench.command(&["repartition", "nightly", "--to", "3", "--output", "json"]).await;
     let parsed: Json = serde_json::from_str(result.done()).unwrap();
     assert_eq!((&parsed["to"], &parsed["changed"]), (&json!(3), &json!(false)), "{parsed}");

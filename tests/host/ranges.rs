@@ -233,7 +233,10 @@ async fn a_cancelled_backfill_stops_and_does_not_resume() {
     let output = within(LIMIT, running.wait_with_output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(bench.receiver.accepted().len(), 5, "the batch in hand");
-    bench.command(&["backfill", "nightly", "--resume", &id]).await.failed(1, "given up");
+    bench
+        .command(&["backfill", "nightly", "--resume", &id])
+        .await
+        .failed(1, "cancelled by an operator");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,7 +244,7 @@ async fn a_range_not_in_the_past_is_rejected() {
     let bench = Bench::with_rows(1..=2).await;
     let all = ["--from-beginning", "--to-checkpoint"];
     let result = bench.command(&[&["replay", "nightly"][..], &all].concat()).await;
-    result.failed(2, "stands at the beginning");
+    result.failed(2, "is at the beginning");
     bench.host().await.run().await;
     let before = bench.files();
     let beyond = "0x00000000FFFFFFFF";

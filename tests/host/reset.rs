@@ -283,7 +283,7 @@ async fn a_clone_continues_under_another_name_and_overwrites_nothing() {
     assert_eq!(plan["cursor"]["kind"], "rowversion", "{plan}");
     bench.command(&[&clone[..], &WHY].concat()).await.failed(2, "add `--yes`");
     let result = bench.command(&[&clone[..], &SURE].concat()).await;
-    result.done_with("settings for it are still to be made");
+    result.done_with("add its settings next");
     bench.command(&[&clone[..], &SURE].concat()).await.failed(1, "never overwritten");
     let onto_itself = ["clone", "nightly", "nightly"];
     bench.command(&[&onto_itself[..], &SURE].concat()).await.failed(1, "never overwritten");

@@ -157,7 +157,10 @@ async fn watch_redraws_a_terminal_and_otherwise_prints_lines() {
     let bench = Bench::with_rows(1..=1).await;
     bench.host().await.run().await;
     bench.command(&["status", "--watch"]).await.failed(2, "`--output jsonl`");
-    bench.command(&["status", "--watch", "--output", "json"]).await.failed(2, "`--watch` draws");
+    bench
+        .command(&["status", "--watch", "--output", "json"])
+        .await
+        .failed(2, "`--watch` needs a terminal");
     bench.command(&["status", "--watch", "--every", "1ms"]).await.failed(2, "at least a second");
     bench.command(&["status", "--status-host", "x"]).await.failed(2, "--serve");
     let mut command = Command::new(PROGRAM);

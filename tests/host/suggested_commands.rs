@@ -165,7 +165,7 @@ async fn importing_over_a_lost_document_keeps_a_loss_or_reports_it_unknown() {
         }
         let (code, transcript) = filed.shell(import).await;
         let stays =
-            "ticks stay stopped until a reset, since rows are lost: the checkpoint is at `2`";
+            "ticks stay stopped until a reset, because rows are lost: the checkpoint is at `2`";
         let unknown = "whether rows were lost after this copy was made is unknown";
         let is_known = journal != "off";
         assert!(code == 2 && transcript.contains(stays) == is_known, "{journal}: {transcript}");

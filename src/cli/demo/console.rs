@@ -1,6 +1,6 @@
 //! Reads what handler processes write to their streams, as the Functions host does.
 //!
-//! Every line is a log event. Some are counted; all are shown where that was asked for.
+//! Every line is a log event. Some are counted; with `--verbose`, all are shown.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use highwater::state::LoggedStore;
 /// Filter under which the processes log what is counted here.
 pub(super) const FILTER: &str = "info,highwater::state=debug";
 
-/// What the log events of all processes add up to.
+/// Totals of the log events of all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Reads of the state store.
@@ -30,7 +30,7 @@ pub(super) struct Counts {
     pub(super) tick_ms: u64,
 }
 
-/// Where the lines of all processes go.
+/// Collects the lines of all processes.
 #[derive(Debug)]
 pub(super) struct Console {
     shown: bool,
@@ -56,14 +56,14 @@ impl Console {
         Self { shown, progress, counts: Mutex::default(), last_errors: Mutex::default() }
     }
 
-    /// Lets the streams of a command be followed.
+    /// Prepares the streams of a command for `follow`.
     pub(super) fn prepare(command: &mut Command) {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     }
 
     /// Reads the streams of a process until they end, which they do with the process.
     pub(super) fn follow(self: &Arc<Self>, name: &'static str, child: &mut Child) -> JoinSet<()> {
-        // What an earlier life said is not why this one ends.
+        // An error of the previous process is not the cause of this one's exit.
         locked(&self.last_errors).remove(name);
         let mut readers = JoinSet::new();
         if let Some(stream) = child.stdout.take() {
@@ -79,7 +79,7 @@ impl Console {
 
     fn take_error(&self, name: &'static str, line: String) {
         self.take(name, &line);
-        // With which a panic ends.
+        // A panic ends with a note, which is not the error.
         if !line.starts_with("note: ") {
             locked(&self.last_errors).insert(name, line);
         }
@@ -99,7 +99,7 @@ impl Console {
     }
 
     fn count(&self, line: &str) {
-        // A panic's message is no JSON, for one.
+        // Some lines are not JSON, such as a panic's message.
         let Ok(line) = serde_json::from_str::<Line>(line) else { return };
         let mut counts = locked(&self.counts);
         match line.event.as_str() {

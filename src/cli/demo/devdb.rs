@@ -1,7 +1,7 @@
-//! `highwater devdb`: the embedded development server alone, to point a poller or a test at.
+//! `highwater devdb`: serves the embedded development server, for a poller or a test.
 //!
-//! A table to look at can be had with it, and statements run from files or as they are typed, so that no
-//! client is needed to try a poller.
+//! It can create a sample table, and run statements from files or as they are typed, so that you need no client to
+//! try a poller.
 
 use std::fs;
 use std::io;
@@ -17,24 +17,24 @@ use super::{UNAVAILABLE, flights, progress::say};
 use highwater::event::counted;
 use highwater_devdb::{Databases, Options as ServerOptions, Server, SqlError};
 
-/// Names standard input among files.
+/// File name that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// How the server listens, and what it has.
+/// Port and contents of the server.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Port on 127.0.0.1; a free one if not given.
+    /// Port on 127.0.0.1; by default, a free one.
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     port: u16,
-    /// Make the table `dbo.flights` with so many rows, up to 27004.
+    /// Create the table `dbo.flights` with this many rows, up to 27004.
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(0..=i64::from(flights::COUNT)))]
     flights: Option<u32>,
-    /// Run the statements of this file first; of `-`, each line of standard input as it comes. May be given again.
+    /// Run the statements of this file at the start; with `-`, run each line of standard input. May be repeated.
     #[arg(long, value_name = "FILE")]
     sql: Vec<PathBuf>,
 }
 
-/// Serves databases in memory until a signal comes.
+/// Serves in-memory databases until a signal arrives.
 pub(crate) async fn run(options: Options) -> ExitCode {
     match serve(options).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -51,31 +51,31 @@ async fn serve(options: Options) -> Result<(), String> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|_error| signals)?;
     let listen = ServerOptions { port: options.port, ..ServerOptions::default() };
     let databases =
-        Databases::with(&listen.database).map_err(|error| format!("make databases: {error}"))?;
+        Databases::with(&listen.database).map_err(|error| format!("create databases: {error}"))?;
     let name = listen.database.clone();
     fill((&databases, &name), &options)?;
     let server = Server::start(databases.clone(), listen).await;
     let server =
         server.map_err(|error| format!("listen on 127.0.0.1:{}: {error}", options.port))?;
-    say("A development stand-in, not SQL Server. Ends with Ctrl+C, and all data with it.");
+    say("A development stand-in, not SQL Server. Stop with Ctrl+C; all data is lost then.");
     tell(&server.connection_string());
-    let asked = async {
+    let statements = async {
         if options.sql.iter().any(|file| is_standard_input(file)) {
             run_lines(&databases, &name).await;
         }
-        // Statements may end; the server goes on.
+        // The server outlives its statements.
         std::future::pending::<()>().await;
     };
     tokio::select! {
         biased;
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        () = asked => {}
+        () = statements => {}
     }
     Ok(())
 }
 
-/// Makes what is to be there before anybody connects.
+/// Creates the initial contents, before clients connect.
 fn fill((databases, name): (&Databases, &str), options: &Options) -> Result<(), String> {
     if let Some(rows) = options.flights {
         let database = databases.find(name).ok_or("its database is missing")?;
@@ -87,7 +87,7 @@ fn fill((databases, name): (&Databases, &str), options: &Options) -> Result<(), 
         let at = |error: &dyn std::fmt::Display| format!("run `{}`: {error}", file.display());
         let text = fs::read_to_string(file).map_err(|error| at(&error))?;
         for batch in batches(&text) {
-            databases.execute(name, &batch).map_err(|error| at(&told(&error)))?;
+            databases.execute(name, &batch).map_err(|error| at(&error_text(&error)))?;
         }
     }
     Ok(())
@@ -97,7 +97,7 @@ fn is_standard_input(file: &Path) -> bool {
     file == Path::new(STANDARD_INPUT)
 }
 
-/// Divides a file where a line says `GO`, as clients of SQL Server do.
+/// Splits a file at `GO` lines, as clients of SQL Server do.
 fn batches(text: &str) -> Vec<String> {
     let mut batches = vec![String::new()];
     for line in text.lines() {
@@ -112,11 +112,11 @@ fn batches(text: &str) -> Vec<String> {
     batches
 }
 
-/// Runs each line that is typed, and says what it did; a statement that fails is told, and no more.
+/// Runs each typed line, and prints its row count or its error.
 async fn run_lines(databases: &Databases, name: &str) {
-    let mut lines = typed();
+    let mut lines = typed_lines();
     while let Some(line) = lines.recv().await {
-        // What ends a batch elsewhere: here each line is one.
+        // Here each line is a batch, so a separator has no meaning.
         if line.trim().is_empty() || is_go(&line) {
             continue;
         }
@@ -124,15 +124,15 @@ async fn run_lines(databases: &Databases, name: &str) {
         let ran = spawn_blocking(move || databases.execute(&name, &line)).await;
         say(&match ran {
             Ok(Ok(rows)) => counted(rows, "row"),
-            Ok(Err(error)) => told(&error),
+            Ok(Err(error)) => error_text(&error),
             Err(panic) => panic.to_string(),
         });
     }
 }
 
-/// Returns the lines of standard input as they come. They are read by a thread that nobody waits for: no
-/// signal ends the reading of a line.
-fn typed() -> mpsc::Receiver<String> {
+/// Returns the lines of standard input as they arrive. A detached thread reads them, because a signal does not
+/// interrupt the reading of a line.
+fn typed_lines() -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(1);
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
@@ -148,7 +148,7 @@ fn is_go(line: &str) -> bool {
     line.trim().eq_ignore_ascii_case("GO")
 }
 
-fn told(error: &SqlError) -> String {
+fn error_text(error: &SqlError) -> String {
     format!("Msg {}: {}", error.number, error.message)
 }
 

@@ -1,10 +1,9 @@
 //! A stand-in for the Azure Functions host, with the parts of its contract that the demo needs.
 //!
-//! It starts each handler process with the settings in its environment, asks `GET /` every 25 ms until
-//! anything answers, POSTs a timer invocation with each tick, judges the reply, and starts a process
-//! that ended anew, at once and on the same port; the third such end within half an hour stops it.
-//! There is one function, so there is one timer for each process, and no timer fires while its last
-//! invocation runs.
+//! It starts each handler process with its settings in the environment, sends `GET /` every 25 ms until
+//! it answers, POSTs a timer invocation with each tick, and checks the reply. It restarts a process that exited, at
+//! once and on the same port; the third exit within half an hour stops the host. There is one function, so there is
+//! one timer per process, and no timer fires while its last invocation runs.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -105,7 +104,7 @@ impl Host {
     /// Starts the processes and, when each is ready, its timer.
     pub(super) fn start(launch: Launch, console: Arc<Console>) -> Result<Self, String> {
         let client = reqwest::Client::builder().no_proxy().timeout(INVOCATION_TIMEOUT).build();
-        let client = client.map_err(|error| format!("make the host's HTTP client: {error}"))?;
+        let client = client.map_err(|error| format!("create the host's HTTP client: {error}"))?;
         let workers: Result<Vec<Worker>, String> =
             NAMES.iter().enumerate().map(|(index, name)| Worker::new(index, name)).collect();
         let phase = watch::Sender::new(Phase::Running);
@@ -168,7 +167,7 @@ impl Worker {
     }
 }
 
-/// Returns a port that nobody has; the handler waits for it where somebody takes it meanwhile.
+/// Returns a free port. If another process takes it meanwhile, the handler waits for it.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -207,7 +206,7 @@ impl Shared {
             || "it wrote no error".to_owned(),
             |line| format!("its last error: {line}"),
         );
-        Err(format!("handler process {} has ended {} times; {last}", worker.name, RESTARTS_MAX + 1))
+        Err(format!("handler process {} exited {} times; {last}", worker.name, RESTARTS_MAX + 1))
     }
 
     fn command(&self, worker: &Worker) -> Command {
@@ -357,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_does_not_stay_is_told_with_its_last_error() {
         let launch = Launch {
-            // Without arguments it complains and ends.
+            // Without arguments it prints an error and exits.
             program: "/bin/mv".into(),
             root: "/".into(),
             settings: [Vec::new(), Vec::new()],
@@ -367,7 +366,7 @@ mod tests {
         let mut host = Host::start(launch, console).unwrap();
         let reason = host.failure().await;
         host.stop().await;
-        assert!(reason.contains(" has ended 3 times; its last error: "), "{reason}");
+        assert!(reason.contains(" exited 3 times; its last error: "), "{reason}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Where the batches go: an HTTP endpoint on this machine that keeps a tally, answers one call with an
-//! error and leaves another one without an answer.
+//! Receives the batches: an HTTP endpoint on this machine that keeps a tally, answers one call with an
+//! error and does not answer another one.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr as _;
@@ -23,7 +23,7 @@ use highwater::cursor::RowVersion;
 const FAILED_CALL: u32 = 4;
 /// Call that is left without an answer, counted from 1.
 const HELD_CALL: u32 = 9;
-/// How long that call is left, should nobody kill the process that made it.
+/// How long that call stays open if its process is not killed.
 const HELD_MAX: Duration = Duration::from_secs(20);
 
 /// Something that happened to a call.
@@ -45,7 +45,7 @@ pub(super) enum Happening {
         /// The process that made it.
         worker: usize,
     },
-    /// The first call after that one came.
+    /// The first call after that one arrived.
     Resumed {
         /// The process that made it.
         worker: usize,
@@ -76,7 +76,7 @@ struct Seen {
 }
 
 impl Receiver {
-    /// Starts a receiver that tells `happenings` what it does to calls.
+    /// Starts a receiver that reports special calls to `happenings`.
     pub(super) async fn start(happenings: UnboundedSender<Happening>) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -187,7 +187,7 @@ impl Shared {
         };
         drop(seen);
         if let Some(happening) = happening {
-            // Nobody listens any more once the demo is over.
+            // The demo may be over, with the channel closed.
             self.happenings.send(happening).unwrap_or_default();
         }
         end

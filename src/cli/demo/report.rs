@@ -1,4 +1,4 @@
-//! What the demo found out, as a table, and whether it holds what it promises. Pure.
+//! The demo's results as a table, and whether it kept its promises. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::console;
 use super::tally::{Again, RowState, Tally};
 use highwater::page::words::count;
 
-/// Everything that the table tells.
+/// The contents of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Findings {
     /// Rows written before the processes were started.
@@ -39,12 +39,12 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Returns what the demo promises and did not show; nothing means success.
+    /// Returns the promises that the demo did not keep; empty means success.
     pub(super) fn shortcomings(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut unless = |holds: bool, what: String| found.extend((!holds).then_some(what));
         let lost = grouped(self.lost);
-        unless(self.lost == 0, format!("{lost} rows were written and have not been delivered"));
+        unless(self.lost == 0, format!("{lost} rows were written but not delivered"));
         unless(self.again.failed_call > 0, "no failed call was delivered again".to_owned());
         unless(self.killed > 0, "no process was killed".to_owned());
         let killed = self.again.killed_process > 0 && self.resumed_after.is_some();
@@ -108,8 +108,8 @@ impl Findings {
 
 /// Returns how many of the written row states were never accepted.
 ///
-/// `table` is what the table holds in the end, as read from outside. Each of the `changed` rows also
-/// had a state before, which whoever changed it knew to have arrived: none may be missing either.
+/// `table` is the final content of the table. Each of the `changed` rows also had an earlier state, which had arrived
+/// before the change: none of those may be missing either.
 pub(super) fn lost(table: &[RowState], changed: u64, tally: &Tally) -> u64 {
     let count = |states: usize| u64::try_from(states).unwrap_or(u64::MAX);
     let arrived = count(table.iter().filter(|state| tally.has(state)).count());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_what_was_lost_on_a_line_of_its_own() {
+    fn the_table_shows_lost_rows_on_a_separate_line() {
         expect![[r#"
             rows written       27,594   22,953 loaded; 4,051 inserted and 590 changed meanwhile
             delivered          27,594   in 71 calls
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(findings().shortcomings(), Vec::<String>::new());
         let again = findings().again;
         for (changed, text) in [
-            (Findings { lost: 1_234, ..findings() }, "1,234 rows were written and"),
+            (Findings { lost: 1_234, ..findings() }, "1,234 rows were written but"),
             (Findings { killed: 0, ..findings() }, "no process was killed"),
             (Findings { resumed_after: None, ..findings() }, "nothing was delivered again"),
             (Findings { again: Again { failed_call: 0, ..again }, ..findings() }, "no failed call"),

@@ -1,4 +1,4 @@
-//! What stands before the demo begins: the server with its rows, the receiver, the settings.
+//! Setup of the demo: the server with its rows, the receiver, the settings.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ const BATCH_ROWS_MAX: usize = 1000;
 /// Setting with the connection string.
 const CONNECTION: &str = "DemoSqlConnection";
 
-/// The parts that the demo is played on.
+/// The components of the demo.
 pub(super) struct Stage {
     /// The database behind the server.
     pub(super) database: Database,
-    /// Where batches go.
+    /// Receives the batches.
     pub(super) receiver: Receiver,
     /// What has been written since the processes were started.
     pub(super) written: Arc<Written>,
@@ -38,25 +38,26 @@ pub(super) struct Stage {
     pub(super) loaded: u64,
     /// Rows to be inserted later.
     pub(super) rest: u64,
-    /// As many rows must have arrived before some of them are changed.
+    /// Rows that must have arrived before some of them are changed.
     pub(super) changeable: u64,
     work: Option<Work>,
     batch_rows: usize,
     server: Server,
-    // The last field: the folder goes after what lies in it is closed.
+    // The last field, so that the folder is removed after its files are closed.
     folder: Folder,
 }
 
 impl Stage {
-    /// Sets it with `rows` flights, and a receiver that tells `happenings` what it does.
+    /// Sets up `rows` flights, and a receiver that reports to `happenings`.
     pub(super) async fn set(
         rows: u32,
         happenings: UnboundedSender<Happening>,
     ) -> Result<Self, String> {
-        let folder = Folder::new().map_err(|error| format!("make a temporary folder: {error}"))?;
+        let folder =
+            Folder::new().map_err(|error| format!("create a temporary folder: {error}"))?;
         let count = usize::try_from(rows).unwrap_or(usize::MAX);
         let batch_rows = (count / BATCHES_MIN).clamp(1, BATCH_ROWS_MAX);
-        // An explicit start, so the file store finds the place that it never creates by itself.
+        // The file store never creates its folder by itself.
         std::fs::create_dir_all(folder.path().join("state"))
             .map_err(|error| format!("create a folder for state: {error}"))?;
         let file = folder.path().join("flights.sqlite");
@@ -80,7 +81,7 @@ impl Stage {
         })
     }
 
-    /// Hands out what is to be written, once.
+    /// Hands out the rows to write, once.
     pub(super) fn take_work(&mut self) -> Work {
         self.work.take().unwrap_or_else(|| Work::new(Vec::new(), 0))
     }

@@ -1,7 +1,7 @@
 //! The application of the demo: writes rows while the pollers read.
 //!
 //! Each round is one transaction that inserts flights and changes earlier ones, and that stays open
-//! for a while between the two, so that pollers meet rows that are written and not committed.
+//! for a while between the two, so that pollers encounter uncommitted rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,8 @@ struct Round {
 impl Work {
     /// Spreads `rest` over rounds, with changes of flights among the first `changeable`.
     ///
-    /// None of them is changed twice, so whoever saw those rows arrive before the work began knows
-    /// that no state of a row is replaced before it could be read.
+    /// No row is changed twice. So if those rows arrived before the work began, no state is replaced before it
+    /// could be read.
     pub(super) fn new(rest: Vec<Flight>, changeable: usize) -> Self {
         let each = rest.len().div_ceil(ROUNDS).max(1);
         let count = rest.len().div_ceil(each);

@@ -1,8 +1,8 @@
-//! `highwater init --table`: a working folder for a table that was looked at in the database.
+//! `highwater init --table`: scaffolds a project for a table, after examining the table in the database.
 //!
-//! What it writes is what `validate` and `run` read. Nothing is overwritten: where one of the files is
-//! there, none is written. The connection string goes from the setting that has it into
-//! `local.settings.json`, which git ignores, and is never printed.
+//! It writes the files that `validate` and `run` read. Nothing is overwritten: if one of the files exists,
+//! none is written. The connection string is copied from its setting into `local.settings.json`, which git
+//! ignores, and is never printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,17 +29,17 @@ use highwater::suggestion::quoted;
 const PREFIX: &str = "HIGHWATER__";
 /// How often the timer fires, in the host's form with seconds.
 const SCHEDULE: &str = "*/15 * * * * *";
-/// Stands for the key until the catalogue has told it.
+/// Placeholder for the key until it is read from the catalogue.
 const KEY_UNKNOWN: &str = "unknown";
 const HOST: &str = include_str!("host.json");
 /// The function that shows the status page.
 const STATUS: &str = include_str!("../../../function-definitions/highwater_status/function.json");
 /// Folder of the state documents: relative, so that the whole folder can be moved.
 const STATE: &str = "state";
-/// What `package --stage` puts into the folder is made anew from the rest of it.
+/// `/handler` is written by `package --stage`, and can be rebuilt.
 const IGNORED: &str = "local.settings.json\nstate/\n/handler\n";
 
-/// The settings of one new app over those of the surroundings, of which no other app's are seen.
+/// The settings of one new app over those of the environment, without the environment's own app settings.
 struct Overlaid<'a> {
     own: &'a BTreeMap<String, String>,
     under: &'a dyn Vars,
@@ -65,7 +65,7 @@ pub(super) async fn run(
     let name = options.poller.as_str();
     if !is_poller_name(name) {
         let text = format!(
-            "`{name}` can be no poller: expected `a` to `z`, digits and single `_`, beginning with a letter"
+            "invalid poller name `{name}`: use lowercase letters, digits and single underscores, starting with a letter"
         );
         return Err(Failed::new(Exit::Usage, text));
     }
@@ -75,8 +75,8 @@ pub(super) async fn run(
     let connection = options.connection.as_str();
     let Some(text) = vars.get(connection).filter(|text| !text.trim().is_empty()) else {
         let text = format!(
-            "`{connection}` is not set: put the connection string of the database there, or name the setting that \
-             has it with `--connection`"
+            "`{connection}` is not set: set it to the database's connection string, or name another setting with \
+             `--connection`"
         );
         return Err(Failed::new(Exit::Usage, text));
     };
@@ -94,14 +94,14 @@ pub(super) async fn run(
     let offer = offer.map_err(highwater::poller::TickError::Fetch)?;
     settle(&mut values, name, &offer);
     let patient = patient(&values, vars, name)?;
-    // An explicit start, so the store finds the place that it never creates by itself; so does the examination.
+    // This is an explicit start, so create the state folder, which the store never creates by itself.
     let state = out.join(STATE).join("state");
-    // The folder itself has the rights that the user's other files have; rows may lie in that of the state.
+    // The project folder has default permissions. The state folder may contain rows, so only the user may read it.
     fs::create_dir_all(&out)
         .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&state))
         .map_err(|error| failed(&state, &error))?;
     let found = patient.examine().await;
-    // The look above knew the whole path; the file is read where it lies.
+    // The examination needed an absolute path; in the file, the path is relative to the project.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
     let report = Report::of((name, table), &offer, &files, &found);
@@ -116,7 +116,7 @@ pub(super) async fn run(
     let errors: Vec<&Finding> =
         found.iter().filter(|finding| finding.level == Level::Error).collect();
     if !errors.is_empty() {
-        tell(&format!("{name}: the folder is there, and something is to be mended first"));
+        tell(&format!("{name}: the project was written; fix the errors above first"));
     }
     Ok(findings::exit(&found, Clone::clone))
 }
@@ -127,11 +127,11 @@ fn patient(
     name: &str,
 ) -> Result<Patient, Failed> {
     let mut patients = Patient::all(&Overlaid { own: values, under: vars })?;
-    let missing = || Failed::new(Exit::Failed, "the settings that were made have no such poller");
+    let missing = || Failed::new(Exit::Failed, "the new settings do not have the poller");
     patients.remove(name).ok_or_else(missing)
 }
 
-/// Returns the names of settings of ours that the environment gives another value.
+/// Returns the names of new settings that the environment overrides with another value.
 fn overridden(values: &BTreeMap<String, String>, vars: &dyn Vars) -> Vec<String> {
     let is_other = |(name, value): &(&String, &String)| {
         name.starts_with(PREFIX) && vars.get(name).is_some_and(|other| other != **value)
@@ -159,7 +159,7 @@ fn schedule_setting(name: &str) -> String {
     format!("{}_SCHEDULE", name.to_uppercase())
 }
 
-/// Puts what was chosen into the settings, so that it stays whatever the table gets later.
+/// Stores the choice in the settings, so that later changes of the table do not affect it.
 fn settle(values: &mut BTreeMap<String, String>, name: &str, offer: &Offer) {
     let source = format!("{PREFIX}POLLERS__{}__SOURCE__", name.to_uppercase());
     values.insert(format!("{source}MODE"), offer.mode.to_string());
@@ -203,8 +203,7 @@ impl Files {
             None => Ok(()),
             Some(path) => {
                 let path = path.display();
-                let text =
-                    format!("`{path}` is there, and nothing is overwritten: name another folder");
+                let text = format!("`{path}` exists and is not overwritten: choose another folder");
                 Err(Failed::new(Exit::Usage, text))
             }
         }
@@ -218,7 +217,7 @@ impl Files {
             let folder = file.parent().unwrap_or(&self.out);
             fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
         }
-        // What must not be committed is ignored before it is there.
+        // Write `.gitignore` before the files that must not be committed.
         create(&self.ignored, IGNORED)?;
         create(&self.host, HOST)?;
         create(&self.function, &function)?;
@@ -227,7 +226,7 @@ impl Files {
     }
 }
 
-/// Writes a file that is not there, for nobody else to read.
+/// Creates a file that only the user can read; fails if it exists.
 fn create(path: &Path, text: &str) -> Result<(), Failed> {
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -238,24 +237,24 @@ fn failed(path: &Path, error: &std::io::Error) -> Failed {
     Failed::new(Exit::Failed, format!("write `{}`: {error}", path.display()))
 }
 
-/// What was chosen and why, what was written, what is to be mended, and what to do next.
+/// The choice and its reasons, the written files, the findings, and the next commands.
 #[derive(Serialize)]
 struct Report<'a> {
     poller: &'a str,
     table: &'a str,
     mode: CursorMode,
-    /// The column to go by; `null` where the mode has none.
+    /// The cursor column; `null` if the mode has none.
     cursor: Option<&'a str>,
-    /// Why these.
+    /// Reason for mode and cursor.
     reason: &'a str,
     key: &'a [String],
-    /// Why this.
+    /// Reason for the key.
     key_reason: &'a str,
-    /// Whether rows that are deleted are seen.
+    /// Whether the mode sees deletes.
     sees_deletes: bool,
-    /// What was written.
+    /// The written files.
     files: Vec<String>,
-    /// What the look at the database found; some of it is to be mended first.
+    /// Findings from the database.
     findings: &'a [Finding],
     /// Commands to continue with; the last one starts the host.
     next: [String; 4],
@@ -292,7 +291,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns what people read.
+    /// Returns human-readable text.
     fn text(&self) -> String {
         let Self { poller, table, mode, reason, .. } = self;
         let by = self.cursor.map(|cursor| format!(" by `{cursor}`")).unwrap_or_default();
@@ -301,7 +300,7 @@ impl<'a> Report<'a> {
             format!("  key `{}`: {}", self.key.join("`, `"), self.key_reason),
         ];
         if !self.sees_deletes {
-            lines.push("  rows that are deleted are not seen in this mode".to_owned());
+            lines.push("  this mode does not see deletes".to_owned());
         }
         let does = "  it starts at the beginning, prints events to standard output, and keeps its state in `state`";
         lines.push(does.to_owned());
@@ -309,7 +308,7 @@ impl<'a> Report<'a> {
         let is_odd = |finding: &&Finding| matches!(finding.level, Level::Error | Level::Warning);
         let odd = self.findings.iter().filter(is_odd);
         let odd: Vec<(String, &Finding)> =
-            odd.map(|finding| ("to be mended".to_owned(), finding)).collect();
+            odd.map(|finding| ("to fix".to_owned(), finding)).collect();
         if !odd.is_empty() {
             lines.push(String::new());
             lines.push(findings::text(odd));
@@ -319,7 +318,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Returns this program as it was called.
+/// Returns the path of this program as it was called.
 fn program() -> String {
     let program = std::env::args_os().next();
     program.map_or_else(|| "highwater".to_owned(), |name| name.to_string_lossy().into_owned())
@@ -330,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_other_apps_are_not_seen_and_the_surroundings_are() {
+    fn the_environment_is_visible_except_for_its_app_settings() {
         let own = BTreeMap::from([("HIGHWATER__A".to_owned(), "1".to_owned())]);
         let under = BTreeMap::from([
             ("HIGHWATER__B".to_owned(), "2".to_owned()),

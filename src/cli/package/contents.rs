@@ -1,15 +1,15 @@
-//! Makes a function app's package: `host.json`, one folder per function at the root, the program, licences.
+//! Builds a function app's package: `host.json`, one folder per function at the root, the program, licences.
 //!
 //! The Functions host looks for functions only directly below its root, so the repository's
-//! `function-definitions` folder cannot be its root as it stands. All entries are gathered and checked
-//! first, by [`Package::of`]; then they are written, as a zip or as a folder.
+//! `function-definitions` folder cannot be its root. [`Package::of`] collects and checks all entries first.
+//! Then they are written as a zip or as a folder.
 //!
-//! # Why so
+//! # Design
 //!
-//! What is wrong with a package shows after its deployment, at a place where nobody looks: the host starts
-//! and finds no function, or starts a program that cannot run there. So everything that can be known
-//! beforehand is an error here, with what to do about it. A folder is laid out with a program for this
-//! machine too, since `func start` runs it here; that is told by [`Package::unfit`].
+//! A defective package fails silently after its deployment: the host starts and finds no function, or starts
+//! a program that cannot run there. So everything that can be checked in advance is an error here, with a fix.
+//! A folder may also have a program for this machine only, because `func start` runs it here;
+//! [`Package::unfit`] reports that.
 
 mod archive;
 mod elf;
@@ -31,34 +31,34 @@ use highwater::project::{
 };
 use highwater::recovery;
 
-/// A file that holds secrets of one machine and belongs into no package.
+/// A file with secrets of one machine, which must not be in a package.
 const LOCAL_SETTINGS: &str = "local.settings.json";
 
-/// Deepest level at which something is looked for that lies too deep.
+/// Deepest level of the search for misplaced files.
 const DEPTH_MAX: usize = 8;
 
-/// What a package is made of.
+/// Inputs of a package.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ingredients<'a> {
     /// Folder with `host.json` and `function-definitions`.
     pub(crate) folder: &'a Path,
     /// The program.
     pub(crate) binary: &'a Path,
-    /// The settings that the app will have, where they are known.
+    /// The app's settings, if known.
     pub(crate) config: Option<&'a Config>,
-    /// Whether the settings were named for this app. Those of this machine's environment need not be the app's, so what
-    /// the host would refuse for them is a note.
+    /// Whether the settings were passed for this app. Those of this machine's environment may not be the app's, so
+    /// what the host would reject in them is only a note.
     pub(crate) has_settings: bool,
 }
 
 /// Everything that goes into a package, checked.
 #[derive(Debug)]
 pub(crate) struct Package {
-    /// By path.
+    /// Sorted by path.
     entries: Vec<Entry>,
     /// Names of the functions.
     pub(crate) functions: Vec<String>,
-    /// What should be looked at, though nothing is wrong with the package.
+    /// Hints that are not errors.
     pub(crate) notes: Vec<String>,
     /// Why Azure Functions could not run the program, and what to do; `None` if it can.
     pub(crate) unfit: Option<String>,
@@ -78,17 +78,16 @@ impl Entry {
 }
 
 impl Package {
-    /// Gathers and checks what goes into a package; `vars` has the settings that override files, and the schedules that
-    /// the functions name.
+    /// Collects and checks the contents of a package; `vars` has the settings that override files, and the schedules
+    /// that the functions name.
     ///
     /// # Errors
     ///
-    /// [`ProjectError`] if a file is missing or cannot be read, or is one that the host would refuse, or
-    /// that would never run.
-    pub(crate) fn of(made_of: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
-        let Ingredients { folder, binary, config, has_settings } = made_of;
+    /// [`ProjectError`] if a file is missing or unreadable, would be rejected by the host, or would never run.
+    pub(crate) fn of(ingredients: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
+        let Ingredients { folder, binary, config, has_settings } = ingredients;
         let definitions = folder.join(DEFINITIONS);
-        look_for_what_must_not_be(&definitions, 0)?;
+        reject_misplaced_files(&definitions, 0)?;
         let no_settings = BTreeMap::new();
         let of_app: &dyn Vars = if has_settings { vars } else { &no_settings };
         let project = Project::read(folder, &definitions, of_app);
@@ -115,7 +114,7 @@ impl Package {
         }
         if let Some(config) = config {
             has_pollers(&functions, config)?;
-            package.notes.extend(of_one_machine(&config.state));
+            package.notes.extend(local_state_note(&config.state));
             package.generate(&functions, config, vars)?;
         }
         package.add_program(binary)?;
@@ -124,9 +123,9 @@ impl Package {
         Ok(package)
     }
 
-    /// Writes the package as a zip that is ready to be deployed, and returns how long it is.
+    /// Writes the package as a zip that is ready for deployment, and returns its length.
     ///
-    /// The same content gives the same bytes. A zip that was there is replaced, once the new one is whole.
+    /// The same content gives the same bytes. An existing zip is replaced once the new one is complete.
     ///
     /// # Errors
     ///
@@ -146,13 +145,13 @@ impl Package {
         fs::metadata(to).map(|file| file.len()).map_err(at("read", to))
     }
 
-    /// Lays the package out in a folder, for `func start --script-root`.
+    /// Stages the package in a folder, for `func start --script-root`.
     ///
     /// # Errors
     ///
-    /// [`ProjectError`] if a function lies there that is none of these, or a file cannot be written.
+    /// [`ProjectError`] if the folder has another function, or a file cannot be written.
     pub(crate) fn stage(&self, to: &Path) -> Result<(), ProjectError> {
-        self.check_what_is_staged(to)?;
+        self.reject_foreign_functions(to)?;
         for entry in &self.entries {
             let path = to.join(&entry.path);
             let folder = path.parent().unwrap_or(to);
@@ -171,13 +170,13 @@ impl Package {
         Ok(())
     }
 
-    /// The host would start what an earlier layout left.
-    fn check_what_is_staged(&self, to: &Path) -> Result<(), ProjectError> {
+    /// Rejects functions left by an earlier staging, because the host would start them.
+    fn reject_foreign_functions(&self, to: &Path) -> Result<(), ProjectError> {
         for path in children(to)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let is_ours = self.functions.iter().any(|function| *function == name);
             if !is_ours && path.join("function.json").is_file() {
-                let reason = "is of no function of this package, and would run: remove the folder";
+                let reason = "is not a function of this package, but would run: remove the folder";
                 return Err(wrong(&path, reason));
             }
         }
@@ -200,8 +199,9 @@ impl Package {
             return Err(wrong(from, reason));
         }
         if let Some(other) = self.functions.iter().find(|other| name.eq_ignore_ascii_case(other)) {
-            let reason =
-                format!("the host takes this function and `{other}` for one: rename a folder");
+            let reason = format!(
+                "the host cannot distinguish this function from `{other}`: rename a folder"
+            );
             return Err(wrong(from, reason));
         }
         self.functions.push(name.to_owned());
@@ -209,7 +209,7 @@ impl Package {
         Ok(())
     }
 
-    /// A schedule that is set must be one; one that is not may still be set where the app runs.
+    /// A schedule that is set must be valid; one that is not set may still be set in the app.
     fn note_schedule(
         &mut self,
         function: &Function,
@@ -234,7 +234,7 @@ impl Package {
         }
     }
 
-    /// Makes a function for each poller that none runs, and so for each part of one that is divided.
+    /// Generates a function for each poller or partition that no function runs.
     fn generate(
         &mut self,
         functions: &[Function],
@@ -252,7 +252,8 @@ impl Package {
             let function = Function { name, definition: path.clone(), schedule, route: None };
             self.note_schedule(&function, true, vars)?;
             self.add_definition(&function.name, &path, bytes)?;
-            self.notes.push(format!("`{path}` was made for its poller", path = path.display()));
+            self.notes
+                .push(format!("`{path}` was generated for its poller", path = path.display()));
         }
         Ok(())
     }
@@ -261,8 +262,8 @@ impl Package {
         let bytes = read(path)?;
         self.unfit = elf::judge(&bytes).err().map(|reason| {
             format!(
-                "`{}` {reason}; build one with `.ci/deployable`, or take one of a release, and name \
-                 it with `--binary`",
+                "`{}` {reason}; build one with `.ci/deployable`, or use one of a release, and pass \
+                 it as `--binary`",
                 path.display()
             )
         });
@@ -271,33 +272,33 @@ impl Package {
     }
 }
 
-/// Says what a state in files means for a deployment.
-fn of_one_machine(state: &StateConfig) -> Option<String> {
+/// Warns that a state in files does not survive a deployment.
+fn local_state_note(state: &StateConfig) -> Option<String> {
     let StateConfig::File { folder } = state else { return None };
     Some(format!(
-        "the state is in the folder `{}`, which other machines and new instances do not have: before a deployment set \
+        "the state is in the folder `{}`, which other machines and new instances do not have: before a deployment, set \
          `HIGHWATER__STATE__STORE` to `blob` or `sql`",
         folder.display()
     ))
 }
 
-/// Every function of a package calls this program, which must know what to run.
+/// Rejects functions without a poller: all their calls would fail.
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
     for Function { name, definition, schedule, route: _ } in functions {
         let is_page = name == page::FUNCTION && schedule.is_none();
         let is_own = name == recovery::FUNCTION || is_page;
         let is_group = config.groups.contains_key(&function_segment(name));
         if !is_own && !is_group && config.poller_of_function(name).is_none() {
-            let asked = poller_name_of_function(name, &config.functions);
-            let is_divided = config.pollers.keys().any(|poller| whole_of(poller) == asked);
+            let requested = poller_name_of_function(name, &config.functions);
+            let is_partitioned = config.pollers.keys().any(|poller| whole_of(poller) == requested);
             let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
-            let reason = if is_divided {
+            let reason = if is_partitioned {
                 format!(
-                    "`{asked}` is divided, and a function runs one part: remove the folder, and one is made for each"
+                    "`{requested}` is partitioned, and a function runs one partition: remove the folder, and one is generated for each"
                 )
             } else {
                 format!(
-                    "the settings have no poller for this function, so each of its calls would fail: set \
+                    "the settings have no poller for this function, so all its calls would fail: set \
                      `{setting}`, or `{setting}S=all`, or remove the folder"
                 )
             };
@@ -307,12 +308,12 @@ fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectErr
     Ok(())
 }
 
-/// Refuses a function that lies too deep to be found, and settings of one machine.
-fn look_for_what_must_not_be(folder: &Path, depth: usize) -> Result<(), ProjectError> {
+/// Rejects functions that are too deep to be found, and settings of one machine.
+fn reject_misplaced_files(folder: &Path, depth: usize) -> Result<(), ProjectError> {
     for path in children(folder)? {
         let name = path.file_name().unwrap_or_default();
         if name.eq_ignore_ascii_case(LOCAL_SETTINGS) {
-            let reason = "holds secrets of one machine, and is read at the root alone: move it out of \
+            let reason = "has secrets of one machine, and is only read at the root: move it out of \
                           the functions";
             return Err(wrong(&path, reason));
         }
@@ -324,13 +325,13 @@ fn look_for_what_must_not_be(folder: &Path, depth: usize) -> Result<(), ProjectE
             return Err(wrong(&path, reason));
         }
         if depth < DEPTH_MAX && path.is_dir() {
-            look_for_what_must_not_be(&path, depth + 1)?;
+            reject_misplaced_files(&path, depth + 1)?;
         }
     }
     Ok(())
 }
 
-/// Returns what lies in a folder, in order; nothing if there is no such folder.
+/// Returns the sorted contents of a folder; empty if it does not exist.
 fn children(folder: &Path) -> Result<Vec<PathBuf>, ProjectError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

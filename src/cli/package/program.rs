@@ -1,7 +1,7 @@
-//! The program of a package: the handler that is installed beside this program, or built from the same sources.
+//! The handler of a package: installed next to this program, or built from the same sources.
 //!
-//! In a source tree it is always built, since a handler of an earlier build may lie beside this program; cargo does
-//! nothing where it is up to date.
+//! In a source tree it is always built, because a handler of an earlier build may be next to this program. Cargo does
+//! nothing if it is up to date.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,20 +10,20 @@ use crate::output::{Exit, Failed, tell};
 use highwater::error::chain;
 use highwater::project::HANDLER;
 
-/// The package that cargo builds the handler from: alone, so that no feature of another package gets into it.
+/// The cargo package of the handler. It is built alone, so that no features of other packages are enabled.
 const PACKAGE: &str = "highwater-handler";
 
-/// Where a handler comes from.
+/// Origin of a handler.
 #[derive(Debug, PartialEq, Eq)]
 enum Origin {
     /// The sources that this program was built from, in this folder.
     Sources { root: PathBuf, is_release: bool },
-    /// An installation, in which it has this path.
+    /// An installation, with the path of the handler.
     Installed(PathBuf),
 }
 
 impl Origin {
-    /// Tells by the path of this program.
+    /// Derives the origin from the path of this program.
     fn of(program: &Path) -> Self {
         let folder = program.parent().unwrap_or(Path::new(""));
         let root = folder.ancestors().nth(2);
@@ -38,11 +38,11 @@ impl Origin {
     }
 }
 
-/// Returns the path of the handler, which is built where this program lies in its source tree.
+/// Returns the path of the handler, after building it if this program is in its source tree.
 ///
 /// # Errors
 ///
-/// [`Failed`] if it cannot be built, or is not beside this program.
+/// [`Failed`] if it cannot be built, or is not next to this program.
 pub(super) fn find() -> Result<PathBuf, Failed> {
     let failed = |text: String| Failed::new(Exit::Failed, text);
     let program = std::env::current_exe()
@@ -60,7 +60,7 @@ pub(super) fn find() -> Result<PathBuf, Failed> {
         }
         Origin::Installed(path) if path.is_file() => Ok(path),
         Origin::Installed(path) => Err(failed(format!(
-            "there is no handler at `{}`; build one with `.ci/deployable`, or take one of a release, and name it with \
+            "there is no handler at `{}`; build one with `.ci/deployable`, or use one of a release, and pass it as \
              `--binary`",
             path.display()
         ))),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_is_built_in_a_source_tree_and_lies_beside_an_installed_program() {
+    fn a_handler_is_built_in_a_source_tree_and_found_next_to_an_installed_program() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let of = |path: &str| Origin::of(&root.join(path));

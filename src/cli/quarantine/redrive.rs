@@ -1,4 +1,4 @@
-//! `highwater quarantine redrive`: delivers again what was set aside.
+//! `highwater quarantine redrive`: redelivers quarantined rows.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use highwater::event::EventId;
 use highwater::poller::Poller;
 use highwater::serve;
 
-/// How often a lease that is held is looked at again.
+/// Interval at which a held lease is polled.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
-// As clap would write it, the choice stands before the name.
+// Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
 #[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
 pub(crate) struct Options {
@@ -28,25 +28,25 @@ pub(crate) struct Options {
     poller: String,
     #[command(flatten)]
     selection: Selection,
-    /// Deliver the events as they were stored, which may undo what the target has got since.
+    /// Deliver the stored events, which may overwrite newer data in the target.
     #[arg(long)]
     as_stored: bool,
-    /// Remove entries whose row is gone.
+    /// Remove entries whose row no longer exists.
     #[arg(long, conflicts_with = "as_stored")]
     drop_gone: bool,
-    /// Wait so long, such as `5m`, while a tick holds the lease.
+    /// How long to wait, such as `5m`, while a tick holds the lease.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "0")]
     wait: Duration,
     #[command(flatten)]
     form: OutputOption,
 }
 
-/// What is printed of one entry.
+/// What is printed for each entry.
 #[derive(Serialize)]
 struct Line {
     event_id: EventId,
     outcome: &'static str,
-    /// The event that was delivered: another one where the row has changed since.
+    /// The delivered event, which differs if the row has changed since.
     delivered_as: Option<EventId>,
     attempts: Option<u32>,
     error: Option<String>,
@@ -60,12 +60,12 @@ impl Line {
             }
             RedriveOutcome::Delivered { event, stays } => {
                 let why =
-                    stays.map(|why| format!("taken, but the entry could not be removed: {why}"));
+                    stays.map(|why| format!("accepted, but the entry could not be removed: {why}"));
                 ("delivered, not removed", Some(event), None, why)
             }
             RedriveOutcome::RowDeleted { removed: true } => ("row gone, removed", None, None, None),
             RedriveOutcome::RowDeleted { removed: false } => {
-                let why = "no row has the key any more; `--drop-gone` removes such entries";
+                let why = "the row no longer exists; `--drop-gone` removes such entries";
                 ("row gone", None, None, Some(why.to_owned()))
             }
             RedriveOutcome::Refused { attempts, error } => {
@@ -78,7 +78,7 @@ impl Line {
         Self { event_id: event_id.clone(), outcome, delivered_as, attempts, error }
     }
 
-    /// What the outcome means for the exit code.
+    /// Exit code for the outcome.
     fn exit(&self) -> Exit {
         match self.outcome {
             "delivered" | "row gone, removed" | "not there any more" => Exit::Done,
@@ -105,7 +105,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let poller = poller(vars, &options.poller)?;
     let events = options.selection.events(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
-    let (stop, asked) = serve::stop_by_signal(vars);
+    let (stop, signalled) = serve::stop_by_signal(vars);
     let redrive = Redrive {
         id: &id,
         events: &events,
@@ -117,15 +117,14 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let ended = when_free(&poller, &redrive, options.wait, &mut lines).await;
     say(&options.form.output.list(&lines));
     let left = events.len() - lines.len();
-    let stopped =
-        |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not looked at")));
-    match (ended, asked.get()) {
+    let stopped = |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not tried")));
+    match (ended, signalled.get()) {
         (Ok(RedriveEnd::Done), _) => Ok(worst(&lines)),
-        (Ok(RedriveEnd::Stopped), asked) => stopped(asked.copied().unwrap_or(Exit::Failed)),
-        (Err(RedriveError::Held { .. }), Some(asked)) => stopped(*asked),
+        (Ok(RedriveEnd::Stopped), exit) => stopped(exit.copied().unwrap_or(Exit::Failed)),
+        (Err(RedriveError::Held { .. }), Some(exit)) => stopped(*exit),
         (Ok(RedriveEnd::TargetAtFault(error)), _) => {
             let text = format!(
-                "the target takes nothing now, so {left} entries were not looked at: {}",
+                "the target rejects everything, so {left} entries were not tried: {}",
                 chain(&error)
             );
             Err(Failed::new(Exit::NotTaken, text))
@@ -134,7 +133,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
 }
 
-/// Redrives as soon as the lease is free, for so long as `wait` says.
+/// Redrives once the lease is free; gives up after `wait`.
 async fn when_free(
     poller: &Poller,
     redrive: &Redrive<'_>,
@@ -142,17 +141,17 @@ async fn when_free(
     lines: &mut Vec<Line>,
 ) -> Result<RedriveEnd, RedriveError> {
     let until = Instant::now() + wait;
-    let mut told = false;
+    let mut announced = false;
     loop {
-        let mut tell_of = |event: &EventId, redriven| lines.push(Line::of(event, redriven));
-        let ended = poller.admin().redrive(redrive, &mut tell_of).await;
+        let mut record = |event: &EventId, redriven| lines.push(Line::of(event, redriven));
+        let ended = poller.admin().redrive(redrive, &mut record).await;
         let Err(RedriveError::Held { owner_id, .. }) = &ended else { return ended };
         if Instant::now() >= until || redrive.stop.is_set() {
             return ended;
         }
-        if !told {
+        if !announced {
             tell(&format!("waiting for `{owner_id}`, which holds the lease"));
-            told = true;
+            announced = true;
         }
         sleep(WAIT_INTERVAL.min(until - Instant::now())).await;
     }
@@ -171,7 +170,7 @@ fn worst(lines: &[Line]) -> Exit {
 fn failed(error: RedriveError) -> Failed {
     match error {
         RedriveError::Held { owner_id, until } => {
-            let until = until.map(|at| format!(" until {}, unless it goes on", time_text(at)));
+            let until = until.map(|at| format!(" until {}, unless it renews it", time_text(at)));
             let text = format!(
                 "`{owner_id}` holds the lease{}; `--wait 5m` waits for it",
                 until.unwrap_or_default()

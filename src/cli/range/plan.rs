@@ -1,4 +1,4 @@
-//! The plan of a range: what it is, what it costs, and what a target makes of it.
+//! The plan of a range: its rows, its cost, and its effect on targets.
 
 use std::sync::Arc;
 
@@ -14,36 +14,36 @@ use highwater::poller::Poller;
 use highwater::range::{Purpose, Range, RangeError, position};
 use highwater::state::RangeRecord;
 
-/// Most rows that are counted for a plan: a replay is of some part of the past, a backfill may be of all.
+/// Most rows that are counted for a plan. A backfill may cover the whole table, a replay usually does not.
 const COUNT_MAX: [(Purpose, usize); 2] =
     [(Purpose::Replay, 1_000_000), (Purpose::Backfill, 1_000_000_000)];
 
-/// A range as it will be begun.
+/// A planned range.
 pub(super) struct Plan {
     pub(super) record: RangeRecord,
-    pub(super) told: Told,
+    pub(super) report: PlanReport,
 }
 
-/// What is told of it.
+/// What is printed of a plan.
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct PlanReport {
     poller: String,
     purpose: &'static str,
-    /// Rows come after it; `null` for the beginning.
+    /// Position before the first row; `null` for the beginning.
     from: Option<Cursor>,
     /// The last position of the range.
     to: Cursor,
-    /// Rows that lie in it now.
+    /// Rows in the range now.
     pub(super) rows: u64,
     /// Whether there may be more than were counted.
     more: bool,
     windows: usize,
     batch_rows_max: usize,
-    /// Batches, as far as rows alone decide.
+    /// Batches, if only the row limit applies.
     batches: u64,
 }
 
-impl Told {
+impl PlanReport {
     pub(super) fn text(&self) -> String {
         let range = Range { after: self.from.clone(), upto: self.to.clone() };
         let at_least = if self.more { "at least " } else { "" };
@@ -53,9 +53,9 @@ impl Told {
             windows => format!(" in {windows} windows"),
         };
         format!(
-            "{}: {} {}\n  {at_least}{rows} in {} or more batches of up to {}{windows}, each with the ids it \
-             had\n  a target that knows batches or replays by their ids applies the rows again; the poller's \
-             checkpoint stays where it is",
+            "{}: {} {}\n  {at_least}{rows} in {} or more batches of up to {}{windows}, events keep \
+             their ids\n  a target that detects duplicates by batch or replay id applies the rows again; the poller's \
+             checkpoint does not move",
             self.poller,
             self.purpose,
             range.text(),
@@ -76,13 +76,13 @@ impl Plan {
         let counted = COUNT_MAX.iter().find(|(purpose, _)| *purpose == shape.purpose);
         let size = live.admin().size_of(&range, counted.map_or(0, |(_, max)| *max)).await?;
         let rows = usize::try_from(size.rows).unwrap_or(usize::MAX);
-        // What change tracking keeps is little, and cannot be divided.
+        // Tracked changes are few, and cannot be divided.
         let tracked = range.upto.mode == CursorMode::ChangeTracking;
         let wanted = if tracked { 1 } else { shape.windows.min(rows.max(1)) };
         let ends = live.admin().divide(&range, wanted, rows.div_ceil(wanted)).await?;
         let windows = range.windows(&ends);
         let batch_rows_max = ranges.batch_rows_max();
-        let told = Told {
+        let report = PlanReport {
             poller: options.poller.clone(),
             purpose: shape.purpose.as_str(),
             from: range.after.clone(),
@@ -102,28 +102,28 @@ impl Plan {
             windows: ends,
             rows_planned: size.rows,
             rows: 0,
-            // The store's clock says when.
+            // Set by the store's clock.
             begun_at: OffsetDateTime::UNIX_EPOCH,
             done_at: None,
             cancelled_at: None,
             extra: serde_json::Map::new(),
         };
-        Ok(Self { record, told })
+        Ok(Self { record, report })
     }
 }
 
 async fn range(live: &Poller, options: &RangeOptions) -> Result<Range, Failed> {
     let usage = |text: String| Failed::new(Exit::Usage, text);
     if options.from.is_none() && !options.from_beginning {
-        return Err(usage("where does it begin? `--from CURSOR` or `--from-beginning`".to_owned()));
+        return Err(usage("add the start: `--from CURSOR` or `--from-beginning`".to_owned()));
     }
     if options.to.is_none() && !options.to_checkpoint {
-        return Err(usage("where does it end? `--to CURSOR` or `--to-checkpoint`".to_owned()));
+        return Err(usage("add the end: `--to CURSOR` or `--to-checkpoint`".to_owned()));
     }
     let Some(checkpoint) = live.admin().checkpoint().await? else {
         return Err(usage(format!(
-            "poller `{0}` stands at the beginning, so no rows lie before it that could come again: it was reset, or has \
-             never delivered; a tick (`highwater tick {0}`) moves it on",
+            "poller `{0}` is at the beginning, so there are no earlier rows to redeliver: it was reset, or has never \
+             delivered; run a tick first (`highwater tick {0}`)",
             options.poller
         )));
     };

@@ -1,4 +1,4 @@
-//! How far a range has come: one line a second, which on a terminal is a bar that stays in its place.
+//! Progress of a range: one line per second, or a bar in place on a terminal.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use highwater::telemetry::write_stderr;
 /// Characters of a bar.
 const BAR_CHARS: usize = 10;
 
-/// Most characters of a line on a terminal: a longer one would go on below it, and stay there.
+/// Most characters of a line on a terminal: a longer line would wrap and leave remains.
 const COLUMNS: usize = 79;
 
-/// Erases what is left of the line before.
+/// Erases the rest of the previous line.
 const ERASE: &str = "\u{1b}[K";
 
-/// What is known of the delivery of a range.
+/// Progress of the delivery of a range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     pub(super) rows_planned: u64,
@@ -47,7 +47,7 @@ impl Progress {
         )
     }
 
-    /// Returns the line with its bar, as it fits a terminal.
+    /// Returns the line with its bar, cut to the width of a terminal.
     fn drawn(&self) -> String {
         format!("{} {}", self.bar(), self.line()).chars().take(COLUMNS).collect()
     }
@@ -69,7 +69,7 @@ impl Progress {
         });
     }
 
-    /// Leaves the line, so that what follows has one of its own.
+    /// Ends the line, so that later output starts on a new one.
     pub(super) fn end() {
         if io::stderr().is_terminal() {
             write_stderr("\n");
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_told_with_rate_and_time_left() {
+    fn progress_has_rate_and_time_left() {
         let progress = Progress {
             rows_planned: 1_000,
             rows_before: 200,

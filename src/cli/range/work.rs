@@ -1,7 +1,7 @@
 //! The windows of a range, and the workers that deliver them, in this process and in others.
 //!
-//! What is whose is decided by the leases of the windows alone: a window that another process holds is
-//! left to it, and looked at again later, since it lapses if that process dies.
+//! Only the leases of the windows decide who delivers which one. A window that another process holds is
+//! skipped and checked again later, because its lease expires if that process crashes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,17 +18,17 @@ use highwater::poller::StopSignal;
 use highwater::range::Range;
 use highwater::state::RangeRecord;
 
-/// How long a window that another process holds is left alone.
+/// How long a window that another process holds is skipped.
 const HELD_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a worker without a window looks for one.
+/// Interval at which an idle worker looks for a window.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// How often progress is told.
+/// Interval of progress lines.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A range on its way.
+/// A range that is being delivered.
 pub(super) struct Work {
     ranges: Arc<Ranges>,
-    /// Name under which the range itself is kept.
+    /// Name of the range's own document.
     name: String,
     record: RangeRecord,
     replay_id: String,
@@ -38,27 +38,27 @@ pub(super) struct Work {
     stop: StopSignal,
 }
 
-/// How a window stands, as far as this process knows.
+/// State of a window, as far as this process knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Window {
     Open,
-    /// A worker of this process has it.
+    /// A worker of this process delivers it.
     Busy,
-    /// Another process had it.
+    /// Another process held it.
     HeldUntil(Instant),
     Done,
 }
 
-/// What a worker finds to do.
+/// Next work of a worker.
 enum Found {
     Window(usize),
-    /// All that is left is in other hands.
+    /// Other workers or processes have the remaining windows.
     Nothing,
     AllDone,
 }
 
 impl Work {
-    /// Looks how far the windows are.
+    /// Reads the progress of the windows.
     pub(super) async fn of(
         ranges: &Arc<Ranges>,
         begun: &Begun,
@@ -96,7 +96,7 @@ impl Work {
         }
     }
 
-    /// Takes a window for a worker. Each process begins at another one, so that they meet late.
+    /// Takes a window for a worker. Each process starts at another window, to avoid contention.
     fn take(&self) -> Found {
         let mut states = self.states();
         if states.iter().all(|state| *state == Window::Done) {
@@ -133,7 +133,7 @@ impl Work {
         }
     }
 
-    /// Delivers windows until none is left.
+    /// Delivers windows until all are done.
     async fn worker(&self) -> Result<RangeEnd, Failed> {
         let worker = Worker::new(&self.ranges)?;
         loop {
@@ -180,19 +180,19 @@ impl Work {
             };
             range.admin().begin_range(&record, &self.replay_id).await?;
         }
-        let mut told = |report: &highwater::tick::TickReport| {
+        let mut on_tick = |report: &highwater::tick::TickReport| {
             if report.result.is_err() {
                 tell_aside(&format!("{name}: {}", report.summary));
             }
         };
-        Ok(Box::pin(range.admin().deliver_range(&self.stop, &mut told)).await?)
+        Ok(Box::pin(range.admin().deliver_range(&self.stop, &mut on_tick)).await?)
     }
 }
 
-/// Delivers a range with so many workers, and tells how far it is.
+/// Delivers a range with the given number of workers, and prints progress.
 ///
-/// A worker that cannot go on stops the others after the batch in hand: most likely it is the target or the
-/// source, which they share.
+/// A worker that cannot continue stops the others after their in-flight batch: the cause is most likely the target
+/// or the source, which they share.
 pub(super) async fn run(work: Arc<Work>, workers: usize) -> Result<RangeEnd, Failed> {
     let began_at = Instant::now();
     let mut running = JoinSet::new();
@@ -209,13 +209,13 @@ pub(super) async fn run(work: Arc<Work>, workers: usize) -> Result<RangeEnd, Fai
             done = running.join_next() => {
                 let Some(done) = done else { break };
                 let end = done.unwrap_or_else(|error| {
-                    Err(Failed::new(Exit::Failed, format!("a worker has ended: {error}")))
+                    Err(Failed::new(Exit::Failed, format!("a worker crashed: {error}")))
                 });
                 if end == Ok(RangeEnd::Done) {
                     continue;
                 }
                 work.stop.set();
-                // That others stopped for it says less.
+                // `Stopped` of the other workers is only a consequence, so keep the first cause.
                 if ended == Ok(RangeEnd::Done) || ended == Ok(RangeEnd::Stopped) {
                     ended = end;
                 }

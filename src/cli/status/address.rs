@@ -25,24 +25,24 @@ const SLOT: &str = "WEBSITE_SLOT_NAME";
 const GRAPH_API: &str = "2022-10-01";
 const SITES_API: &str = "2023-12-01";
 
-/// Longest text of a failed command that is repeated.
+/// Longest excerpt of a failed command's output.
 const EXCERPT_CHARS_MAX: usize = 500;
 
-/// Where the page is, and the way to its key.
+/// Address of the page, and how to get its key.
 #[derive(Debug, Serialize)]
 pub(super) struct Address {
     url: String,
-    /// Prints the key; `None` under `func`, which asks for none.
+    /// Prints the key; `None` under `func`, which needs none.
     key_command: Option<String>,
 }
 
 impl Address {
-    /// Returns the page's address without its key. `site` is the host name of the app; else the environment tells it,
-    /// and without that it is the app that `func start` runs here.
+    /// Returns the page's address without its key. `site` is the host name of the app; by default, that of the
+    /// environment, or else of the app that `func start` runs here.
     ///
     /// # Errors
     ///
-    /// [`Exit::Usage`] if the host is no name, [`Exit::Settings`] if the page has no address.
+    /// [`Exit::Usage`] if the host name is invalid, [`Exit::Settings`] if the page has no address.
     pub(super) fn of(
         vars: &dyn Vars,
         site: Option<&str>,
@@ -64,7 +64,7 @@ impl Address {
         let is_local =
             ["localhost", "127.0.0.1"].contains(&host.split(':').next().unwrap_or_default());
         let scheme = if is_local { "http" } else { "https" };
-        // What the environment says of an app says nothing of another one.
+        // The environment describes its own app, not another `site`.
         let known = |name| set(name).filter(|_| site.is_none());
         let key_command = (!is_local).then(|| key_command(&host, known));
         Ok(Self { url: format!("{scheme}://{host}/{path}"), key_command })
@@ -90,7 +90,7 @@ impl Address {
         }
         let key = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if key.is_empty() || key.contains(char::is_whitespace) {
-            return Err(failed("it printed none"));
+            return Err(failed("it printed no key"));
         }
         let code =
             form_urlencoded::Serializer::new(String::new()).append_pair("code", &key).finish();
@@ -98,7 +98,7 @@ impl Address {
         Ok(self)
     }
 
-    /// Returns what people read.
+    /// Returns human-readable text.
     pub(super) fn text(&self) -> String {
         match &self.key_command {
             Some(command) => format!("{}\nkey: {command}", self.url),

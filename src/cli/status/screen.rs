@@ -1,14 +1,14 @@
-//! How the pollers stand, for a terminal that is drawn anew. Pure.
+//! Status of the pollers, drawn on a terminal. Pure.
 
 use super::super::output::plain;
 use highwater::page::words;
 use highwater::status::{Report, Status, Tick, Tone};
 
-/// Widest line: what fits everywhere.
+/// Widest line, which fits any terminal.
 const COLUMNS: usize = 79;
 /// Ticks in the strip.
 const TICKS: usize = 50;
-/// Rows of a tick, by doubles.
+/// Bars for the rows of a tick, on a logarithmic scale.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Returns the lines of one drawing.
@@ -36,12 +36,12 @@ fn summary(report: &Report) -> String {
     let running = pollers.iter().filter(|status| status.health.running).count();
     let attention = pollers.iter().filter(|status| status.needs_attention()).count();
     let rate: f64 = pollers.iter().map(|status| status.rows_per_minute).sum();
-    let aside: u64 = pollers.iter().map(|status| status.quarantined).sum();
+    let quarantined: u64 = pollers.iter().map(|status| status.quarantined).sum();
     format!(
-        "{}, {running} ticking, {attention} in need of attention, {} rows a minute, {} set aside",
+        "{}, {running} running, {attention} need attention, {} rows/min, {} quarantined",
         words::counted(u64::try_from(pollers.len()).unwrap_or(u64::MAX), "poller"),
         words::rate(rate),
-        words::count(aside)
+        words::count(quarantined)
     )
 }
 
@@ -64,11 +64,11 @@ fn poller(status: &Status, report: &Report) -> Vec<String> {
         let age = status.checkpoint_age_seconds.map(|age| format!(", {}", words::ago(age)));
         line("checkpoint", format!("{checkpoint}{}", age.unwrap_or_default()));
     }
-    let aside = match status.quarantined {
+    let quarantined = match status.quarantined {
         0 => String::new(),
-        aside => format!(", {} set aside", words::count(aside)),
+        rows => format!(", {} quarantined", words::count(rows)),
     };
-    line("rows", format!("{} a minute{aside}", words::rate(status.rows_per_minute)));
+    line("rows", format!("{}/min{quarantined}", words::rate(status.rows_per_minute)));
     line("lease", lease(status));
     if !status.recent.is_empty() {
         line("ticks", strip(&status.recent));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_says_what_the_page_says() {
+    fn the_terminal_shows_what_the_page_shows() {
         let at = datetime!(2026-01-01 2:00 UTC);
         let orders = Status {
             poller: "orders".to_owned(),
@@ -181,11 +181,11 @@ mod tests {
         let report = Report { app: "shop".to_owned(), version: "1.2.3", at: Some(at), pollers };
         expect_test::expect![[r"
             Highwater 1.2.3 · app shop · 2026-01-01 02:00:00 UTC
-            2 pollers, 1 ticking, 1 in need of attention, 120 rows a minute, 2 set aside
+            2 pollers, 1 running, 1 need attention, 120 rows/min, 2 quarantined
 
             orders                      Running       lag 1.2 s           next in 4 s
               checkpoint  0x0000000000000008, 3 s ago
-              rows        120 a minute, 2 set aside
+              rows        120/min, 2 quarantined
               lease       …00112233445566778899aabbccddeeff, 87 s left, token 4
               ticks       ▁▆x·█
 
@@ -193,7 +193,7 @@ mod tests {
               cause       a [2Jbxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
               failed      12 failed ticks since 2026-01-01 01:00:00 UTC
               success     24 h ago
-              rows        0 a minute
+              rows        0/min
               lease       free, token 0"]]
         .assert_eq(&lines(&report).join("\n"));
     }

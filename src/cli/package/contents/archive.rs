@@ -1,4 +1,4 @@
-//! The zip file of a package: the same bytes for the same entries, whoever makes it and whenever.
+//! The zip file of a package: reproducible, with the same bytes for the same entries.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -9,13 +9,13 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::Entry;
 
-/// Level of compression: a package is made once and loaded at every cold start.
+/// Compression level: a package is built once and loaded at every cold start.
 const LEVEL: i64 = 9;
 
 /// Writes `entries` in their order.
 ///
-/// What the host unpacks has to have the right to be run, so modes are kept; times are not, since they
-/// would tell two packages of the same content apart.
+/// Modes are kept, because the host must be able to execute the program. Times are not, because packages with
+/// the same content would differ.
 pub(super) fn write(to: &Path, entries: &[Entry]) -> io::Result<()> {
     let mut archive = ZipWriter::new(BufWriter::new(File::create(to)?));
     for entry in entries {

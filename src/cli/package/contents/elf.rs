@@ -1,11 +1,10 @@
-//! What a program file asks of the machine that it runs on, read from its ELF headers.
+//! Requirements of a program file, read from its ELF headers.
 //!
-//! # Why so
+//! # Design
 //!
-//! The platform's image cannot be chosen, and nobody says which C library it has. A program that asks for a
-//! newer one than is there dies at its start with a line that nobody sees, so it is refused while somebody
-//! is there to build another. Few fields matter; each is read through a checked slice, and what does not
-//! add up is refused as damaged.
+//! The platform's image cannot be chosen, and its C library is not documented. A program that needs a newer
+//! one crashes at its start with a message that is easily missed, so it is rejected here, before the deployment.
+//! Few fields matter. Each is read through a checked slice, and inconsistent files are rejected as damaged.
 //! <https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html>
 //! <https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html>
 
@@ -14,11 +13,11 @@ pub(super) mod tests;
 
 use std::collections::BTreeSet;
 
-/// The newest C library that a program may ask for: that of Debian 11, the oldest image that the Functions
+/// The newest C library that a program may need: that of Debian 11, the oldest image that the Functions
 /// host was seen on. <https://github.com/Azure/azure-functions-docker>
 const GLIBC_MAX: (u32, u32) = (2, 31);
 
-/// Libraries that belong to the C library or to the compiler, and are on every image that has one.
+/// Libraries of the C library or the compiler, which are on every image with a C library.
 const LIBRARIES: &[&str] = &[
     "ld-linux-x86-64.so.2",
     "libc.so.6",
@@ -30,7 +29,7 @@ const LIBRARIES: &[&str] = &[
     "libutil.so.1",
 ];
 
-/// Most entries of any table that are looked at; a program has a few dozen.
+/// Most entries that are read of any table; a program has a few dozen.
 const ENTRIES_MAX: usize = 4_096;
 
 const CLASS_64: u8 = 2;
@@ -45,7 +44,7 @@ const TAG_NEEDED: u64 = 1;
 const TAG_STRINGS: u64 = 5;
 const TAG_VERSIONS: u64 = 0x6fff_fffe;
 
-/// What a program needs beside the kernel.
+/// What a program needs besides the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
     /// Nothing: it is linked statically.
@@ -54,24 +53,25 @@ pub(super) enum Needs {
     Glibc(u32, u32),
 }
 
-/// Reads `bytes` as a program, and judges whether Azure Functions can run it.
+/// Reads `bytes` as a program, and checks whether Azure Functions can run it.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words that follow its name.
+/// The defect, as a phrase that follows the program's name.
 pub(super) fn judge(bytes: &[u8]) -> Result<Needs, String> {
     if !bytes.starts_with(b"\x7fELF") {
-        return Err("is no program for Linux".to_owned());
+        return Err("is not a Linux program".to_owned());
     }
     let elf = Elf { bytes };
-    elf.judge().unwrap_or_else(|| Err("is damaged: its ELF headers point outside of it".to_owned()))
+    elf.judge()
+        .unwrap_or_else(|| Err("is damaged: its ELF headers point outside the file".to_owned()))
 }
 
 struct Elf<'a> {
     bytes: &'a [u8],
 }
 
-/// One part of the file, and where it comes to lie in memory.
+/// A segment of the file, and its address in memory.
 #[derive(Clone, Copy)]
 struct Segment {
     kind: u32,
@@ -81,7 +81,7 @@ struct Segment {
 }
 
 impl<'a> Elf<'a> {
-    /// Returns `None` where a header points outside of the file.
+    /// Returns `None` if a header points outside the file.
     fn judge(&self) -> Option<Result<Needs, String>> {
         let (class, order) = (*self.bytes.get(4)?, *self.bytes.get(5)?);
         let machine = self.u16(18)?;
@@ -90,7 +90,7 @@ impl<'a> Elf<'a> {
             return Some(Err(format!("is built for {name}, Azure Functions runs x86_64")));
         }
         if ![EXECUTABLE, POSITION_INDEPENDENT].contains(&self.u16(16)?) || self.u64(24)? == 0 {
-            return Some(Err("is no program: it has no point to start at".to_owned()));
+            return Some(Err("is not a program: it has no entry point".to_owned()));
         }
         let segments = self.segments()?;
         let dynamic = segments.iter().find(|segment| segment.kind == SEGMENT_DYNAMIC);
@@ -122,7 +122,7 @@ impl<'a> Elf<'a> {
         Some(segments)
     }
 
-    /// Returns the libraries that are needed, and the versions of them.
+    /// Returns the needed libraries and their versions.
     fn dynamic(
         &self,
         dynamic: &Segment,

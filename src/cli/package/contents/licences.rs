@@ -1,4 +1,4 @@
-//! What a user of the package has to be given: our licence, and those of what is linked into the program.
+//! Licences that a package must include: ours, and those of the linked crates.
 
 use std::io::Read as _;
 
@@ -6,16 +6,16 @@ use flate2::read::GzDecoder;
 
 const OURS: &str = include_str!("../../../../LICENSE");
 
-/// `docs/third-party-notices.txt`, which `.ci/notices.mjs` writes with it; as it is, it would be a hundredth of
+/// `docs/third-party-notices.txt`, compressed by `.ci/notices.mjs`; uncompressed, it would be a hundredth of
 /// the program.
-const OF_OTHERS: &[u8] = include_bytes!("third-party-notices.txt.gz");
+const THIRD_PARTY: &[u8] = include_bytes!("third-party-notices.txt.gz");
 
 /// Returns the files by name.
 pub(super) fn licences() -> [(&'static str, Vec<u8>); 2] {
-    let mut of_others = Vec::new();
-    let unpacked = GzDecoder::new(OF_OTHERS).read_to_end(&mut of_others);
-    unpacked.expect("it is whole, which a test holds");
-    [("LICENSE", OURS.into()), ("THIRD-PARTY-NOTICES", of_others)]
+    let mut third_party = Vec::new();
+    let unpacked = GzDecoder::new(THIRD_PARTY).read_to_end(&mut third_party);
+    unpacked.expect("a test decompresses it");
+    [("LICENSE", OURS.into()), ("THIRD-PARTY-NOTICES", third_party)]
 }
 
 #[cfg(test)]
@@ -24,8 +24,8 @@ mod tests {
 
     #[test]
     fn the_notices_are_those_of_the_docs() {
-        let [_, (_, of_others)] = licences();
+        let [_, (_, third_party)] = licences();
         let docs = include_str!("../../../../docs/third-party-notices.txt");
-        assert!(of_others == docs.as_bytes(), "run `node .ci/notices.mjs`");
+        assert!(third_party == docs.as_bytes(), "run `node .ci/notices.mjs`");
     }
 }

@@ -116,7 +116,7 @@ fn what_could_not_start_is_refused() {
         (Planted { machine: 183, ..GOOD }, "is built for aarch64"),
         (Planted { class: 1, machine: 3, ..GOOD }, "is built for x86 of 32 bits"),
         (Planted { class: 1, ..GOOD }, "is built for x86_64, but not of 64 bits"),
-        (Planted { kind: 1, ..GOOD }, "is no program"),
+        (Planted { kind: 1, ..GOOD }, "is not a program"),
         (Planted { interpreter: Some("/lib/ld-musl-x86_64.so.1"), ..GOOD }, "`/lib/ld-musl-x86"),
         (Planted { interpreter: None, ..dynamic }, "is a library"),
         (Planted { libraries: &["libc.so.6", "libssl.so.3"], ..dynamic }, "`libssl.so.3`"),
@@ -126,7 +126,7 @@ fn what_could_not_start_is_refused() {
         let refused = judge(&planted.bytes()).unwrap_err();
         assert!(refused.contains(expected), "{refused}");
     }
-    assert!(judge(b"#!/bin/sh").unwrap_err().contains("is no program for Linux"));
+    assert!(judge(b"#!/bin/sh").unwrap_err().contains("is not a Linux program"));
 }
 
 #[test]
