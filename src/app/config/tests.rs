@@ -634,7 +634,7 @@ fn settings_are_checked_against_each_other() {
         &[MINIMAL, bad],
         &expect![[r#"
             10 mistakes in the settings
-            setting `AzureWebJobsStorage` is `(not shown)`, expected a valid storage connection: `AccountKey` is not base64; copy it whole
+            setting `AzureWebJobsStorage` is `(not shown)`, expected a valid storage connection: `AccountKey` is not base64; copy all of it
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to; for `durable`, that of the function app
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, the value of `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, since mode `rowversion` has no settle time

@@ -109,7 +109,7 @@ mod tests {
             Misconfigured("container `changes` answered HTTP 400 InvalidHeaderValue: the emulator must be Azurite 3.37 or newer")
             Misconfigured("container `changes` answered HTTP 400 InvalidResourceName: check the storage address and the name of the container")
             Misconfigured("container `changes` answered HTTP 403 AuthenticationFailed: check the account key, the signature's expiry and this machine's clock; the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
-            Misconfigured("container `changes` answered HTTP 403 AuthorizationPermissionMismatch: a signature needs the permissions `c`; the identity needs the role `Storage Blob Data Contributor` on the container `changes`; the account's network rules must let this address in")
+            Misconfigured("container `changes` answered HTTP 403 AuthorizationPermissionMismatch: a signature needs the permissions `c`; the identity needs the role `Storage Blob Data Contributor` on the container `changes`; the account's network rules must allow this address")
             Misconfigured("container `changes` answered HTTP 403 KeyBasedAuthenticationNotPermitted: the account does not accept keys; connect with an identity: the identity needs the role `Storage Blob Data Contributor` on the container `changes`")
             Misconfigured("container `changes` answered HTTP 404 ContainerNotFound: create the container `changes` in the storage account")
             Misconfigured("container `changes` answered HTTP 409 ContainerBeingDeleted: the container is being deleted; use another, or wait")

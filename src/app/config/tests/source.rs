@@ -127,14 +127,14 @@ fn a_filter_and_its_parameters_must_match() {
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, optionally with a type prefix
-              hint: `int(5)` is no type, write `int`
+              hint: `int(5)` is not a valid type; write `int`
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a unique name; `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
     );
     check(
         &[("FILTER", "a = 1) OR (1 = 1")],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that is valid between parentheses
-          hint: a parenthesis is closed that was not opened"#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that is valid between parentheses
+              hint: a closing parenthesis has no opening one"#]],
     );
 }

@@ -158,7 +158,7 @@ fn each_part_of_a_divided_poller_gets_a_function() {
     // What ran the whole would run nothing.
     let root = project(HOST, "orders", TIMER);
     let error = package_with(root.path(), &[&SETTINGS[..], &parts[..1]].concat()).unwrap_err();
-    assert!(error.contains("a function runs one part: remove the folder"), "{error}");
+    assert!(error.contains("a function runs one partition: remove the folder"), "{error}");
 }
 
 #[test]
