@@ -576,3 +576,22 @@ fn every_outcome_has_its_next_step_in_every_state() {
     }
     assert_eq!(table, include_str!("table.txt"));
 }
+
+#[test]
+fn a_handler_may_try_again_only_what_is_not_delivered_with_fewer_rows() {
+    let tries = |halving, rows, attempt| {
+        let mut machine = Isolation::of(isolating(5), halving, rows, RowsAfter::Readable, 3);
+        machine.begin(&CallContext { tried: failed_before(attempt), ..nothing_known() });
+        match machine.next() {
+            Step::Deliver { tries, .. } => tries,
+            step => panic!("{step:?}"),
+        }
+    };
+    assert_eq!(tries(Halving::FirstRetry, 8, 0), CallTries::One);
+    assert_eq!(tries(Halving::FirstRetry, 8, 1), CallTries::One);
+    assert_eq!(tries(Halving::FirstRetry, 1, 0), CallTries::Several);
+    assert_eq!(tries(Halving::FirstRetry, 1, 1), CallTries::One);
+    for (rows, attempt) in [(8, 0), (8, 1), (1, 0), (1, 1)] {
+        assert_eq!(tries(Halving::Exhausted, rows, attempt), CallTries::Several);
+    }
+}
