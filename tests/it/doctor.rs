@@ -479,7 +479,7 @@ async fn the_exit_code_reflects_the_findings() {
     let stderr_text = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr_text.as_str()), (Some(0), ""), "{text}");
     assert!(text.starts_with("poller orders\n"), "{text}");
-    assert!(text.contains("  ok      state store: answers"), "{text}");
+    assert!(text.contains("  ok      state store: reachable"), "{text}");
     assert!(text.contains("  ok      poller state: never_ran: no tick yet"), "{text}");
     assert!(
         text.contains("  ok      index: `ix_rv` returns rows in order of `rv`, `id`\n"),

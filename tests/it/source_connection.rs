@@ -84,7 +84,7 @@ async fn errors_an_operator_can_fix_are_named() {
         (world.settings("flights", RowVersion, "version"), "cursor column `version` is not in"),
         (with_key("no"), "key column `no` is not in `dbo.flights`, which has `id`, `time_hour`"),
         (SourceSettings { columns, ..base.clone() }, "listed column `colour` is not in"),
-        (world.settings("flights", RowVersion, "id"), "of type `int`, mode `rowversion` needs"),
+        (world.settings("flights", RowVersion, "id"), "of type `int`, but mode `rowversion` needs"),
         (world.settings("flights", TimestampPk, "rv"), "mode `timestamp+pk` needs a `datetime2`"),
         (
             SourceSettings { filter: Some("colour = 1".to_owned()), ..base.clone() },

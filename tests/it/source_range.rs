@@ -103,7 +103,7 @@ async fn changes_are_reread_while_retained_and_each_row_by_its_last_change() {
     let window = FetchWindow { after: Some(&after), upto: Some(&upto), rows_max: 9, state: &state };
     let error = source.count(window).await.unwrap_err().to_string();
     assert!(
-        error.contains("after version `1` are needed") && error.contains("begin at"),
+        error.contains("after version `1` are needed") && error.contains("start at"),
         "{error}"
     );
 }

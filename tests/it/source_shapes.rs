@@ -194,5 +194,5 @@ async fn a_name_of_three_parts_is_read_in_the_database_of_the_connection_only() 
     let rows = fetch(&source, None, 1).await.unwrap();
     assert_eq!(rows.rows[0].key, [Value::Int(1)]);
     let error = Mssql::new(world.settings("other.dbo.flights", RowVersion, "rv")).unwrap_err();
-    assert!(error.reason.contains("name `other` in the connection string"), "{error}");
+    assert!(error.reason.contains("set `other` in the connection string"), "{error}");
 }

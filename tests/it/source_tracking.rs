@@ -270,7 +270,7 @@ async fn the_key_must_be_the_primary_key() {
     ticks.settings.relation = Relation::Table("u".to_owned());
     ticks.settings.key = vec!["a".to_owned()];
     let error = ticks.failure().await;
-    assert!(error.contains("needs the primary key of `dbo.u`, `a`, `b`: name"), "{error}");
+    assert!(error.contains("needs the primary key of `dbo.u`, `a`, `b`: set"), "{error}");
     ticks.run("CREATE TABLE dbo.v (a int)").await;
     ticks.settings.relation = Relation::Table("v".to_owned());
     let error = ticks.failure().await;

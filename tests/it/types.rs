@@ -334,7 +334,7 @@ fn read_back_variant(row: &DocumentRow, variant: &str) -> (String, Param) {
         .split_once(" COLLATE ")
         .map_or((base, String::new()), |(base, of)| (base, format!("@v COLLATE {of}")));
     let read_back = if base.contains("binary") {
-        assert!(DOCUMENT.contains("`CONVERT(base, @v, 1)` of binary ones"));
+        assert!(DOCUMENT.contains("`CONVERT(base, @v, 1)` for binary types"));
         format!("CONVERT({base}, @v, 1)")
     } else {
         row.read_back.replace("AS base", &format!("AS {base}"))
