@@ -533,8 +533,7 @@ async fn a_position_is_kept_only_if_the_next_tick_can_continue_from_it() {
     fail();
     let text = chain(&tick(&poller).await.unwrap_err());
     let commands = "deliver everything again with `highwater reset p to-beginning --reason \"position lost\"`, or \
-                    only what comes from now on with `highwater reset p to-now --skip-rows --reason \"position \
-                    lost\"`";
+                    skip to the end with `highwater reset p to-now --skip-rows --reason \"position lost\"`";
     assert!(text.contains(commands) && !text.contains(" keep "), "{text}");
     fail();
     let refused = chain(&poller.admin().plan_reset(ResetTo::Keep, true).await.unwrap_err());

@@ -108,7 +108,7 @@ async fn each_recorded_app_gets_the_verdict_of_the_host() {
         match (warned, &of("warning")[..]) {
             (None, []) => {}
             (Some(text), [finding_list]) => {
-                assert!(finding_list.contains(text), "{name}: {finding_list}")
+                assert!(finding_list.contains(text), "{name}: {finding_list}");
             }
             (warned, finding_list) => panic!("{name}: {warned:?}, and said is {finding_list:?}"),
         }

@@ -50,8 +50,8 @@ pub struct Queue {
     client: QueueClient,
     config: QueueConfig,
     /// Whether a missing queue is created.
-    creates_queue: bool,
-    queue_created: OnceCell<()>,
+    may_create: bool,
+    created: OnceCell<()>,
     /// The last batch, and how many of its events were sent.
     sent: Mutex<Option<(BatchId, usize)>>,
 }
@@ -73,8 +73,8 @@ impl Queue {
         Ok(Self {
             client: service.queue(&config.queue)?,
             config: config.clone(),
-            creates_queue: service.is_development(),
-            queue_created: OnceCell::new(),
+            may_create: service.is_development(),
+            created: OnceCell::new(),
             sent: Mutex::default(),
         })
     }
@@ -89,7 +89,7 @@ impl Queue {
     }
 
     async fn create_queue_once(&self) -> Result<(), HandlerError> {
-        if !self.creates_queue {
+        if !self.may_create {
             return Ok(());
         }
         let create = async || match Box::pin(self.client.create(None)).await {
@@ -103,7 +103,7 @@ impl Queue {
                 }
             }
         };
-        self.queue_created.get_or_try_init(create).await.copied()
+        self.created.get_or_try_init(create).await.copied()
     }
 
     /// Sends one message, with the allowed number of attempts.
