@@ -48,7 +48,7 @@ async fn a_folder_for_a_table_is_valid_and_delivers() {
     let values = &settings["Values"];
     assert_eq!(values["SqlConnection"].as_str(), Some(bench.env["SqlConnection"].as_str()));
     assert_eq!(values["HIGHWATER__POLLERS__SHOP__SOURCE__KEY"], "id");
-    bench.command(&init).await.failed(2, "nothing is overwritten");
+    bench.command(&init).await.failed(2, "exists and is not overwritten");
 
     // The folder alone, without the settings of this test.
     let program = || {
@@ -241,6 +241,6 @@ async fn peek_reads_what_a_tick_would_deliver_and_writes_nothing() {
     assert_eq!(bench.state(), before);
     bench.command(&["pause", "nightly", "--reason", "later"]).await.done();
     let result = bench.command(&dry).await;
-    assert!(result.done().contains("it is paused"), "{result:?}");
+    assert!(result.done().contains("none of them now: paused"), "{result:?}");
     bench.command(&["tick", "nightly", "--show", "1"]).await.failed(2, "--dry-run");
 }

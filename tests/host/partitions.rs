@@ -155,7 +155,7 @@ async fn commands_apply_to_all_partitions_or_ask_for_one() {
     let mut bench = Bench::with_rows(1..=4).await;
     bench.set("PARTITIONS", "2");
     let result = bench.command(&["tick", "nightly"]).await;
-    result.failed(2, "one part at a time: name `nightly__p0`, `nightly__p1`");
+    result.failed(2, "works on one partition: name `nightly__p0`, `nightly__p1`");
     let result = bench.command(&["pause", "nightly", "--reason", "test"]).await;
     assert!(
         result.done().contains("nightly__p0: paused")
@@ -264,7 +264,7 @@ async fn import_rejects_a_document_with_another_partition_count() {
     let result = bench.command(&import).await;
     result.failed(
         2,
-        "the document is of part 1 of 2, and the settings make `nightly__p1` part 1 of 3",
+        "the document belongs to partition 1 of 2, but by the settings `nightly__p1` is partition 1 of 3",
     );
     assert!(result.rest.contains("HIGHWATER__POLLERS__NIGHTLY__PARTITIONS"), "{result:?}");
     assert_eq!(bench.state_of("nightly__p1"), before);

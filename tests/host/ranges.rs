@@ -251,7 +251,7 @@ async fn a_range_not_in_the_past_is_rejected() {
     for (arguments, text) in [
         (&["--from-beginning", "--to", beyond][..], "beyond the poller's checkpoint"),
         (&["--from", beyond, "--to-checkpoint"], "the range is empty"),
-        (&["--from", "yesterday", "--to-checkpoint"], "`yesterday` is no position"),
+        (&["--from", "yesterday", "--to-checkpoint"], "invalid position `yesterday`"),
         (&["--to-checkpoint"], "--from-beginning"),
         (&["--from-beginning"], "--to-checkpoint"),
         (&["--resume", "abc"], "has no replay `abc`"),

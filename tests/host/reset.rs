@@ -157,7 +157,7 @@ async fn a_reset_goes_to_a_cursor_or_a_copy_only() {
 
     for (to, code, text) in [
         (&["to-cursor", "0x00000000FFFFFFFF"][..], 2, "beyond the end of the source"),
-        (&["to-cursor", "soon"], 2, "`soon` is no position"),
+        (&["to-cursor", "soon"], 2, "invalid position `soon`"),
         (&["to-cursor"], 2, "needs a position"),
         (&["to-checkpoint"], 2, "needs a file"),
         (&["to-checkpoint", "/nowhere"], 2, "read `/nowhere`"),
@@ -287,7 +287,7 @@ async fn a_clone_continues_under_another_name_and_overwrites_nothing() {
     bench.command(&[&clone[..], &SURE].concat()).await.failed(1, "never overwritten");
     let onto_itself = ["clone", "nightly", "nightly"];
     bench.command(&[&onto_itself[..], &SURE].concat()).await.failed(1, "never overwritten");
-    bench.command(&["clone", "nightly", "Two__Parts"]).await.failed(2, "beginning with a letter");
+    bench.command(&["clone", "nightly", "Two__Parts"]).await.failed(2, "starting with a letter");
     let tail = ["journal", "tail", "mirror", "-n", "1", "--output", "jsonl"];
     bench.add_poller("mirror");
     let entry: Json = serde_json::from_str(bench.command(&tail).await.done().trim()).unwrap();
