@@ -223,7 +223,7 @@ mod tests {
         let sampler = Sampler::named("traceidratio", Some("0.25")).unwrap();
         let id = |n: u128| (n << 24).to_be_bytes();
         let step = (1 << 32) / 1000;
-        let sampled = (0..1000).filter(|n| sampler.records(id(n * step), None)).count();
-        assert!((249..=251).contains(&sampled), "{sampled}");
+        let recorded = (0..1000).filter(|n| sampler.records(id(n * step), None)).count();
+        assert!((249..=251).contains(&recorded), "{recorded}");
     }
 }

@@ -335,7 +335,10 @@ async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
     let result = drop(&[&entries[0].1, "--yes"]).await;
     assert!(result.code == 0 && result.rest.contains("id=1"), "{result:?}");
     let result = drop(&["--all", "--yes"]).await;
-    assert!(result.code == 1 && result.data.contains("pass its event id to drop it anyway"), "{result:?}");
+    assert!(
+        result.code == 1 && result.data.contains("pass its event id to drop it anyway"),
+        "{result:?}"
+    );
     assert_eq!(bench.entries().await, [(-1, entries[2].1.clone())]);
     assert!(bad.exists());
     assert_eq!(drop(&[&entries[2].1, "--yes"]).await.code, 0);

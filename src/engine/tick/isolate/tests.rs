@@ -1,5 +1,7 @@
 //! The machine against a target whose rows are known: all small cases, and large ones drawn at random.
 
+use std::fmt::Write as _;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -563,11 +565,11 @@ fn every_outcome_has_its_next_step_in_every_state() {
     ];
     let mut table = String::new();
     for (state, machine) in states {
-        table.push_str(&format!("{state}: {}\n", word(machine.next())));
+        writeln!(table, "{state}: {}", word(machine.next())).unwrap();
         for (name, outcome) in outcomes {
             let mut machine = machine.clone();
             machine.record(outcome, &nothing_known());
-            table.push_str(&format!("    {name:12} {}\n", word(machine.next())));
+            writeln!(table, "    {name:12} {}", word(machine.next())).unwrap();
         }
     }
     if std::env::var_os("UPDATE_EXPECT").is_some() {
@@ -582,10 +584,8 @@ fn a_handler_may_try_again_only_what_is_not_delivered_with_fewer_rows() {
     let tries = |halving, rows, attempt| {
         let mut machine = Isolation::of(isolating(5), halving, rows, RowsAfter::Readable, 3);
         machine.begin(&CallContext { tried: failed_before(attempt), ..nothing_known() });
-        match machine.next() {
-            Step::Deliver { tries, .. } => tries,
-            step => panic!("{step:?}"),
-        }
+        let Step::Deliver { tries, .. } = machine.next() else { panic!("{:?}", machine.next()) };
+        tries
     };
     assert_eq!(tries(Halving::FirstRetry, 8, 0), CallTries::One);
     assert_eq!(tries(Halving::FirstRetry, 8, 1), CallTries::One);
