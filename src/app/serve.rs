@@ -94,7 +94,7 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         })?),
     };
     if let Some(listener) = listener {
-        let functions = functions(vars, port);
+        let functions = functions(vars, port, &telemetry);
         let service = Service { functions, stop: stop.clone(), telemetry: telemetry.clone() };
         let served = server::serve(listener, service, stopping).await;
         telemetry.flush().await;
@@ -138,10 +138,11 @@ fn function_timeout(vars: &dyn Vars) -> Option<FunctionTimeout> {
     project::function_timeout(vars, &board::root(vars)).ok()
 }
 
-fn functions(vars: &dyn Vars, port: u16) -> Functions {
+fn functions(vars: &dyn Vars, port: u16, telemetry: &Telemetry) -> Functions {
     match App::build_to_run(vars, function_timeout(vars).as_ref()) {
         Ok(app) => {
             let board = app.board(vars, &board::root(vars));
+            telemetry.export_states(board.clone());
             let functions = app.into_functions(board);
             let names: Vec<&str> = functions.keys().map(String::as_str).collect();
             let names = names.join(", ");

@@ -33,8 +33,10 @@ mod settings;
 use std::net::SocketAddr;
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
+use std::time::Duration;
 
-use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream, Temporality};
+use tokio::time::sleep;
 use tracing::{Metadata, error, warn};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
@@ -51,6 +53,7 @@ use crate::clock::SystemClock;
 use crate::config::{Vars, metrics_address};
 use crate::error::chain;
 use crate::metrics;
+use crate::status::StatusReader;
 use crate::trace::{Collected, SpanLayer, TARGET, TICK_TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
@@ -63,6 +66,12 @@ const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"]
 
 /// Set only by Azure Functions Core Tools.
 const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
+
+/// How often the documents of pollers that do not tick in this process are read for the gauge of their states.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Most series of poller states: those of 1,170 pollers.
+const STATE_SERIES_MAX: usize = 16_384;
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +107,8 @@ pub struct Telemetry {
     form: LineForm,
     /// Id of this function app in Azure.
     site_id: Option<Arc<str>>,
+    /// Whether metrics are exported or served.
+    has_metrics: bool,
 }
 
 impl Telemetry {
@@ -123,10 +134,11 @@ impl Telemetry {
         let site_id = resource::site_id(vars).map(Arc::from);
         let address = metrics_address(vars);
         if settings.endpoints.is_empty() && address.is_none() {
-            return Self { exporter: None, form, site_id };
+            return Self { form, site_id, ..Self::default() };
         }
         let resource = resource::resource(vars, &Uuid::new_v4().to_string());
         let provider = SdkMeterProvider::builder().with_resource(resource.clone());
+        let provider = provider.with_view(view_of_states);
         let scraped = address.map(|address| (address, Reader::new(Temporality::Cumulative)));
         let provider = match &scraped {
             Some((_, reader)) => provider.with_reader(reader.clone()),
@@ -137,11 +149,32 @@ impl Telemetry {
         let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
         opentelemetry::global::set_meter_provider(provider.build());
         metrics::count_dropped_lines(lines::dropped);
+        let scrapes = scraped.is_some();
         if let Some((address, reader)) = scraped {
             tokio::spawn(scrape(address, reader));
         }
         let parts = Parts { resource, reader, collected };
-        Self { exporter: exports.then(|| Exporter::start(settings, parts)), form, site_id }
+        let has_metrics = scrapes || settings.exports(Signal::Metrics);
+        let exporter = exports.then(|| Exporter::start(settings, parts));
+        Self { exporter, form, site_id, has_metrics }
+    }
+
+    /// Exports the state of each poller of `board`, if this process exports metrics.
+    ///
+    /// Must be called within a runtime.
+    pub fn export_states(&self, board: StatusReader) {
+        if !self.has_metrics {
+            return;
+        }
+        let board = Arc::new(board);
+        let read = Arc::clone(&board);
+        metrics::export_states(&metrics::meter(), move || read.states());
+        tokio::spawn(async move {
+            loop {
+                sleep(REFRESH_INTERVAL).await;
+                board.refresh().await;
+            }
+        });
     }
 
     /// Exports the collected telemetry, and waits at most [`FLUSH_TIME_MAX`].
@@ -160,6 +193,14 @@ impl Telemetry {
     pub fn function_id(&self, function: &str) -> Option<String> {
         self.site_id.as_ref().map(|site| format!("{site}/functions/{function}"))
     }
+}
+
+/// Returns a higher limit for the series of poller states: the default of 2,000 suffices for 142 pollers.
+fn view_of_states(instrument: &Instrument) -> Option<Stream> {
+    let limit = STATE_SERIES_MAX;
+    (instrument.name() == metrics::POLLER_STATE)
+        .then(|| Stream::builder().with_cardinality_limit(limit).build().ok())
+        .flatten()
 }
 
 async fn scrape(address: SocketAddr, reader: Reader) {

@@ -65,10 +65,11 @@ pub(super) async fn run(
         unable: Arc::default(),
     };
     let timers = timers(vars, &app, &root, &process)?;
+    let board = app.board(vars, &root);
+    process.telemetry.export_states(board.clone());
     let page = match options.status {
         None => None,
         Some(address) => {
-            let board = app.board(vars, &root);
             let operator = WhoOption::default().name(vars);
             let served = Served {
                 board,

@@ -7,6 +7,7 @@
 mod backlog;
 mod database;
 mod functions;
+mod states;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +22,7 @@ use self::backlog::DocumentMetrics;
 pub(crate) use self::backlog::DocumentStats;
 pub use self::database::DatabaseCalls;
 pub use self::functions::{Invocations, Running, Trigger};
+pub use self::states::{POLLER_STATE, export_states};
 
 /// Name of the meter.
 const SCOPE: &str = "highwater";
@@ -34,6 +36,11 @@ const SECONDS: [f64; 18] = [
 /// Boundaries of histograms in rows, up to the largest batch size.
 const ROWS: [f64; 12] =
     [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 25_000.0, 100_000.0];
+
+/// Returns the meter of this program.
+pub fn meter() -> Meter {
+    opentelemetry::global::meter(SCOPE)
+}
 
 /// The instruments of all pollers.
 pub struct Metrics {
@@ -153,7 +160,7 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new(&opentelemetry::global::meter(SCOPE))
+        Self::new(&meter())
     }
 }
 
@@ -425,7 +432,7 @@ fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
 /// Creates the counter of dropped log lines, by stream. It belongs to the process, not to a poller, and is read when
 /// it is collected.
 pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64); N]) {
-    let meter = opentelemetry::global::meter(SCOPE);
+    let meter = meter();
     let counter = meter.u64_observable_counter("highwater.log.lines_dropped").with_unit("{line}");
     let counter = counter.with_callback(move |observer| {
         for (stream, lines) in dropped() {

@@ -12,26 +12,32 @@ mod poller;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use serde::Serialize;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use self::health::{Evidence, Health, Severity, Stored, Trigger};
+use self::health::{Evidence, Health, PollerState, Severity, Stored, Trigger};
 pub use self::poller::{
     BacklogStatus, Batch, Event, Lease, Pause, RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
 };
+use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
 use crate::partition::whole_of;
 use crate::poller::Poller;
+use crate::poller::tick_history::Seen;
 use crate::recovery::scan::{StoredDocument, StoredNames, documents};
 use crate::schedule::Schedule;
-use crate::store::{StateStore, StoreError};
+use crate::store::{StateKey, StateStore, StoreError};
 
 /// Most events of a journal to show; the newest.
 pub const EVENTS_MAX: usize = 50;
+
+/// How late a tick may be before the poller counts as not ticking in this process.
+const TICK_GRACE: Duration = Duration::from_secs(60);
 
 /// The status of the pollers of an app.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -172,21 +178,24 @@ impl StatusReader {
     /// Returns the health of a poller. `now` is `None` if the store gave no time; then nothing is judged by time.
     fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: Stored<'_>) -> Health {
         let poller = self.pollers.get(name);
-        let trigger = match (self.disabled.get(name), self.schedules.get(name)) {
-            (Some(reason), _) => Trigger::Off(reason),
-            (None, Some(schedules)) => Trigger::Timer(schedules),
-            (None, None) => Trigger::Unknown,
-        };
         let process = now.zip(poller).map(|(now, poller)| poller.process(now));
         Evidence {
             poller: name,
             now: now.unwrap_or(OffsetDateTime::UNIX_EPOCH),
             stored,
             process: process.unwrap_or_default(),
-            trigger,
+            trigger: self.trigger(name),
             status_interval: poller.map(|poller| poller.status_interval()),
         }
         .health()
+    }
+
+    fn trigger(&self, name: &str) -> Trigger<'_> {
+        match (self.disabled.get(name), self.schedules.get(name)) {
+            (Some(reason), _) => Trigger::Off(reason),
+            (None, Some(schedules)) => Trigger::Timer(schedules),
+            (None, None) => Trigger::Unknown,
+        }
     }
 
     fn schedule_text(&self, name: &str) -> Option<String> {
@@ -216,6 +225,67 @@ impl StatusReader {
         let lines = history.select(&Filter::default());
         let entries = lines.iter().rev().filter_map(|line| line.entry.as_ref().ok());
         Ok(Some(entries.take(EVENTS_MAX).map(Event::of).collect()))
+    }
+}
+
+/// The states of pollers, without a request for most of them.
+impl StatusReader {
+    /// Returns the states of the pollers in the settings, as this process knows them. Requests nothing.
+    ///
+    /// A tick knows the document when it ends, so a poller that ticks here has the state that any other view shows.
+    /// A poller is left out until its first tick, or until [`Self::refresh`] reads its document.
+    pub fn states(&self) -> Vec<(String, PollerState)> {
+        let names = self.pollers.keys();
+        names.filter_map(|name| Some((name.clone(), self.state_in_memory(name)?))).collect()
+    }
+
+    fn state_in_memory(&self, name: &str) -> Option<PollerState> {
+        let poller = self.pollers.get(name)?;
+        let seen = match (poller.seen(), self.disabled.get(name)) {
+            (None, None) => return None,
+            (None, Some(_)) => Seen::Missing { ran_before: false },
+            (Some(seen), _) => seen,
+        };
+        let now = poller.storage_time().unwrap_or_else(|| SystemClock.now());
+        Some(self.health(name, Some(now), seen.stored()).state)
+    }
+
+    /// Whether the last due tick of a poller did not run in this process.
+    fn is_overdue(&self, name: &str) -> bool {
+        if self.disabled.contains_key(name) {
+            return false;
+        }
+        let Some(poller) = self.pollers.get(name) else { return false };
+        let now = poller.storage_time().unwrap_or_else(|| SystemClock.now());
+        let process = poller.process(now);
+        if process.running {
+            return false;
+        }
+        let Some(last) = process.last_tick_at else { return true };
+        self.next_tick(name, last).is_some_and(|due| now > due + TICK_GRACE)
+    }
+
+    /// Reads the documents of the pollers that do not tick here, for [`Self::states`]: another instance may run them.
+    ///
+    /// Nothing is read of a poller whose last due tick ran here. A document that cannot be read leaves its state
+    /// unchanged.
+    pub async fn refresh(&self) {
+        let overdue = self.pollers.keys().filter(|name| self.is_overdue(name));
+        let names: Vec<String> = overdue.cloned().collect();
+        let mut found = Box::pin(documents(Arc::clone(&self.state), names));
+        while let Some(Ok((name, found))) = found.next().await {
+            let Some(poller) = self.pollers.get(&name) else { continue };
+            match found {
+                StoredDocument::Document(snapshot) => poller.note_snapshot(*snapshot),
+                StoredDocument::Unreadable(error) => poller.note_seen(Seen::Unreadable(error)),
+                StoredDocument::Nothing(date) => {
+                    let marker = self.state.load(&StateKey::Marker(name)).await;
+                    let Ok(marker) = marker else { continue };
+                    poller.note_time(date);
+                    poller.note_seen(Seen::Missing { ran_before: marker.stored.is_some() });
+                }
+            }
+        }
     }
 }
 

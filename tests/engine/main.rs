@@ -32,6 +32,7 @@ mod restore;
 mod rules;
 mod size;
 mod source_state;
+mod states;
 mod steps;
 mod tick_timeouts;
 mod ticks;

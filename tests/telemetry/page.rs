@@ -32,6 +32,7 @@ fn the_page_lists_the_instruments_of_the_code_and_no_others() {
         "src/engine/metrics/database.rs",
         "src/engine/metrics/functions.rs",
         "src/engine/metrics/backlog.rs",
+        "src/engine/metrics/states.rs",
     ];
     let code: String = code.iter().map(|path| fs::read_to_string(file(path)).unwrap()).collect();
     let texts = code.split('"').skip(1).step_by(2);

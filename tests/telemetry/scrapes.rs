@@ -31,6 +31,7 @@ async fn prometheus_parses_the_metrics_endpoint() {
         ("highwater_batch_size", "histogram"),
         ("highwater_last_success_age_seconds", "gauge"),
         ("highwater_lag_held_back", "gauge"),
+        ("highwater_poller_state", "gauge"),
         ("target_info", "gauge"),
     ] {
         assert_eq!(family(name)["type"], kind, "{name}");
@@ -40,6 +41,10 @@ async fn prometheus_parses_the_metrics_endpoint() {
         (&events["value"], &events["labels"]["poller_name"]),
         (&"3".into(), &"nightly".into())
     );
+    let states = family("highwater_poller_state");
+    let current = states["samples"].as_array().unwrap().iter().filter(|it| it["value"] == "1");
+    let current: Vec<&Json> = current.map(|it| &it["labels"]["state"]).collect();
+    assert_eq!(current, ["idle"], "{states}");
     let buckets = family("highwater_tick_duration_seconds");
     let infinite = buckets["samples"].as_array().unwrap().iter();
     let infinite: Vec<&Json> = infinite.filter(|it| it["labels"]["le"] == "+Inf").collect();

@@ -12,10 +12,10 @@ use tracing::Level;
 
 use super::outcome::failed;
 use super::{Poller, TickError, TickOutcome};
-use crate::document::LastFailure;
+use crate::document::{LastFailure, LeaseAge, Snapshot};
 use crate::error::{chain, shortened};
 use crate::handler::HandlerError;
-use crate::status::health::{Failure, Process};
+use crate::status::health::{self, Failure, Process, Stored};
 
 /// How the last ticks of this process ended.
 #[derive(Debug, Default)]
@@ -25,6 +25,41 @@ pub(crate) struct TickHistory {
     last_success: Option<Instant>,
     /// Failed ticks since the last success.
     failure: Option<FailedTicks>,
+    /// What is stored, as last seen.
+    seen: Option<Seen>,
+    /// The storage service's time, and when it was that.
+    clock: Option<(OffsetDateTime, Instant)>,
+}
+
+/// What is stored under the name of a poller, as this process last saw it.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    /// A document, and its age when it was seen. The age is not continued: a lease that nobody has looked at since
+    /// would seem to have lapsed.
+    Document(Box<Snapshot>, LeaseAge),
+    /// No document.
+    Missing {
+        /// Whether the poller has run before.
+        ran_before: bool,
+    },
+    /// A document that cannot be used, and why.
+    Unreadable(String),
+    /// The last tick failed before it knew.
+    Unknown,
+}
+
+impl Seen {
+    /// Returns it as evidence.
+    pub(crate) fn stored(&self) -> Stored<'_> {
+        match self {
+            Self::Document(snapshot, age) => {
+                Stored::Found(Box::new(health::Document::of(&snapshot.document, *age)))
+            }
+            Self::Missing { ran_before } => Stored::Missing { ran_before: *ran_before },
+            Self::Unreadable(error) => Stored::Unreadable(error),
+            Self::Unknown => Stored::Found(Box::default()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +126,54 @@ impl Poller {
                 }
             }
         }
+    }
+
+    /// Records what a tick knew of the document when it ended.
+    pub(crate) fn note_document(
+        &self,
+        snapshot: Option<&Snapshot>,
+        result: &Result<TickOutcome, TickError>,
+    ) {
+        match (snapshot, result) {
+            // The snapshot, if any, is the one of the tick before.
+            (_, Err(TickError::StateVanished { .. })) => {
+                self.note_seen(Seen::Missing { ran_before: true });
+            }
+            (Some(snapshot), _) => self.note_snapshot(snapshot.clone()),
+            // What an earlier tick knew may be what an operator has changed since.
+            (None, Err(_)) => self.note_seen(Seen::Unknown),
+            // Another writer was first: the next tick reads what it wrote.
+            (None, Ok(_)) => {}
+        }
+    }
+
+    /// Records a document that was read.
+    pub(crate) fn note_snapshot(&self, snapshot: Snapshot) {
+        let age = snapshot.age(self.store.grain());
+        self.note_time(snapshot.now());
+        self.note_seen(Seen::Document(Box::new(snapshot), age));
+    }
+
+    /// Records what was found under the poller's name.
+    pub(crate) fn note_seen(&self, seen: Seen) {
+        self.tick_history().seen = Some(seen);
+    }
+
+    /// Records the storage service's time.
+    pub(crate) fn note_time(&self, now: OffsetDateTime) {
+        self.tick_history().clock = Some((now, Instant::now()));
+    }
+
+    /// Returns what this process last saw of the document; `None` before the first tick.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        let history = self.tick_history();
+        let is_running = history.is_running;
+        history.seen.clone().or_else(|| is_running.then_some(Seen::Unknown))
+    }
+
+    /// Returns the storage service's time, continued from its last answer.
+    pub(crate) fn storage_time(&self) -> Option<OffsetDateTime> {
+        self.tick_history().clock.map(|(at, seen)| at + seen.elapsed())
     }
 
     /// Returns the failed ticks that are not in the document yet.

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry::metrics::{Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::data::{
-    AggregatedMetrics, HistogramDataPoint, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint,
+    AggregatedMetrics, GaugeDataPoint, HistogramDataPoint, MetricData, ResourceMetrics,
+    ScopeMetrics, SumDataPoint,
 };
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use tracing::field::{Field, Visit};
@@ -184,6 +185,23 @@ impl Watched {
             .and_then(|value| value.parse().ok())
         });
         found.into_iter().next().flatten()
+    }
+
+    /// Returns the value that a gauge of integers has with this attribute.
+    pub fn gauge_with(&self, metric: &str, (key, value): (&str, &str)) -> Option<u64> {
+        let found = self.read(metric, |data| {
+            let AggregatedMetrics::U64(MetricData::Gauge(gauge)) = data else { return None };
+            let mut matching = gauge.data_points().filter(|point| {
+                point.attributes().any(|a| a.key.as_str() == key && a.value.as_str() == value)
+            });
+            matching.next().map(GaugeDataPoint::value)
+        });
+        found.into_iter().next().flatten()
+    }
+
+    /// Returns the meter, for instruments that the world does not create.
+    pub fn meter(&self) -> Meter {
+        self.provider.meter("highwater")
     }
 
     /// Returns how many ticks failed with this error.

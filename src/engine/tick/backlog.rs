@@ -55,6 +55,7 @@ impl Poller {
             self.metrics.lease_asked(&self.name, "busy");
         }
         self.note_skipped(if is_held { memory.snapshot().map(Snapshot::now) } else { None });
+        self.note_document(memory.snapshot(), result);
         if let Some(snapshot) = memory.snapshot() {
             let checkpoint = &snapshot.document.checkpoint;
             let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
