@@ -148,6 +148,7 @@ impl Telemetry {
         let exports = !settings.endpoints.is_empty();
         let provider = if exports { provider.with_reader(reader.clone()) } else { provider };
         opentelemetry::global::set_meter_provider(provider.build());
+        metrics::export_build(env!("CARGO_PKG_VERSION"), option_env!("HIGHWATER_COMMIT"));
         metrics::count_dropped_lines(lines::dropped);
         let scrapes = scraped.is_some();
         if let Some((address, reader)) = scraped {

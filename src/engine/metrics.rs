@@ -7,6 +7,7 @@
 mod backlog;
 mod database;
 mod functions;
+mod help;
 mod states;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use self::backlog::DocumentMetrics;
 pub(crate) use self::backlog::DocumentStats;
 pub use self::database::DatabaseCalls;
 pub use self::functions::{Invocations, Running, Trigger};
+use self::help::help;
 pub use self::states::{POLLER_STATE, export_states};
 
 /// Name of the meter.
@@ -168,44 +170,99 @@ impl Metrics {
     /// Creates the instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
         let seconds = |name: &'static str| {
-            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+            meter
+                .f64_histogram(name)
+                .with_description(help(name))
+                .with_unit("s")
+                .with_boundaries(SECONDS.to_vec())
+                .build()
         };
-        let positions = |name: &'static str| meter.u64_gauge(name).with_unit("{position}").build();
+        let positions = |name: &'static str| {
+            meter.u64_gauge(name).with_description(help(name)).with_unit("{position}").build()
+        };
         let known = Arc::new(ProgressByPoller::default());
         age_of_success(meter, Arc::clone(&known));
         Self {
-            failures: meter.u64_counter(FAILURES).with_unit("{failure}").build(),
-            lag: meter.f64_gauge("lag_seconds").with_unit("s").build(),
-            last_success: meter.f64_gauge("last_success_timestamp").with_unit("s").build(),
-            batches: meter.u64_counter("batches_total").with_unit("{batch}").build(),
-            events: meter.u64_counter("events_total").with_unit("{row}").build(),
-            redelivered: meter.u64_counter("highwater.rows.redelivered").with_unit("{row}").build(),
+            failures: meter
+                .u64_counter(FAILURES)
+                .with_description(help(FAILURES))
+                .with_unit("{failure}")
+                .build(),
+            lag: meter
+                .f64_gauge("lag_seconds")
+                .with_description(help("lag_seconds"))
+                .with_unit("s")
+                .build(),
+            last_success: meter
+                .f64_gauge("last_success_timestamp")
+                .with_description(help("last_success_timestamp"))
+                .with_unit("s")
+                .build(),
+            batches: meter
+                .u64_counter("batches_total")
+                .with_description(help("batches_total"))
+                .with_unit("{batch}")
+                .build(),
+            events: meter
+                .u64_counter("events_total")
+                .with_description(help("events_total"))
+                .with_unit("{row}")
+                .build(),
+            redelivered: meter
+                .u64_counter("highwater.rows.redelivered")
+                .with_description(help("highwater.rows.redelivered"))
+                .with_unit("{row}")
+                .build(),
             takeovers: meter
                 .u64_counter("highwater.recovery.takeovers")
+                .with_description(help("highwater.recovery.takeovers"))
                 .with_unit("{takeover}")
                 .build(),
             journal_failures: meter
                 .u64_counter("highwater.journal.append_failures")
+                .with_description(help("highwater.journal.append_failures"))
                 .with_unit("{append}")
                 .build(),
-            quarantined: meter.u64_counter("highwater.rows.quarantined").with_unit("{row}").build(),
+            quarantined: meter
+                .u64_counter("highwater.rows.quarantined")
+                .with_description(help("highwater.rows.quarantined"))
+                .with_unit("{row}")
+                .build(),
             breaker_opened: meter
                 .u64_counter("highwater.breaker.openings")
+                .with_description(help("highwater.breaker.openings"))
                 .with_unit("{opening}")
                 .build(),
-            late: meter.u64_counter("highwater.rows.late").with_unit("{row}").build(),
-            not_audited: meter.u64_counter("highwater.rows.not_audited").with_unit("{row}").build(),
-            audited: meter.u64_counter("highwater.windows.audited").with_unit("{window}").build(),
+            late: meter
+                .u64_counter("highwater.rows.late")
+                .with_description(help("highwater.rows.late"))
+                .with_unit("{row}")
+                .build(),
+            not_audited: meter
+                .u64_counter("highwater.rows.not_audited")
+                .with_description(help("highwater.rows.not_audited"))
+                .with_unit("{row}")
+                .build(),
+            audited: meter
+                .u64_counter("highwater.windows.audited")
+                .with_description(help("highwater.windows.audited"))
+                .with_unit("{window}")
+                .build(),
             tick_duration: seconds("highwater.tick.duration"),
             fetch_duration: seconds("highwater.fetch.duration"),
             handler_duration: seconds("highwater.handler.duration"),
             commit_duration: seconds("highwater.commit.duration"),
             batch_size: meter
                 .u64_histogram("highwater.batch.size")
+                .with_description(help("highwater.batch.size"))
                 .with_unit("{row}")
                 .with_boundaries(ROWS.to_vec())
                 .build(),
-            fetched: meter.u64_counter("highwater.rows.fetched").with_unit("{row}").build(),
+            fetched: meter
+                .u64_counter("highwater.rows.fetched")
+                .with_description(help("highwater.rows.fetched"))
+                .with_unit("{row}")
+                .build(),
             behind: positions("highwater.lag.positions"),
             held_back: positions("highwater.lag.held_back"),
             retention_left: positions("highwater.retention.left"),
@@ -419,7 +476,10 @@ impl Metrics {
 /// Creates a gauge that computes its value when it is collected: a timestamp would silently go stale if ticks stop,
 /// but an age keeps growing.
 fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
-    let gauge = meter.f64_observable_gauge("highwater.last_success.age").with_unit("s");
+    let gauge = meter
+        .f64_observable_gauge("highwater.last_success.age")
+        .with_description(help("highwater.last_success.age"))
+        .with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
         for (poller, known) in &*known.lock() {
             observer.observe(known.success_at.elapsed().as_secs_f64(), &[named(poller)]);
@@ -429,11 +489,28 @@ fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
     let _kept_by_meter = gauge.build();
 }
 
+/// Creates the gauge that names this build. Its value is always 1, so that queries can join it to other series.
+pub fn export_build(version: &'static str, commit: Option<&'static str>) {
+    let name = "highwater.build_info";
+    let meter = meter();
+    let gauge = meter.u64_observable_gauge(name).with_description(help(name));
+    let gauge = gauge.with_callback(move |observer| {
+        let commit = commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+        let attributes = [KeyValue::new("version", version), KeyValue::new("commit", commit)];
+        observer.observe(1, &attributes);
+    });
+    // The meter keeps the callback.
+    let _kept_by_meter = gauge.build();
+}
+
 /// Creates the counter of dropped log lines, by stream. It belongs to the process, not to a poller, and is read when
 /// it is collected.
 pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64); N]) {
     let meter = meter();
-    let counter = meter.u64_observable_counter("highwater.log.lines_dropped").with_unit("{line}");
+    let counter = meter
+        .u64_observable_counter("highwater.log.lines_dropped")
+        .with_description(help("highwater.log.lines_dropped"))
+        .with_unit("{line}");
     let counter = counter.with_callback(move |observer| {
         for (stream, lines) in dropped() {
             observer.observe(lines, &[KeyValue::new("stream", stream)]);
@@ -445,13 +522,21 @@ pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64)
 
 impl LeaseMetrics {
     fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
+        let counter = |name: &'static str, unit| {
+            meter.u64_counter(name).with_description(help(name)).with_unit(unit).build()
+        };
         let seconds = |name: &'static str| {
-            meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build()
+            meter
+                .f64_histogram(name)
+                .with_description(help(name))
+                .with_unit("s")
+                .with_boundaries(SECONDS.to_vec())
+                .build()
         };
         Self {
             active: meter
                 .i64_up_down_counter("highwater.lease.active")
+                .with_description(help("highwater.lease.active"))
                 .with_unit("{lease}")
                 .build(),
             acquire_duration: seconds("highwater.lease.acquire.duration"),
@@ -462,7 +547,11 @@ impl LeaseMetrics {
             requeues: counter("highwater.recovery.requeues", "{batch}"),
             requeue_delay: seconds("highwater.recovery.requeue.delay"),
             rejections: counter("highwater.fence.rejections", "{write}"),
-            orphans: meter.u64_gauge("highwater.recovery.orphans").with_unit("{document}").build(),
+            orphans: meter
+                .u64_gauge("highwater.recovery.orphans")
+                .with_description(help("highwater.recovery.orphans"))
+                .with_unit("{document}")
+                .build(),
         }
     }
 }

@@ -18,7 +18,12 @@ async fn prometheus_parses_the_metrics_endpoint() {
     let scraped = client.get(format!("http://{address}/metrics")).send().await.unwrap();
     let kind = scraped.headers()["content-type"].to_str().unwrap().to_owned();
     assert_eq!(kind, "text/plain; version=0.0.4; charset=utf-8");
-    let families = collector.parsed(scraped.text().await.unwrap()).await;
+    let text = scraped.text().await.unwrap();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(text.contains(&format!("# HELP {name} ")), "no help for `{name}`");
+    }
+    let families = collector.parsed(text).await;
     let family = |name: &str| {
         let mut all = families.as_array().unwrap().iter();
         all.find(|family| family["name"] == name).unwrap_or_else(|| panic!("no `{name}`")).clone()
@@ -32,10 +37,13 @@ async fn prometheus_parses_the_metrics_endpoint() {
         ("highwater_last_success_age_seconds", "gauge"),
         ("highwater_lag_held_back", "gauge"),
         ("highwater_poller_state", "gauge"),
+        ("highwater_build_info", "gauge"),
         ("target_info", "gauge"),
     ] {
         assert_eq!(family(name)["type"], kind, "{name}");
     }
+    let build = &family("highwater_build_info")["samples"][0];
+    assert_eq!(build["labels"]["version"], env!("CARGO_PKG_VERSION"));
     let events = &family("events")["samples"][0];
     assert_eq!(
         (&events["value"], &events["labels"]["poller_name"]),

@@ -46,7 +46,7 @@ pub(super) fn text(found: &ResourceMetrics) -> String {
     let mut out = String::new();
     let info: Vec<KeyValue> =
         found.resource().iter().map(|(k, v)| KeyValue::new(k.clone(), v.clone())).collect();
-    head(&mut out, "target_info", "gauge");
+    head(&mut out, "target_info", "gauge", "Attributes of this process.");
     sample(&mut out, "target_info", &labels(&info.iter().collect::<Vec<_>>()), 1);
     for metric in found.scope_metrics().flat_map(ScopeMetrics::metrics) {
         match metric.data() {
@@ -63,27 +63,27 @@ fn one<T: Copy + Display>(out: &mut String, metric: &Metric, data: &MetricData<T
     let name = series_name(metric.name(), metric.unit(), is_counter);
     match data {
         MetricData::Gauge(gauge) => {
-            head(out, &name, "gauge");
+            head(out, &name, "gauge", metric.description());
             for point in gauge.data_points() {
                 sample(out, &name, &labels(&point.attributes().collect::<Vec<_>>()), point.value());
             }
         }
-        MetricData::Sum(sum) => total(out, &name, sum),
-        MetricData::Histogram(histogram) => buckets(out, &name, histogram),
+        MetricData::Sum(sum) => total(out, &name, metric.description(), sum),
+        MetricData::Histogram(histogram) => buckets(out, &name, metric.description(), histogram),
         // Not used.
         MetricData::ExponentialHistogram(_) => {}
     }
 }
 
-fn total<T: Copy + Display>(out: &mut String, name: &str, sum: &Sum<T>) {
-    head(out, name, if sum.is_monotonic() { "counter" } else { "gauge" });
+fn total<T: Copy + Display>(out: &mut String, name: &str, help: &str, sum: &Sum<T>) {
+    head(out, name, if sum.is_monotonic() { "counter" } else { "gauge" }, help);
     for point in sum.data_points() {
         sample(out, name, &labels(&point.attributes().collect::<Vec<_>>()), point.value());
     }
 }
 
-fn buckets<T: Copy + Display>(out: &mut String, name: &str, histogram: &Histogram<T>) {
-    head(out, name, "histogram");
+fn buckets<T: Copy + Display>(out: &mut String, name: &str, help: &str, histogram: &Histogram<T>) {
+    head(out, name, "histogram", help);
     for point in histogram.data_points() {
         let labels = labels(&point.attributes().collect::<Vec<_>>());
         let bounds = point.bounds().map(|bound| bound.to_string());
@@ -100,7 +100,11 @@ fn buckets<T: Copy + Display>(out: &mut String, name: &str, histogram: &Histogra
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str) {
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    if !help.is_empty() {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        writeln!(out, "# HELP {name} {help}").unwrap_or_default();
+    }
     writeln!(out, "# TYPE {name} {kind}").unwrap_or_default();
 }
 
@@ -159,7 +163,8 @@ mod tests {
         let provider = provider.with_reader(reader.clone()).build();
         let meter = provider.meter("m");
         let odd = [KeyValue::new("poller.name", "a\"b\\c\nd")];
-        meter.u64_counter("x.rows").with_unit("{row}").build().add(3, &odd);
+        let rows = meter.u64_counter("x.rows").with_unit("{row}");
+        rows.with_description("Rows \\ a\nb.").build().add(3, &odd);
         meter.u64_counter("failures_total").build().add(1, &[]);
         meter.i64_up_down_counter("x.active").build().add(-1, &[]);
         meter.f64_gauge("lag_seconds").with_unit("s").build().record(0.5, &[]);
@@ -172,6 +177,8 @@ mod tests {
         lines.sort();
         let odd = r#"poller_name="a\"b\\c\nd""#;
         let mut expected = vec![
+            "# HELP target_info Attributes of this process.".to_owned(),
+            r"# HELP x_rows_total Rows \\ a\nb.".to_owned(),
             "# TYPE failures_total counter".to_owned(),
             "# TYPE lag_seconds gauge".to_owned(),
             "# TYPE target_info gauge".to_owned(),

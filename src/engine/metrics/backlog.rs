@@ -6,7 +6,7 @@ use std::time::Duration;
 use opentelemetry::metrics::{Gauge, Meter};
 use tokio::time::Instant;
 
-use super::{Metrics, ProgressByPoller, named};
+use super::{Metrics, ProgressByPoller, help, named};
 
 /// What a tick knows about its state document when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,11 +29,22 @@ pub(super) struct DocumentMetrics {
 impl DocumentMetrics {
     pub(super) fn new(meter: &Meter, known: Arc<ProgressByPoller>) -> Self {
         age_of_checkpoint(meter, known);
-        let position = meter.i64_gauge("highwater.checkpoint.position").with_unit("{position}");
+        let position = meter
+            .i64_gauge("highwater.checkpoint.position")
+            .with_description(help("highwater.checkpoint.position"))
+            .with_unit("{position}");
         Self {
-            bytes: meter.u64_gauge("highwater.state.bytes").with_unit("By").build(),
+            bytes: meter
+                .u64_gauge("highwater.state.bytes")
+                .with_description(help("highwater.state.bytes"))
+                .with_unit("By")
+                .build(),
             position: position.build(),
-            rows_behind: meter.u64_gauge("highwater.rows.behind").with_unit("{row}").build(),
+            rows_behind: meter
+                .u64_gauge("highwater.rows.behind")
+                .with_description(help("highwater.rows.behind"))
+                .with_unit("{row}")
+                .build(),
         }
     }
 }
@@ -64,7 +75,10 @@ fn age_now((age, at): (Duration, Instant)) -> Duration {
 
 /// Creates the gauge that keeps growing while no tick moves the checkpoint.
 fn age_of_checkpoint(meter: &Meter, known: Arc<ProgressByPoller>) {
-    let gauge = meter.f64_observable_gauge("highwater.checkpoint.age").with_unit("s");
+    let gauge = meter
+        .f64_observable_gauge("highwater.checkpoint.age")
+        .with_description(help("highwater.checkpoint.age"))
+        .with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
         for (poller, known) in &*known.lock() {
             if let Some(seen) = known.checkpoint {

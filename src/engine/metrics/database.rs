@@ -7,7 +7,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Histogram;
 
-use super::{SCOPE, named};
+use super::{SCOPE, help, named};
 
 /// Boundaries in seconds that the conventions recommend, extended to the longest statement.
 const SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0];
@@ -31,7 +31,10 @@ impl DatabaseCalls {
     /// Measures calls that do `operation` with one table, or with something unnamed.
     pub fn new(operation: &'static str, table: Option<String>) -> Self {
         let meter = opentelemetry::global::meter(SCOPE);
-        let duration = meter.f64_histogram("db.client.operation.duration").with_unit("s");
+        let duration = meter
+            .f64_histogram("db.client.operation.duration")
+            .with_description(help("db.client.operation.duration"))
+            .with_unit("s");
         let duration = duration.with_boundaries(SECONDS.to_vec()).build();
         Self { duration, operation, table }
     }

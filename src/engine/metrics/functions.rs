@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 use tokio::time::Instant;
 
-use super::{SCOPE, SECONDS, named};
+use super::{SCOPE, SECONDS, help, named};
 
 /// What triggers an invocation, as named by the conventions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,13 @@ impl Default for Invocations {
 
 impl Invocations {
     fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, unit| meter.u64_counter(name).with_unit(unit).build();
-        let duration = meter.f64_histogram("faas.invoke_duration").with_unit("s");
+        let counter = |name: &'static str, unit| {
+            meter.u64_counter(name).with_description(help(name)).with_unit(unit).build()
+        };
+        let duration = meter
+            .f64_histogram("faas.invoke_duration")
+            .with_description(help("faas.invoke_duration"))
+            .with_unit("s");
         Self {
             duration: duration.with_boundaries(SECONDS.to_vec()).build(),
             succeeded: counter("faas.invocations", "{invocation}"),

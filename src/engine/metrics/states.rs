@@ -3,7 +3,7 @@
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
-use super::named;
+use super::{help, named};
 use crate::status::health::PollerState;
 
 /// Name of the gauge.
@@ -17,14 +17,17 @@ pub fn export_states(
     meter: &Meter,
     states: impl Fn() -> Vec<(String, PollerState)> + Send + Sync + 'static,
 ) {
-    let gauge = meter.u64_observable_gauge(POLLER_STATE).with_callback(move |observer| {
-        for (poller, current) in states() {
-            for state in PollerState::ALL {
-                let attributes = [named(&poller), KeyValue::new("state", state.as_str())];
-                observer.observe((state == current).into(), &attributes);
+    let gauge = meter
+        .u64_observable_gauge(POLLER_STATE)
+        .with_description(help(POLLER_STATE))
+        .with_callback(move |observer| {
+            for (poller, current) in states() {
+                for state in PollerState::ALL {
+                    let attributes = [named(&poller), KeyValue::new("state", state.as_str())];
+                    observer.observe((state == current).into(), &attributes);
+                }
             }
-        }
-    });
+        });
     // The meter keeps the callback.
     let _kept_by_meter = gauge.build();
 }
