@@ -165,7 +165,7 @@ async fn run() -> ExitCode {
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options, settings).await),
         Command::Status(options) => end(status::run(vars, &options, settings).await),
-        Command::Recover(options) => end(recover::run(vars, &options).await),
+        Command::Recover(options) => end(recover::run(vars, &options, settings).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),
         Command::Repartition(options) => end(Box::pin(repartition::run(vars, &options)).await),

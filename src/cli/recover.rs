@@ -1,11 +1,17 @@
 //! `highwater recover`.
 
-use clap::Args;
+use std::path::Path;
 
+use clap::Args;
+use serde::Serialize;
+
+use super::from::beside;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
-use highwater::builder::App;
+use highwater::builder::{App, board};
 use highwater::config::Vars;
 use highwater::recovery::Finding;
+use highwater::status::health::PollerState;
+use highwater::status::{Status, StatusQuery};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -19,19 +25,47 @@ pub(super) struct Options {
     form: OutputOption,
 }
 
-impl Record for Finding {
-    const COLUMNS: &'static [&'static str] = &["poller", "condition", "action", "outcome", "found"];
+/// A finding with the state of its poller.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    finding: Finding,
+    /// The state after the run, as `status` shows it; `None` if the poller has none.
+    state: Option<PollerState>,
+}
+
+impl Record for Row {
+    const COLUMNS: &'static [&'static str] =
+        &["poller", "state", "condition", "action", "outcome", "found"];
 
     fn cells(&self) -> Vec<String> {
-        let Self { poller, condition, action, found, outcome } = self;
-        let outcome = outcome.to_string();
-        vec![poller.clone(), condition.to_string(), action.to_string(), outcome, found.clone()]
+        let Finding { poller, condition, action, found, outcome } = &self.finding;
+        let state = self.state.map_or("-", PollerState::as_str).to_owned();
+        let (condition, action) = (condition.to_string(), action.to_string());
+        vec![poller.clone(), state, condition, action, outcome.to_string(), found.clone()]
     }
 }
 
-/// Looks for stuck pollers, and prints findings and repairs.
-pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let controller = App::build(vars)?.recovery;
+/// Returns the line for a poller that needs attention although the controller found nothing; `None` for any other.
+fn unfound(status: &Status, rows: &[Row]) -> Option<String> {
+    let is_found = rows.iter().any(|row| row.finding.poller == status.poller);
+    if is_found || !status.needs_attention() {
+        return None;
+    }
+    let state = status.health.state.as_str();
+    let cause = status.health.cause.as_deref().map_or(String::new(), |cause| format!(": {cause}"));
+    Some(format!("{}: {state}{cause}", status.poller))
+}
+
+/// Looks for pollers that cannot continue, and prints what was found and done, with the state of each poller.
+pub(super) async fn run(
+    vars: &dyn Vars,
+    options: &Options,
+    settings: Option<&Path>,
+) -> Result<Exit, Failed> {
+    let app = App::build(vars)?;
+    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let (board, controller) = (app.board(vars, &root), app.recovery);
     let report = if options.yes {
         Box::pin(controller.run(true)).await?
     } else {
@@ -40,7 +74,18 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if report.skipped.is_some() {
         return Err(Failed::new(Exit::Conflict, report.summary()));
     }
-    say(&options.form.output.list(&report.findings));
+    let pollers = board.read(StatusQuery::All).await?.pollers;
+    let state = |name: &str| {
+        let status = pollers.iter().find(|status| status.poller == name);
+        status.map(|status| status.health.state)
+    };
+    let rows = report.findings.iter().cloned();
+    let rows: Vec<Row> =
+        rows.map(|finding| Row { state: state(&finding.poller), finding }).collect();
+    say(&options.form.output.list(&rows));
+    for line in pollers.iter().filter_map(|status| unfound(status, &rows)) {
+        tell(&line);
+    }
     tell(&report.summary());
     Ok(if report.needs_somebody() { Exit::Failed } else { Exit::Done })
 }

@@ -42,11 +42,13 @@ async fn a_dead_holder_is_released_only_on_request() {
         let found: Json = serde_json::from_str(&result.data).unwrap();
         assert_eq!(found[0]["condition"], "lease_expired");
         assert_eq!(found[0]["outcome"], "planned");
+        assert_eq!(found[0]["state"], "failing", "as `status` shows it");
         assert_eq!(bench.state()["lease"]["owner_id"], "dead");
     }
     let result = bench.command(&["recover", "--yes"]).await;
     assert!(result.code == 0 && result.rest.contains("1 repaired"), "{result:?}");
     assert!(result.data.contains("lease_expired"), "{result:?}");
+    assert!(said.data.contains("idle"), "the state after the repair: {said:?}");
     assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
     let result = bench.command(&["recover", "--yes"]).await;
     assert!(
