@@ -29,6 +29,7 @@ pub use self::guard::Authority;
 use self::markup::Html;
 pub use self::server::{Served, serve};
 use crate::redaction::{redact, redact_json};
+use crate::status::health::Severity;
 use crate::status::{Report, StatusError, StatusQuery, StatusReader};
 
 /// Name of the function in the Functions host.
@@ -152,6 +153,23 @@ fn render(report: &Report, question: Question<'_>) -> Answer {
     let body = serde_json::to_string(&StatusJson { report, title, html });
     let body = body.expect("a report has only string keys");
     Answer { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
+}
+
+/// Answers a readiness check: 503 if a poller delivers nothing until an operator acts, or if the state store cannot be
+/// read, else 200.
+pub async fn readiness(board: &StatusReader) -> Answer {
+    match board.read(StatusQuery::All).await.map(|report| report.severity()) {
+        Ok(Severity::Ok) => health(200, "ok"),
+        Ok(Severity::Warning) => health(200, "warning"),
+        Ok(Severity::Error) => health(503, "error"),
+        // The log and the page show the reason.
+        Err(_) => unavailable(),
+    }
+}
+
+/// Returns the response of a readiness check if the state of the pollers is unknown.
+pub fn unavailable() -> Answer {
+    health(503, "unavailable")
 }
 
 /// Returns the response of a health route: one word, without the name of a poller or a cause.

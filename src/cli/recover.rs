@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::from::beside;
+use super::from::project_folder;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
 use highwater::builder::{App, board};
 use highwater::config::Vars;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let app = App::build(vars)?;
-    let root = beside(settings).unwrap_or_else(|| board::root(vars));
+    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
     let (board, controller) = (app.board(vars, &root), app.recovery);
     let report = if options.yes {
         Box::pin(controller.run(true)).await?

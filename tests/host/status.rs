@@ -77,6 +77,27 @@ async fn the_host_shows_the_page_and_the_json_behind_it() {
     host.finish().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uptime_monitor_gets_503_only_while_a_poller_needs_an_operator() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let host = bench.host().await;
+    host.run().await;
+    let answer = response(&host, Some("health"), &json!({ "code": "k" })).await;
+    assert_eq!(
+        (&answer["statusCode"], &answer["body"]),
+        (&"200".into(), &r#"{"status":"ok"}"#.into())
+    );
+    host.finish().await;
+
+    bench.set("SOURCE__TABLE", "dbo.missing");
+    let host = bench.host().await;
+    host.run().await;
+    let answer = response(&host, Some("Health"), &json!({})).await;
+    let expected = (&"503".into(), &r#"{"status":"error"}"#.into());
+    assert_eq!((&answer["statusCode"], &answer["body"]), expected, "no name and no cause");
+    host.stop().await;
+}
+
 /// Sends a request in a form that was observed at the host.
 async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query: Json) -> Json {
     let mut request = request(view, &query);

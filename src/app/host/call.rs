@@ -16,6 +16,8 @@ use crate::status::StatusReader;
 const OUTPUT: &str = "res";
 /// Name of the view that is the page; without a name, the JSON is returned.
 const PAGE: &str = "page";
+/// Name of the view for uptime monitors: one word, without the name of a poller or a cause.
+const HEALTH: &str = "health";
 /// Refresh interval of the page. Each refresh is an execution that is billed.
 const REFRESH_SECONDS: u32 = 15;
 
@@ -99,9 +101,13 @@ pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> M
     let moved = call.moved();
     let mut answer = match (board, call.view.as_str()) {
         _ if moved.is_some() => page::failed(302, "the page has another address", question),
+        (Err(_), HEALTH) => page::unavailable(),
+        (Ok(board), HEALTH) => page::readiness(board).await,
         (Err(reason), _) => page::failed(503, reason, question),
         (Ok(board), "" | PAGE) => page::answer(board, question).await,
-        (Ok(_), _) => page::failed(404, "unknown view, expected none or `page`", question),
+        (Ok(_), _) => {
+            page::failed(404, "unknown view, expected none, `page` or `health`", question)
+        }
     };
     if call.is_head {
         answer.body.clear();
@@ -186,6 +192,17 @@ mod tests {
             assert_eq!(answer["headers"]["Location"].as_str(), expected, "{path}");
             let code = if expected.is_some() { "302" } else { "503" };
             assert_eq!(answer["statusCode"], code, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_uptime_monitor_gets_one_word_without_a_cause() {
+        for (method, body) in [("GET", "{\"status\":\"unavailable\"}"), ("HEAD", "")] {
+            let request = json!({ "Method": method, "Url": "http://localhost:7071/api/status/health",
+                "Query": { "code": "k" }, "Params": { "view": "health" } });
+            let sent = json!({ "Data": { "request": request } }).to_string();
+            let answer = &status(Err("`X` is wrong"), sent.as_bytes()).await["res"];
+            assert_eq!((&answer["statusCode"], &answer["body"]), (&json!("503"), &json!(body)));
         }
     }
 

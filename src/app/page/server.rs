@@ -18,12 +18,11 @@ use url::form_urlencoded;
 use uuid::Uuid;
 
 use super::guard::{Authority, is_same_origin, is_token};
-use super::{Answer, Offer, Question, answer, failed, health};
+use super::{Answer, Offer, Question, answer, failed, health, readiness};
 use crate::admin::{PauseOutcome, ResumeOutcome};
 use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
-use crate::status::health::Severity;
-use crate::status::{StatusQuery, StatusReader};
+use crate::status::StatusReader;
 use crate::tick::TickRequest;
 
 /// Largest form: a reason and the other fields.
@@ -157,15 +156,7 @@ async fn healthz() -> Response<Body> {
 
 /// Reports the worst severity of all pollers: 200 unless a poller delivers nothing until an operator acts.
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response<Body> {
-    let answer =
-        match shared.served.board.read(StatusQuery::All).await.map(|report| report.severity()) {
-            Ok(Severity::Ok) => health(200, "ok"),
-            Ok(Severity::Warning) => health(200, "warning"),
-            Ok(Severity::Error) => health(503, "error"),
-            // The log and the page show the reason.
-            Err(_) => health(503, "unavailable"),
-        };
-    respond(&answer)
+    respond(&readiness(&shared.served.board).await)
 }
 
 async fn unknown() -> Response<Body> {
