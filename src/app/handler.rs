@@ -4,6 +4,8 @@ pub mod durable;
 mod envelope;
 pub mod exec;
 pub mod http;
+#[doc(hidden)]
+pub mod schema;
 pub mod stdout;
 
 pub use highwater_azure::handler::{blob, queue};

@@ -28,6 +28,7 @@ mod replay;
 mod reset;
 mod restore;
 mod run;
+mod schema;
 mod shell;
 mod state;
 mod status;
@@ -110,6 +111,8 @@ enum Command {
     /// Show, export or compact a poller's journal.
     #[command(subcommand)]
     Journal(journal::Options),
+    /// Print the JSON Schema of a poller's deliveries, with the column types of its table.
+    Schema(schema::Options),
     /// Print the statements that create one of Highwater's own tables, without running them.
     Ddl(ddl::Options),
     /// Print a shell completion script.
@@ -177,6 +180,7 @@ async fn run() -> ExitCode {
         Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
+        Command::Schema(options) => end(schema::run(vars, &options).await),
         Command::Ddl(options) => end(ddl::run(&options)),
         Command::Completions(options) => {
             shell::completions(&options, Arguments::command());
@@ -286,7 +290,7 @@ mod tests {
 
     /// Commands that print no data, or data with a single format: lines and documents as stored, SQL, a script,
     /// a page.
-    const OF_ONE_FORM: [&str; 9] = [
+    const OF_ONE_FORM: [&str; 10] = [
         "completions",
         "ddl",
         "demo",
@@ -294,6 +298,7 @@ mod tests {
         "journal export",
         "man",
         "run",
+        "schema",
         "serve",
         "state export",
     ];

@@ -25,6 +25,7 @@ mod examine;
 mod fetch;
 mod form;
 mod identity;
+mod json_schema;
 mod key;
 mod limit;
 mod mark;
@@ -71,6 +72,7 @@ use plan::{Answer, Plan, Reading};
 use schema::Known;
 
 pub use examine::Standing;
+pub use json_schema::RowSchema;
 pub use limit::SizeLimits;
 pub use offer::Offer;
 #[cfg(any(test, feature = "test-util"))]

@@ -38,6 +38,7 @@ mod reset;
 mod responses;
 mod runs;
 mod schedules;
+mod schema;
 mod secrets;
 mod situations;
 mod stalled;

@@ -12,6 +12,7 @@ use highwater::handler::sql::Sql;
 use highwater::mssql::{Connection, Param};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater_devdb::Value as Stored;
+use highwater_test_support::json_schema::Validator;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use serde_json::value::RawValue;
@@ -312,6 +313,22 @@ async fn delivered(settings: SourceSettings) -> Vec<String> {
     values.map(|event| event.after.c.get().to_owned()).collect()
 }
 
+/// Checks delivered values of column `c` by the schema that the source gives of it.
+async fn check_schema(settings: SourceSettings, found: &[String]) {
+    let rows = Mssql::new(settings).unwrap().row_schema().await.unwrap();
+    let validator = Validator::strict(rows.row.clone());
+    let with = |json: &str| serde_json::from_str(&format!("{{\"c\":{json}}}")).unwrap();
+    for json in found {
+        validator.check(&with(json)).unwrap_or_else(|error| panic!("{json}: {error} {rows:?}"));
+    }
+    // A schema that accepts anything would be of no use.
+    let has_null = found.iter().any(|json| json == "null");
+    assert_eq!(validator.check(&with("null")).is_ok(), has_null, "{rows:?}");
+    for json in ["{}", "[]", "[1]"] {
+        assert!(validator.check(&with(json)).is_err(), "{json} {rows:?}");
+    }
+}
+
 /// The parameter for a JSON value according to the document.
 fn param(row: &DocumentRow, json: &Json) -> Param {
     match json {
@@ -402,7 +419,9 @@ async fn each_value_has_its_documented_form_and_round_trips() {
         let world = AnyServer::start(&tsql).await;
         let columns = Some(vec!["c".to_owned()]);
         let settings = world.settings("t", CursorMode::RowVersion, version);
-        let mut found = delivered(SourceSettings { columns, ..settings }).await;
+        let settings = SourceSettings { columns, ..settings };
+        let mut found = delivered(settings.clone()).await;
+        check_schema(settings, &found).await;
         if version != "c" {
             assert_eq!(found.pop().as_deref(), Some("null"), "{}", case.declared);
         }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here is to fail")]
 
+pub mod json_schema;
 pub mod raw;
 
 use std::path::Path;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::{BuildError, Environment};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, PollerConfig, Vars};
+use crate::config::{Config, HandlerConfig, PollerConfig, Vars};
 use crate::cursor::SourceState;
 use crate::doctor::{Finding, sizing, state};
-use crate::source::mssql::{Mssql, Offer, Standing};
+use crate::document::{LoadError, decode};
+use crate::poller::TickError;
+use crate::source::mssql::{Mssql, Offer, RowSchema, Standing};
 use crate::source::{FetchError, Source as _};
-use crate::state::{LoggedStore, StateStore};
+use crate::state::{LoggedStore, StateKey, StateStore};
 
 /// One poller to examine. Its handler is never called.
 #[derive(Debug)]
@@ -48,6 +50,29 @@ impl Patient {
     /// [`FetchError`] as of [`Mssql::offer`].
     pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
         self.source.offer(key_is_named).await
+    }
+
+    /// Returns the handler that is never called.
+    pub fn handler(&self) -> &HandlerConfig {
+        &self.poller.handler
+    }
+
+    /// Queries the catalog for the schema of the poller's rows: see [`Mssql::row_schema`].
+    ///
+    /// # Errors
+    ///
+    /// [`TickError`] as of a tick that reads the table; the state is read only if mode `auto` depends on it.
+    pub async fn row_schema(&self) -> Result<RowSchema, TickError> {
+        if !self.source.is_decided() {
+            let name = &self.poller.name;
+            let key = StateKey::Document(name.clone());
+            let loaded = self.store.load(&key).await.map_err(LoadError::from)?;
+            let document = loaded.stored.map(|stored| decode(name, &stored.bytes)).transpose();
+            let document = document.map_err(LoadError::from)?;
+            let fingerprint = document.as_ref().map(|document| &document.source_fingerprint);
+            self.source.open(fingerprint).await.map_err(TickError::Fetch)?;
+        }
+        self.source.row_schema().await.map_err(TickError::Fetch)
     }
 
     /// Examines the poller: its state first, since that has the position to read the source from.
