@@ -146,6 +146,26 @@ fn every_command_is_in_the_reference_and_no_other() {
 }
 
 #[test]
+fn every_exit_code_is_in_the_reference_and_no_other() {
+    let code = read(Path::new("src/app/exit.rs"));
+    let variants = code.split("pub enum Exit {").nth(1).unwrap().split("\n}").next().unwrap();
+    let variants = variants.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let codes: BTreeSet<&str> =
+        variants.filter_map(|line| line.split_once(" = ")?.1.strip_suffix(',')).collect();
+    let page = read(Path::new("docs/reference/commands.md"));
+    let section = page.split("## Exit codes").nth(1).unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let listed = rows.flat_map(|cell| cell.split(", "));
+    let mut listed: BTreeSet<&str> =
+        listed.filter(|cell| cell.starts_with(|c: char| c.is_ascii_digit())).collect();
+    // No command ends with it: it is for the Functions host alone, and below the table.
+    assert!(section.contains("with 200 after SIGTERM"), "{section}");
+    assert!(listed.insert("200"), "{listed:?}");
+    assert!(codes.len() > 10, "{codes:?}");
+    assert_eq!(codes, listed);
+}
+
+#[test]
 fn actions_of_workflows_are_pinned_to_commits() {
     let folder = root().join(".github/workflows");
     let mut pinned = 0;
