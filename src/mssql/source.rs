@@ -41,6 +41,7 @@ mod range;
 mod sampled;
 mod schema;
 mod settings;
+mod similar;
 mod traced;
 mod tracking;
 mod unique_key;

@@ -25,7 +25,7 @@
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or
 //!   without `COLLATE`), `CONVERT` (styles 0, 126, 127, and 1 and 2 of binary values), `DATEADD`, `DATEDIFF`,
 //!   the aggregates, and the functions of `function.rs`;
-//! - the catalog views `sys.tables`, `sys.objects`, `sys.columns`, `sys.types`, `sys.indexes`,
+//! - the catalog views `sys.tables`, `sys.objects`, `sys.schemas`, `sys.columns`, `sys.types`, `sys.indexes`,
 //!   `sys.index_columns`, `sys.databases`, `sys.default_constraints` and `sys.change_tracking_tables`, with some of
 //!   their columns; and `sys.dm_exec_describe_first_result_set` of a constant query;
 //! - every type by its name; `xml`, `text`, `ntext`, `image`, `hierarchyid`, `geometry` and `geography`

@@ -48,6 +48,7 @@ mod status;
 mod stdout_handler;
 mod stop;
 mod suggested_commands;
+mod suggestions;
 mod timeouts;
 mod token_doubles;
 mod upgrades;

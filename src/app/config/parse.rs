@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use highwater_mssql::closest;
 use tracing_subscriber::filter::Targets;
 
 use super::mistake::Shown;
@@ -34,6 +35,15 @@ impl Expected {
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Suggests the most similar of the accepted words, in whatever case it was written.
+    fn meant(self, text: &str, words: &[&str]) -> Self {
+        let written = text.trim().to_lowercase();
+        match closest(&written, words.iter().copied()) {
+            Some(word) => self.hint(format!("did you mean `{word}`?")),
+            None => self,
+        }
     }
 
     pub(super) fn shown(self, shown: Shown) -> Self {
@@ -128,7 +138,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, Expected> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(Expected::choice("`true` or `false`", text)),
+        _ => Err(Expected::choice("`true` or `false`", text).meant(text, &["true", "false"])),
     }
 }
 
@@ -143,13 +153,14 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Result<T,
     move |text| {
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
-            let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let words: Vec<String> = known.iter().map(|word| format!("`{word}`")).collect();
             let what = match words.split_last() {
                 Some((last, [])) => last.clone(),
                 Some((last, others)) => format!("{} or {last}", others.join(", ")),
                 None => String::new(),
             };
-            Expected::choice(what, text)
+            Expected::choice(what, text).meant(text, &known)
         })
     }
 }
@@ -284,6 +295,23 @@ fn split_unit(text: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_nearly_right_gets_a_suggestion() {
+        let mode = one_of(&[("rowversion", 1), ("timestamp+pk", 2), ("change_tracking", 3)]);
+        let hint = |text: &str| mode(text).unwrap_err().hint;
+        for (text, word) in [
+            ("rowverson", "rowversion"),
+            ("RowVersion", "rowversion"),
+            ("changetracking", "change_tracking"),
+            ("timestamp_pk", "timestamp+pk"),
+        ] {
+            assert_eq!(hint(text), Some(format!("did you mean `{word}`?")));
+        }
+        assert_eq!(hint("webhook"), None);
+        let hint = boolean("tru").unwrap_err().hint;
+        assert_eq!(hint.as_deref(), Some("did you mean `true`?"));
+    }
 
     #[test]
     fn durations_need_a_unit_and_are_at_most_a_day() {

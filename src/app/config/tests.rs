@@ -577,6 +577,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with every change
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
+              hint: did you mean `rowversion`?
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown
               hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`? Rename or remove this setting
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours

@@ -32,7 +32,7 @@ impl Mssql {
     /// [`FetchError`] if the table cannot be described, or cannot be read in any mode.
     pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
         let mut state = self.state.lock().await;
-        let columns = self.describe(&mut state.connection).await?;
+        let columns = self.describe_or_suggest(&mut state.connection).await?;
         let (key, key_reason) = if key_is_named {
             (self.settings.key.clone(), "named by you".to_owned())
         } else {

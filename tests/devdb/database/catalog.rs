@@ -61,18 +61,27 @@ const VIEWS: &str = "
             c.object_id AS parent_object_id, 209 AS internal_type
         FROM \"sys.change_tracking_tables\" AS c WHERE c.internal_id IS NOT NULL;
     DROP VIEW IF EXISTS dbo.\"sys.objects\";
+    DROP VIEW IF EXISTS dbo.\"sys.schemas\";
+    CREATE VIEW dbo.\"sys.schemas\" AS
+        SELECT 1 AS schema_id, 'dbo' AS name
+        UNION ALL SELECT min(t.object_id), substr(t.physical, 1, length(t.physical) - length(t.name) - 1)
+        FROM \"sys.tables\" AS t WHERE t.physical <> t.name GROUP BY 2;
     CREATE VIEW dbo.\"sys.objects\" AS
-        SELECT t.object_id, t.name, t.create_date, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
-            WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type
-        FROM \"sys.tables\" AS t
-        UNION ALL SELECT 2000000000 + (x.object_id - 1000000000) * 16 + x.index_id, x.name,
-            t.create_date, CASE WHEN x.is_primary_key THEN 'PK' ELSE 'UQ' END
-        FROM \"sys.indexes\" AS x JOIN \"sys.tables\" AS t ON t.object_id = x.object_id
-        WHERE x.is_primary_key OR x.is_unique_constraint
-        UNION ALL SELECT 1500000000 + (c.object_id - 1000000000) * 1024 + c.column_id,
-            'DF of ' || c.name, t.create_date, 'D'
-        FROM \"sys.columns\" AS c JOIN \"sys.tables\" AS t ON t.object_id = c.object_id
-        WHERE c.default_text IS NOT NULL;
+        SELECT o.object_id, o.name, o.create_date, o.type, CASE WHEN o.physical = o.table_name THEN 1 ELSE (
+            SELECT s.schema_id FROM \"sys.schemas\" AS s
+            WHERE s.name = substr(o.physical, 1, length(o.physical) - length(o.table_name) - 1)) END AS schema_id
+        FROM (SELECT t.object_id, t.name, t.create_date, CASE WHEN EXISTS (SELECT 1 FROM sqlite_master AS m
+                WHERE m.type = 'view' AND m.name = t.physical) THEN 'V' ELSE 'U' END AS type,
+                t.physical, t.name AS table_name
+            FROM \"sys.tables\" AS t
+            UNION ALL SELECT 2000000000 + (x.object_id - 1000000000) * 16 + x.index_id, x.name,
+                t.create_date, CASE WHEN x.is_primary_key THEN 'PK' ELSE 'UQ' END, t.physical, t.name
+            FROM \"sys.indexes\" AS x JOIN \"sys.tables\" AS t ON t.object_id = x.object_id
+            WHERE x.is_primary_key OR x.is_unique_constraint
+            UNION ALL SELECT 1500000000 + (c.object_id - 1000000000) * 1024 + c.column_id,
+                'DF of ' || c.name, t.create_date, 'D', t.physical, t.name
+            FROM \"sys.columns\" AS c JOIN \"sys.tables\" AS t ON t.object_id = c.object_id
+            WHERE c.default_text IS NOT NULL) AS o;
     CREATE VIEW IF NOT EXISTS dbo.\"sys.default_constraints\" AS
         SELECT c.object_id AS parent_object_id, c.column_id AS parent_column_id,
             c.default_text AS definition
@@ -404,9 +413,11 @@ fn system_columns(table: &str) -> Option<Vec<TableColumn>> {
         "sys.objects" => vec![
             ("object_id", Type::Int),
             ("name", sysname),
+            ("schema_id", Type::Int),
             ("type", Type::Char(2)),
             ("create_date", Type::DateTime),
         ],
+        "sys.schemas" => vec![("schema_id", Type::Int), ("name", sysname)],
         "sys.internal_tables" => vec![
             ("object_id", Type::Int),
             ("name", sysname),

@@ -480,6 +480,11 @@ fn the_catalog_lists_indexes_as_declared() {
     );
     let views = answer("SELECT o.name FROM sys.objects AS o WHERE o.type = N'V'");
     assert_eq!(views, [[Value::Text("v".to_owned())]]);
+    let schemas = answer(
+        "SELECT s.name FROM sys.objects AS o JOIN sys.schemas AS s ON s.schema_id = o.schema_id \
+         WHERE o.type = N'V' OR o.type = N'PK'",
+    );
+    assert_eq!(schemas, [[Value::Text("dbo".to_owned())], [Value::Text("dbo".to_owned())]]);
     let rights = "SELECT HAS_PERMS_BY_NAME(N'[dbo].[t]', N'OBJECT', N'SELECT') AS a, \
                   HAS_PERMS_BY_NAME(N'[dbo].[none]', N'OBJECT', N'SELECT') AS b";
     assert_eq!(answer(rights), [[Value::Int(1), Value::Null]]);
