@@ -150,12 +150,12 @@ impl Telemetry {
         opentelemetry::global::set_meter_provider(provider.build());
         metrics::export_build(env!("CARGO_PKG_VERSION"), option_env!("HIGHWATER_COMMIT"));
         metrics::count_dropped_lines(lines::dropped);
-        let scrapes = scraped.is_some();
+        let is_served = scraped.is_some();
         if let Some((address, reader)) = scraped {
             tokio::spawn(scrape(address, reader));
         }
         let parts = Parts { resource, reader, collected };
-        let has_metrics = scrapes || settings.exports(Signal::Metrics);
+        let has_metrics = is_served || settings.exports(Signal::Metrics);
         let exporter = exports.then(|| Exporter::start(settings, parts));
         Self { exporter, form, site_id, has_metrics }
     }

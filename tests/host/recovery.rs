@@ -48,7 +48,7 @@ async fn a_dead_holder_is_released_only_on_request() {
     let result = bench.command(&["recover", "--yes"]).await;
     assert!(result.code == 0 && result.rest.contains("1 repaired"), "{result:?}");
     assert!(result.data.contains("lease_expired"), "{result:?}");
-    assert!(said.data.contains("idle"), "the state after the repair: {said:?}");
+    assert!(result.data.contains("idle"), "the state after the repair: {result:?}");
     assert_eq!(bench.state()["lease"]["owner_id"], Json::Null);
     let result = bench.command(&["recover", "--yes"]).await;
     assert!(

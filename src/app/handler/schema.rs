@@ -101,7 +101,7 @@ pub fn of_delivery(form: WireForm, rows: &RowSchema) -> Json {
 }
 
 /// Returns the schema of an object with these properties, all of them required.
-fn object(title: &str, properties: Json) -> Json {
+fn object(title: &str, properties: &Json) -> Json {
     let names: Vec<&String> = properties.as_object().into_iter().flat_map(Map::keys).collect();
     json!({ "title": title, "type": "object", "required": names, "properties": properties })
 }
@@ -161,14 +161,14 @@ fn batch(is_step: bool) -> Json {
     add("source", reference("Source"));
     add("rows", counter(1, "Number of events."));
     add("events", json!({ "type": "array", "items": reference("Event") }));
-    object("Batch", properties.into())
+    object("Batch", &properties.into())
 }
 
 fn step() -> Json {
     let of_batch = "Id of the batch that all steps of the chain receive.";
     object(
         "Step",
-        json!({ "name": text("Name of the step."), "of_batch": pattern(BATCH_ID, of_batch) }),
+        &json!({ "name": text("Name of the step."), "of_batch": pattern(BATCH_ID, of_batch) }),
     )
 }
 
@@ -177,7 +177,7 @@ fn event(rows: &RowSchema) -> Json {
         "The same on every delivery of this state of the row: ignore an id that was processed.";
     let mut schema = object(
         "Event",
-        json!({
+        &json!({
             "id": pattern(EVENT_ID, id),
             "op": operation("upsert", "delete", rows),
             "pk": reference("Key"),
@@ -208,7 +208,7 @@ fn relate(schema: &mut Json, rows: &RowSchema, delete: &str) {
 fn cursor(mode: CursorMode) -> Json {
     object(
         "Cursor",
-        json!({
+        &json!({
             "kind": constant(mode.as_str()),
             "value": position(mode),
             "tiebreaker": reference("Key"),
@@ -232,7 +232,7 @@ fn position(mode: CursorMode) -> Json {
 fn source(mode: CursorMode) -> Json {
     object(
         "Source",
-        json!({
+        &json!({
             "poller": text("Name of the poller."),
             "object": text("Table or view; `query` for a query."),
             "mode": constant(mode.as_str()),
@@ -243,7 +243,7 @@ fn source(mode: CursorMode) -> Json {
 fn cloud_event(rows: &RowSchema) -> Json {
     object(
         "CloudEvent",
-        json!({
+        &json!({
             "specversion": constant("1.0"),
             "id": pattern(EVENT_ID, "The id of the event."),
             "source": pattern("^urn:highwater:", "URN of the poller."),
@@ -259,7 +259,7 @@ fn change(rows: &RowSchema) -> Json {
     let before = if rows.has_deletes { or_null("Key") } else { json!({ "type": "null" }) };
     let mut schema = object(
         "Change",
-        json!({
+        &json!({
             "before": before,
             "after": after(rows),
             "source": reference("Source"),
@@ -273,7 +273,7 @@ fn change(rows: &RowSchema) -> Json {
 fn debezium_source(mode: CursorMode) -> Json {
     object(
         "Source",
-        json!({
+        &json!({
             "version": text("Version of Highwater."),
             "connector": constant("highwater"),
             "name": text("Name of the poller."),
@@ -296,8 +296,8 @@ mod tests {
         let id = json!({ "id": { "type": "integer" } });
         RowSchema {
             mode: CursorMode::RowVersion,
-            key: object("Key", id.clone()),
-            row: object("Row", id),
+            key: object("Key", &id),
+            row: object("Row", &id),
             has_deletes,
         }
     }

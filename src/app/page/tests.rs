@@ -6,7 +6,7 @@ use time::macros::datetime;
 
 use super::*;
 use crate::cursor::Cursor;
-use crate::status::health::{Failure, Health, PollerState, Severity};
+use crate::status::health::{Failure, Health, PollerState};
 use crate::status::{BacklogStatus, Batch, Event, Lease, Pause, Status, Tick, Tone};
 
 /// Texts that would become markup or code if they were not escaped.

@@ -3,7 +3,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::SourceFingerprint;
 use crate::document::{Generation, StateDocument, encode};
-use crate::store::{MemoryStore, Precondition, StateKey};
+use crate::store::{MemoryStore, Precondition};
 
 fn board(store: Arc<MemoryStore>, schedules: &[(&str, &str)]) -> StatusReader {
     let schedule = |text: &str| vec![Schedule::parse(text).unwrap()];
@@ -102,5 +102,5 @@ async fn a_finished_range_is_reported_only_if_requested_by_name() {
     let all = names(board.read(StatusQuery::All).await.unwrap());
     assert_eq!(all, ["orders", "orders.replay.going"]);
     let one = board.read(StatusQuery::One("orders.replay.over")).await.unwrap();
-    assert_eq!(one.pollers[0].health.state, health::PollerState::Done);
+    assert_eq!(one.pollers[0].health.state, PollerState::Done);
 }
