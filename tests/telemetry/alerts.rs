@@ -87,7 +87,7 @@ fn rules() -> BTreeMap<String, Rule> {
         let query = queries.join(") | union (").replacen(") | union", " | union", 1) + ")";
         rules.insert(format!("[{}]", of("name")), Rule { query, window });
     }
-    assert_eq!(rules.len(), 15 + 5);
+    assert_eq!(rules.len(), 16 + 5);
     rules
 }
 
@@ -285,6 +285,19 @@ async fn a_rejected_batch_fires_its_alerts() {
     host.run().await;
     host.event("row_quarantined").await;
     assert!(all_of(&host).fires("quarantine"));
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_breaker_fires_its_alert() {
+    let mut bench = Bench::with_rows(1..=3).await;
+    bench.set("ON_FAILURE", "quarantine");
+    bench.set("BREAKER_ROWS", "2");
+    bench.receiver.script(&[const { Answer::Reject(422, "no") }; 12]);
+    let host = bench.host().await;
+    host.run().await;
+    host.event("breaker_opened").await;
+    assert!(all_of(&host).fires("breaker"));
     host.stop().await;
 }
 

@@ -316,7 +316,7 @@ impl Poller {
         let handled = timeout(limit, self.guarded(to, delivery)).await;
         handled.unwrap_or_else(|_| {
             Err(HandlerError::Retryable(format!(
-                "no answer within {limit:.0?}, which is what a row that has failed so often gets"
+                "no reply within {limit:.0?}, the limit for a row on its last attempt"
             )))
         })
     }

@@ -182,7 +182,7 @@ impl LeasedTick<'_, '_> {
         let when = self.call_context(None);
         let decision = self.work.isolation.crashed(crashes, last, &when);
         let error = HandlerError::Retryable(format!(
-            "{crashes} processes have ended with these rows in hand, without a word"
+            "the process crashed {crashes} times in a row while these rows were in flight"
         ));
         if let Some(decision) = &decision {
             self.log_decision(decision, &self.work.batch, &error);
@@ -213,9 +213,9 @@ impl LeasedTick<'_, '_> {
     /// there are.
     async fn read_probe_rows(&mut self) -> Result<usize, TickError> {
         match self.read_next_batch().await {
-            Ok(Fetched::Batch(behind)) => {
-                self.work.append(self.poller, &behind);
-                Ok(behind.events.len())
+            Ok(Fetched::Batch(next)) => {
+                self.work.append(self.poller, &next);
+                Ok(next.events.len())
             }
             Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => Err(lost),
             // Without another row there is no proof either way.
@@ -277,7 +277,7 @@ impl LeasedTick<'_, '_> {
         }
         if let Some(why) = failed {
             let error = HandlerError::Retryable(format!(
-                "{text}; and the row could not be set aside: {why}"
+                "{text}; and the row could not be quarantined: {why}"
             ));
             self.record_failure(&error, None).await;
             return Err(TickError::Handler(error));

@@ -11,8 +11,8 @@ use crate::poller::tick_history::handler_failure_kind;
 use crate::poller::{Poller, TickError};
 
 /// Why a single row fails that is too large for the target.
-const SINGLE_ROW: &str = "a single row is too large for the target, and smaller than that it gets \
-                          not: raise the target's limit, or leave out columns";
+const SINGLE_ROW: &str = "a single row exceeds the target's size limit and cannot be split further: raise the limit, \
+                          or exclude columns";
 
 impl LeasedTick<'_, '_> {
     /// Records why the handler did not accept the current rows, and releases the lease; `pause` also pauses the

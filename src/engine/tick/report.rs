@@ -516,12 +516,12 @@ impl<'a> Report<'a> {
         match result {
             Ok(TickOutcome::Committed { more }) => {
                 let waiting = if *more { self.waiting() } else { String::new() };
-                let aside = match self.quarantined {
+                let quarantined = match self.quarantined {
                     0 => String::new(),
-                    rows => format!(", set {rows} aside"),
+                    rows => format!(", quarantined {rows}"),
                 };
                 let (rows, batches) = (counted(self.rows, "row"), counted(self.batches, "batch"));
-                format!("committed {rows} in {batches}{aside}{waiting}")
+                format!("committed {rows} in {batches}{quarantined}{waiting}")
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
             Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {

@@ -103,7 +103,7 @@ fn nothing_known() -> CallContext {
     }
 }
 
-/// Runs one tick with `rows` rows of those that `target` knows; the rest lie behind them.
+/// Runs one tick with `rows` rows of those that `target` knows; the rest follow.
 fn run(
     policy: FailurePolicy,
     rows: usize,
@@ -144,7 +144,7 @@ fn run(
             }
             Step::ReadMore => machine.has_read_more(target.bad.len() - rows),
             Step::Quarantine(reason) => {
-                assert_eq!(machine.rows().len(), 1, "one row at a time is set aside");
+                assert_eq!(machine.rows().len(), 1, "one row at a time is quarantined");
                 run.set_aside.push((machine.rows().start, reason));
                 run.set_aside_at.push(run.calls.len());
                 machine.quarantined();
@@ -205,7 +205,7 @@ fn check(run: &Run, policy: FailurePolicy, target: &Target, rows: usize) {
             };
             assert!(run.calls.iter().any(accepts), "no row proves that the target is up: {run:?}");
         }
-        assert_eq!(run.accepted(*row), 0, "a row was set aside and taken: {run:?}");
+        assert_eq!(run.accepted(*row), 0, "a row was quarantined and accepted: {run:?}");
     }
     match &run.end {
         None => assert!(run.done() >= rows, "{run:?}"),
@@ -382,7 +382,7 @@ fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
     let target = Target { up_from: 1, ..refused_alone(vec![false; 2]) };
     let run = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert!(run.set_aside.is_empty());
-    // The row behind it was taken before it, so it comes again in its turn.
+    // The row after it was accepted before it, so it is redelivered in its turn.
     assert_eq!(run.settled, [(0..1, Settlement::Accepted), (1..2, Settlement::Accepted)]);
     assert_eq!(run.accepted(1), 2);
 }
