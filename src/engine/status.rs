@@ -276,7 +276,7 @@ impl StatusReader {
         while let Some(Ok((name, found))) = found.next().await {
             let Some(poller) = self.pollers.get(&name) else { continue };
             match found {
-                StoredDocument::Document(snapshot) => poller.note_snapshot(*snapshot),
+                StoredDocument::Document(snapshot) => poller.note_snapshot(&snapshot),
                 StoredDocument::Unreadable(error) => poller.note_seen(Seen::Unreadable(error)),
                 StoredDocument::Nothing(date) => {
                     let marker = self.state.load(&StateKey::Marker(name)).await;

@@ -97,7 +97,7 @@ async fn a_single_row_that_is_too_large_is_rejected_and_blocks_the_rows_after_it
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::Handler(HandlerError::Rejected(_))), "{error:?}");
     assert_eq!(error.kind(), highwater_engine::error::ErrorKind::Data);
-    assert!(chain(&error).contains("413; a single row is too large"), "{}", chain(&error));
+    assert!(chain(&error).contains("413; a single row exceeds"), "{}", chain(&error));
     assert_eq!(sizes(&world), [1, 3, 2, 1]);
     let document = world.document().await;
     assert_eq!(document.in_flight.unwrap().attempt, 1);

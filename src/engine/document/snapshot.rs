@@ -96,6 +96,11 @@ impl Snapshot {
         LeaseAge { since_write: at_read + self.read_at.elapsed(), grain }
     }
 
+    /// Returns the service's time when it answered, and when that answer arrived.
+    pub(crate) fn clock(&self) -> (OffsetDateTime, Instant) {
+        (self.date, self.read_at)
+    }
+
     /// Returns how long ago the document was read.
     pub fn since_read(&self) -> Duration {
         self.read_at.elapsed()

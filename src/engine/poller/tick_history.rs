@@ -3,7 +3,7 @@
 //! Separate from `memory`, which a running tick keeps locked: a view never waits for a tick. Times are monotonic and
 //! are converted to storage times only for display, because a failing tick may have no storage time at all.
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -139,7 +139,7 @@ impl Poller {
             (_, Err(TickError::StateVanished { .. })) => {
                 self.note_seen(Seen::Missing { ran_before: true });
             }
-            (Some(snapshot), _) => self.note_snapshot(snapshot.clone()),
+            (Some(snapshot), _) => self.note_snapshot(snapshot),
             // What an earlier tick knew may be what an operator has changed since.
             (None, Err(_)) => self.note_seen(Seen::Unknown),
             // Another writer was first: the next tick reads what it wrote.
@@ -148,10 +148,19 @@ impl Poller {
     }
 
     /// Records a document that was read.
-    pub(crate) fn note_snapshot(&self, snapshot: Snapshot) {
+    pub(crate) fn note_snapshot(&self, snapshot: &Snapshot) {
         let age = snapshot.age(self.store.grain());
-        self.note_time(snapshot.now());
-        self.note_seen(Seen::Document(Box::new(snapshot), age));
+        let mut history = self.tick_history();
+        history.clock = Some(snapshot.clock());
+        match &mut history.seen {
+            // An idle tick leaves the document as it is.
+            Some(Seen::Document(seen, seen_age))
+                if Arc::ptr_eq(&seen.document, &snapshot.document) =>
+            {
+                *seen_age = age;
+            }
+            seen => *seen = Some(Seen::Document(Box::new(snapshot.clone()), age)),
+        }
     }
 
     /// Records what was found under the poller's name.
