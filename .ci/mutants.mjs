@@ -570,7 +570,7 @@ const applies = ([, file, find]) => readFileSync(join(root, file), "utf8").split
 function prepare() {
   rmSync(copy, { recursive: true, force: true });
   mkdirSync(copy, { recursive: true });
-  for (const name of ["Cargo.toml", "Cargo.lock", ".clippy.toml", "LICENSE", "src", "function-definitions", "tests", "docs", "README.md"]) {
+  for (const name of ["Cargo.toml", "Cargo.lock", ".clippy.toml", "LICENSE", "src", "function-definitions", "host.json", "local.settings.json.example", "tests", "docs", "README.md"]) {
     cpSync(join(root, name), join(copy, name), {
       recursive: true,
       preserveTimestamps: true,
