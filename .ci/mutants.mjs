@@ -311,7 +311,7 @@ const BREAKS = [
   ["death with another row taken for one with this", FETCH, "same && self.is_abandoned(base)", "same"],
   ["batch accepted whole handed over again", "src/engine/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
   ["probe that found nothing taken for a proof", ISOLATE, "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::GivenUp(End::Retry);", "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::Again { accepted: None };"],
-  ["row not tried again after its probe", ISOLATE, "        if self.evidence() == Some(Evidence::ProvenTwice) {", "        if self.evidence() != Some(Evidence::Crashes) {"],
+  ["row not tried again after its probe", ISOLATE, "        if self.evidence() == Some(Evidence::FailedBetween) {", "        if self.evidence() != Some(Evidence::Crashes) {"],
   ["fault looked for row by row", ISOLATE, "let half = (end - start) / 2;", "let half = usize::from(end - start > 1);"],
   ["rows that may kill not written down", ISOLATE, "            Some(Evidence::Crashes) => State::Announce,\n", ""],
   ["row passed that is not written down", QUARANTINE, "Ok(Err(error)) => failed = Some(chain(&error)),", "Ok(Err(error)) => drop(error),"],

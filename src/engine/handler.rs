@@ -326,6 +326,13 @@ pub trait Handler: fmt::Debug + Send + Sync {
         &[]
     }
 
+    /// Whether a batch that is redelivered whole is recognised by its id, by this handler or its target: the rows that
+    /// were accepted are then not accepted again. Parts of a batch have other ids, so such a batch is halved only once
+    /// its attempts are exhausted. True for a chain, whose steps store their results for a whole batch.
+    fn recognises_batches(&self) -> bool {
+        !self.steps().is_empty()
+    }
+
     /// Checks, without waiting, that the local part of the target exists. Called at the start of a process that runs
     /// ticks; commands that run none do not call it.
     ///

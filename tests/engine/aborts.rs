@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
+use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Poller, StopSignal, TickError, TickOutcome};
 use highwater_engine::testing::{Steady, Watched, World, sleep, tick};
 use highwater_engine::tick::{TickReport, TickRequest};
@@ -123,5 +124,24 @@ async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
     // The first read takes a minute, the read after the first batch is aborted.
     let report = aborted(&poller, 1, 62).await;
     assert!(matches!(report.result, Ok(TickOutcome::Committed { more: true })), "{report:?}");
+    assert!(world.is_released().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pause_before_a_retry_is_aborted_without_another_call() {
+    let on_failure = OnFailure::Quarantine;
+    let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
+    let world = World::new().with_policy(policy);
+    let poller = world.seasoned("a").await;
+    world.source.fill(4);
+    // The pause before the first retry is 100 to 200 ms long.
+    world.handler.then(async {
+        tokio::time::sleep(Duration::from_millis(4_950)).await;
+        Err(HandlerError::Retryable("500".to_owned()))
+    });
+    let calls = world.handler.received().len();
+    let report = aborted(&poller, 5, 0).await;
+    assert!(matches!(report.result, Err(TickError::Aborted)), "{report:?}");
+    assert_eq!(world.handler.received().len(), calls + 1);
     assert!(world.is_released().await);
 }

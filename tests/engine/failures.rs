@@ -686,3 +686,33 @@ async fn a_failing_row_is_distinguished_from_an_outage_even_if_a_later_row_crash
     let others: Vec<i64> = (1..=16).filter(|id| ![3, 6].contains(id)).collect();
     assert_eq!(all_delivered_keys(&world, &[3, 6]), others);
 }
+
+/// A target that recognises batches by their ids.
+#[derive(Debug)]
+struct Recognising(Arc<RecordingHandler>);
+
+#[async_trait::async_trait]
+impl Handler for Recognising {
+    fn recognises_batches(&self) -> bool {
+        true
+    }
+
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        self.0.handle(delivery).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_its_target_recognises_is_retried_whole_until_its_attempts_are_exhausted() {
+    let world = world(policy(OnFailure::Quarantine, true), 100);
+    drop(world.seasoned("z").await);
+    let poller = world.with_handler(Arc::new(Recognising(world.handler.clone()))).instance("a");
+    world.source.fill(4);
+    fail_on(&world, &[3], failed);
+    drain(&poller, 20).await;
+    assert_eq!(calls_made(&world)[..3], [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]);
+    let ids: Vec<_> = world.handler.received().into_iter().map(|call| call.batch_id).collect();
+    assert!(ids[1] == ids[2] && ids[2] == ids[3], "{ids:?}");
+    let quarantined: Vec<i64> = world.quarantine().await.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(quarantined, [3]);
+}

@@ -157,13 +157,17 @@ impl Durable {
 
 #[async_trait]
 impl Handler for Durable {
+    fn recognises_batches(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let events: Vec<_> = delivery.events.iter().collect();
         let input =
             envelope::encode(&delivery, delivery.batch_id.as_str(), &events).map_err(|error| {
                 HandlerError::Rejected(format!("encode batch `{}`: {error}", delivery.batch_id))
             })?;
-        let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
+        let mut tries = Tries::up_to(self.config.tries_max);
         // Terminates: each iteration counts as a try.
         loop {
             let Err(error) = self.start_once(&input, &delivery).await else { return Ok(()) };

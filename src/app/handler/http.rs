@@ -245,10 +245,15 @@ impl Http {
     async fn deliver(&self, part: &Part<'_>) -> Result<(), HandlerError> {
         let prepared = self.prepare(part).await?;
         let seed = seed_of((part.batch.poller, part.id.as_str()));
-        let tries_max = part.batch.tries_max(self.tries_max);
         let mut tries = 1;
         loop {
-            let Err(error) = self.send(&prepared, part, tries).await else { return Ok(()) };
+            let Err(failed) = self.send(&prepared, part, tries).await else { return Ok(()) };
+            let (error, tries_max) = match failed {
+                Failed::Replied(error @ HandlerError::Retryable(_)) => {
+                    (error, part.batch.tries_max(self.tries_max))
+                }
+                Failed::Replied(error) | Failed::Unanswered(error) => (error, self.tries_max),
+            };
             let pause = self.pause(tries, seed, &error).filter(|_| tries < tries_max);
             let Some(pause) = pause else { return Err(counted(error, tries)) };
             log_retry(part.batch.poller, &part.id, tries, tries_max, &error);
@@ -258,15 +263,10 @@ impl Http {
     }
 
     /// Sends a request once and interprets the reply.
-    async fn send(
-        &self,
-        prepared: &Prepared,
-        part: &Part<'_>,
-        tries: u32,
-    ) -> Result<(), HandlerError> {
+    async fn send(&self, prepared: &Prepared, part: &Part<'_>, tries: u32) -> Result<(), Failed> {
         let mut request = prepared.request();
         request.headers_mut().extend(self.date_and_signature(prepared, part));
-        let proof = self.auth.prove(self.timeout).await?;
+        let proof = self.auth.prove(self.timeout).await.map_err(Failed::Unanswered)?;
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         let span = traced::span(&self.url, tries);
         // The span of this try becomes the parent of the receiver's spans.
@@ -280,13 +280,16 @@ impl Http {
                     let received = self.receive(response).await;
                     let Delivery { generation, fencing_token: token, .. } = part.batch;
                     let sent = (part.events.as_slice(), Fence { generation, token });
-                    reply::judge(&self.target, &received, sent, self.clock.now())
+                    let judged = reply::judge(&self.target, &received, sent, self.clock.now());
+                    judged.map_err(Failed::Replied)
                 }
-                Err(error) => Err(HandlerError::Retryable(self.failed(error))),
+                Err(error) => Err(Failed::Unanswered(HandlerError::Retryable(self.failed(error)))),
             }
         };
         let result = exchange.instrument(span.clone()).await;
-        traced::note_result(&span, &result);
+        if let Err(failed) = &result {
+            traced::note_error(&span, failed.error());
+        }
         result
     }
 
@@ -348,8 +351,30 @@ impl fmt::Debug for Http {
     }
 }
 
+/// A try that failed.
+#[derive(Debug)]
+enum Failed {
+    /// The target said so.
+    Replied(HandlerError),
+    /// There is no reply, so the target may have accepted the events. Another try under the same id tells it that they
+    /// are the same.
+    Unanswered(HandlerError),
+}
+
+impl Failed {
+    fn error(&self) -> &HandlerError {
+        let (Self::Replied(error) | Self::Unanswered(error)) = self;
+        error
+    }
+}
+
 #[async_trait]
 impl Handler for Http {
+    fn recognises_batches(&self) -> bool {
+        // Each request has an id of its own, and parts of the batch would be divided into others.
+        self.concurrency > 1
+    }
+
     fn time_limit(&self) -> Option<Duration> {
         Some(self.timeout)
     }

@@ -129,6 +129,10 @@ impl Blob {
 
 #[async_trait]
 impl Handler for Blob {
+    fn recognises_batches(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let span = traced::create_blob(&self.container_name);
         traced::within(span, self.create_or_retry(&delivery)).await
@@ -139,7 +143,7 @@ impl Blob {
     /// Writes the blob of a batch, with the allowed number of attempts.
     async fn create_or_retry(&self, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let name = name(delivery);
-        let mut tries = Tries::up_to(delivery.tries_max(self.tries_max));
+        let mut tries = Tries::up_to(self.tries_max);
         // Each iteration counts an attempt.
         loop {
             let create = self.create(&name, lines(delivery.events));

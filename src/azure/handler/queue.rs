@@ -108,7 +108,7 @@ impl Queue {
 
     /// Sends one message, with the allowed number of attempts.
     async fn send(&self, text: &str, delivery: &Delivery<'_>) -> Result<(), HandlerError> {
-        let mut tries = Tries::up_to(delivery.tries_max(self.config.tries_max));
+        let mut tries = Tries::up_to(self.config.tries_max);
         // Each iteration counts an attempt.
         loop {
             let sent = timeout(self.config.timeout + GRACE, self.send_once(text)).await;
@@ -136,6 +136,10 @@ impl Queue {
 
 #[async_trait]
 impl Handler for Queue {
+    fn recognises_batches(&self) -> bool {
+        true
+    }
+
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         traced::within(traced::send(&self.config.queue), self.send_all(delivery)).await
     }

@@ -89,6 +89,10 @@ impl Handler for RateLimited {
         self.handler.reports_progress()
     }
 
+    fn recognises_batches(&self) -> bool {
+        self.handler.recognises_batches()
+    }
+
     fn steps(&self) -> &[Step] {
         &self.steps
     }

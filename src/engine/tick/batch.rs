@@ -203,7 +203,7 @@ impl Work {
     pub(super) fn of(read: Box<Batch>, poller: &Poller, lease: &Lease<'_>) -> Self {
         let rows = read.events.len();
         let rows_after = if read.is_late() { RowsAfter::Delivered } else { RowsAfter::Readable };
-        let halving = if poller.policy.bisect_on_error && poller.handler.steps().is_empty() {
+        let halving = if poller.policy.bisect_on_error && !poller.handler.recognises_batches() {
             Halving::FirstRetry
         } else {
             Halving::Exhausted

@@ -231,7 +231,11 @@ impl LeasedTick<'_, '_> {
     }
 
     /// Releases the lease after a call was aborted because the process stops. Counts neither an attempt nor a crash.
-    async fn abort(&mut self, handler: &dyn Handler, front: Option<Commit>) -> TickError {
+    pub(super) async fn abort(
+        &mut self,
+        handler: &dyn Handler,
+        front: Option<Commit>,
+    ) -> TickError {
         handler.settle().await;
         let committed = match front {
             Some(front) => self.lease.commit(front).await,

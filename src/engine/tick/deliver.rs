@@ -203,8 +203,9 @@ impl LeasedTick<'_, '_> {
         let seed = seed_of((&self.poller.name, self.work.batch.id.as_str()));
         let pause = tokio::time::sleep(DELAYS.delay(retry, seed));
         match self.lease.hold_while(self.report.request().stop.unless_aborted(pause)).await {
-            // If the tick's time is up, or the process stops, the next call finds that out.
-            Ok(_) | Err(LeaseError::OutOfTime) => Ok(()),
+            Ok(None) => Err(self.abort(&*self.poller.handler, None).await),
+            // If the tick's time is up, the next call finds that out.
+            Ok(Some(())) | Err(LeaseError::OutOfTime) => Ok(()),
             Err(error) => Err(TickError::LeaseLost(error)),
         }
     }

@@ -278,11 +278,14 @@ enum Evidence {
     Failed,
     /// Rows in front of them were accepted since they failed, so that may be over: all of them are delivered next.
     FrontAccepted,
-    /// They failed while the target accepted other rows, or were rejected permanently: one of them is at fault. The
-    /// front half is delivered next, and if it is accepted the row is in the other half.
+    /// They were rejected permanently, or too large although as many other rows were not, or the target named the first
+    /// of them: one of them is at fault. The front half is delivered next, and if it is accepted the row is in the
+    /// other half.
     Proven,
-    /// As [`Self::Proven`], and the target accepted rows in front of them since.
-    ProvenTwice,
+    /// As [`Self::Proven`], because they failed, the target accepted rows in front of them, and they failed again.
+    FailedAgain,
+    /// As [`Self::FailedAgain`], and the target accepted rows in front of them since the second failure, too.
+    FailedBetween,
     /// Processes crashed with them. As [`Self::Proven`], and they are announced before each call.
     Crashes,
 }
@@ -290,15 +293,18 @@ enum Evidence {
 impl Evidence {
     /// Whether one of the rows is at fault, and not the target.
     fn is_proof(self) -> bool {
-        matches!(self, Self::Proven | Self::ProvenTwice | Self::Crashes)
+        match self {
+            Self::Failed | Self::FrontAccepted => false,
+            Self::Proven | Self::FailedAgain | Self::FailedBetween | Self::Crashes => true,
+        }
     }
 
     /// Returns the evidence against the rest once the front half is accepted.
     fn after_accepted_front(self) -> Self {
         match self {
             Self::Failed | Self::FrontAccepted => Self::FrontAccepted,
-            Self::Proven | Self::ProvenTwice => Self::ProvenTwice,
-            Self::Crashes => Self::Crashes,
+            Self::FailedAgain | Self::FailedBetween => Self::FailedBetween,
+            Self::Proven | Self::Crashes => self,
         }
     }
 }
@@ -369,8 +375,8 @@ impl Probe {
 pub(super) enum Halving {
     /// With its first retry.
     FirstRetry,
-    /// Once its attempts are exhausted, or never: see [`FailurePolicy::bisect_on_error`]. So it is for a chain, whose
-    /// steps have accepted these rows as one batch.
+    /// Once its attempts are exhausted, or never: see [`FailurePolicy::bisect_on_error`]. Until then a batch is retried
+    /// under its id.
     Exhausted,
 }
 
@@ -675,7 +681,7 @@ impl Isolation {
     fn too_large(&mut self, when: &CallContext) -> Option<Decision> {
         let rows = self.current.rows.len();
         if self.is_suspected() {
-            let decision = self.prove();
+            let decision = self.prove(Evidence::Proven);
             self.state = self.next_delivery(when);
             return decision;
         }
@@ -692,7 +698,7 @@ impl Isolation {
     /// Decides what follows a failure of the current rows.
     fn failed(&mut self, blame: Blame, when: &CallContext) -> Option<Decision> {
         if blame != Blame::Target {
-            let decision = self.prove();
+            let decision = self.prove(Evidence::FailedAgain);
             if self.evidence().is_some_and(Evidence::is_proof) && self.current.rows.len() > 1 {
                 if blame == Blame::FirstRow {
                     self.narrow(1);
@@ -705,12 +711,12 @@ impl Isolation {
     }
 
     /// Notes that the current rows failed, in case rows in front of them were accepted since they failed before.
-    fn prove(&mut self) -> Option<Decision> {
+    fn prove(&mut self, proof: Evidence) -> Option<Decision> {
         let suspicion = self.current.suspicion.as_mut()?;
         if suspicion.evidence != Evidence::FrontAccepted {
             return None;
         }
-        suspicion.evidence = Evidence::Proven;
+        suspicion.evidence = proof;
         Some(Decision::Bisect)
     }
 
@@ -809,7 +815,8 @@ impl Isolation {
             return None;
         }
         self.state = State::GivenUp(End::Retry);
-        if given == TimeGiven::WholeTick && self.shrink(when) {
+        // A retry had what the first call left.
+        if given == TimeGiven::WholeTick && self.retries == 0 && self.shrink(when) {
             return Some(Decision::Halved { to: self.current.rows.len() });
         }
         None
@@ -895,7 +902,7 @@ impl Isolation {
     /// before together with others, and the target accepted rows between those two failures, too.
     fn after_accepted(&self, rows: Rows) -> State {
         let accepted = Some(rows);
-        if self.evidence() == Some(Evidence::ProvenTwice) {
+        if self.evidence() == Some(Evidence::FailedBetween) {
             return State::Quarantine { reason: Reason::Attempts, accepted };
         }
         State::RetryRow { accepted }

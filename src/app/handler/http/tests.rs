@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::handler::CallTries;
 use crate::handler::testing::Sample;
 
 /// Sends its replies in order, the last one repeatedly, and records the requests.
@@ -200,6 +201,26 @@ async fn only_retryable_replies_are_retried() {
         assert_eq!(ok, matches!(reply, Reply(200, ..)));
         assert_eq!(receiver.requests().len(), requests);
     }
+}
+
+#[tokio::test]
+async fn one_try_means_one_reply_that_the_events_failed() {
+    let sample = Sample::new(3);
+    let once = Delivery { tries: CallTries::One, ..sample.delivery() };
+    for (reply, requests) in
+        [(status(500), 1), (Reply(429, &[("retry-after", "0")], String::new()), 3)]
+    {
+        let (receiver, url) = Receiver::start(&[reply]).await;
+        handler(&url, 3).handle(once).await.unwrap_err();
+        assert_eq!(receiver.requests().len(), requests);
+    }
+    // Without a reply the target may have accepted them, and only the same id tells it so.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let error = handler(&format!("http://127.0.0.1:{port}/hook"), 3).handle(once).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.ends_with("(after 3 tries)"), "{error}");
 }
 
 #[tokio::test]

@@ -37,10 +37,8 @@ pub(super) fn note_status(status: StatusCode) {
 }
 
 /// Records on a span why its request failed.
-pub(super) fn note_result(span: &Span, result: &Result<(), HandlerError>) {
-    if let Err(error) = result {
-        span.record("error.type", error.name());
-    }
+pub(super) fn note_error(span: &Span, error: &HandlerError) {
+    span.record("error.type", error.name());
 }
 
 #[cfg(test)]

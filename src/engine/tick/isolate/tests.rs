@@ -595,3 +595,37 @@ fn a_handler_may_try_again_only_what_is_not_delivered_with_fewer_rows() {
         assert_eq!(tries(Halving::Exhausted, rows, attempt), CallTries::Several);
     }
 }
+
+#[test]
+fn a_row_that_failed_once_is_retried_though_others_were_too_large_with_it() {
+    let mut machine = Isolation::of(isolating(1), Halving::FirstRetry, 4, RowsAfter::Readable, 3);
+    let (when, unknown) = (nothing_known(), Outcome::Failed(Blame::Unknown));
+    machine.begin(&when);
+    machine.record(Outcome::TooLarge, &when);
+    assert_eq!(word(machine.next()), "deliver 0..2");
+    machine.record(Outcome::Accepted, &when);
+    settle(&mut machine, &when);
+    machine.record(Outcome::TooLarge, &when);
+    assert_eq!(word(machine.next()), "deliver 2..3", "as many others were accepted");
+    machine.record(Outcome::Accepted, &when);
+    settle(&mut machine, &when);
+    assert_eq!(word(machine.next()), "deliver 3..4");
+    machine.record(unknown, &when);
+    assert_eq!(word(machine.next()), "read more");
+    machine.has_read_more(1);
+    machine.proceed();
+    machine.record(Outcome::Accepted, &when);
+    assert_eq!(word(machine.next()), "deliver 3..4", "it has failed once only");
+}
+
+#[test]
+fn a_retry_that_runs_out_of_time_does_not_count_as_one_that_had_the_whole_tick() {
+    let policy = FailurePolicy { attempts_max: 9, ..isolating(9) };
+    let mut machine = Isolation::of(policy, Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let when = nothing_known();
+    machine.begin(&when);
+    machine.record(Outcome::Failed(Blame::Unknown), &when);
+    machine.proceed();
+    assert_eq!(machine.record(Outcome::OutOfTime(TimeGiven::WholeTick), &when), None);
+    assert_eq!((machine.next(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
+}
