@@ -6,11 +6,11 @@ use clap::Args;
 use serde::Serialize;
 
 use super::findings;
-use super::from::project_folder;
+use super::from::app_folder;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say};
 use super::{is_of, unknown};
+use highwater::builder::App;
 use highwater::builder::doctor::Patient;
-use highwater::builder::{App, board};
 use highwater::config::Vars;
 use highwater::doctor::Finding;
 use highwater::status::StatusQuery;
@@ -53,7 +53,7 @@ pub(super) async fn run(
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let patients = Patient::all(vars)?;
-    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
+    let root = app_folder(settings, vars);
     let board = App::build(vars)?.board(vars, &root);
     let requested = options.poller.as_deref();
     if let Some(name) = requested.filter(|name| !patients.keys().any(|known| is_of(known, name))) {

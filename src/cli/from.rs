@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use highwater::builder::board;
+use highwater::config::Vars;
 use highwater::project::HOST_FILE;
 
 /// Location of `host.json` and functions.
@@ -27,6 +29,11 @@ impl FromOption {
 pub(super) fn project_folder(settings: Option<&Path>) -> Option<PathBuf> {
     let folder = settings?.parent().filter(|folder| !folder.as_os_str().is_empty())?;
     folder.join(HOST_FILE).is_file().then(|| folder.to_owned())
+}
+
+/// Returns the folder whose functions the app runs: that of the settings file, or the one that the host names.
+pub(super) fn app_folder(settings: Option<&Path>, vars: &dyn Vars) -> PathBuf {
+    project_folder(settings).unwrap_or_else(|| board::root(vars))
 }
 
 #[cfg(test)]

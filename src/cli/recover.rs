@@ -5,9 +5,9 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::from::project_folder;
+use super::from::app_folder;
 use super::output::{Exit, Failed, OutputOption, Record, say, tell};
-use highwater::builder::{App, board};
+use highwater::builder::App;
 use highwater::config::Vars;
 use highwater::recovery::Finding;
 use highwater::status::health::PollerState;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let app = App::build(vars)?;
-    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
+    let root = app_folder(settings, vars);
     let (board, controller) = (app.board(vars, &root), app.recovery);
     let report = if options.yes {
         Box::pin(controller.run(true)).await?

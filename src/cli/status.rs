@@ -12,10 +12,10 @@ use clap::Args;
 use tokio::time::sleep;
 
 use self::address::Address;
-use super::from::project_folder;
+use super::from::app_folder;
 use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
 use super::page::Page;
-use highwater::builder::{App, board};
+use highwater::builder::App;
 use highwater::config::{Vars, parse_duration, stop_grace};
 use highwater::doctor::sizing::Sizing;
 use highwater::page::{Authority, Served, words};
@@ -109,7 +109,7 @@ pub(super) async fn run(
     options: &Options,
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
-    let root = project_folder(settings).unwrap_or_else(|| board::root(vars));
+    let root = app_folder(settings, vars);
     if options.url {
         let address = Address::of(vars, options.site.as_deref(), &root, settings)?;
         let address = if options.reveal { address.reveal().await? } else { address };

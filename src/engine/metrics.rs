@@ -169,85 +169,24 @@ impl Default for Metrics {
 impl Metrics {
     /// Creates the instruments of `meter`.
     pub fn new(meter: &Meter) -> Self {
-        let seconds = |name: &'static str| {
-            meter
-                .f64_histogram(name)
-                .with_description(help(name))
-                .with_unit("s")
-                .with_boundaries(SECONDS.to_vec())
-                .build()
-        };
-        let positions = |name: &'static str| {
-            meter.u64_gauge(name).with_description(help(name)).with_unit("{position}").build()
-        };
+        let seconds = |name| histogram_of_seconds(meter, name);
+        let positions = |name: &'static str| gauge(meter, name, "{position}");
         let known = Arc::new(ProgressByPoller::default());
         age_of_success(meter, Arc::clone(&known));
         Self {
-            failures: meter
-                .u64_counter(FAILURES)
-                .with_description(help(FAILURES))
-                .with_unit("{failure}")
-                .build(),
-            lag: meter
-                .f64_gauge("lag_seconds")
-                .with_description(help("lag_seconds"))
-                .with_unit("s")
-                .build(),
-            last_success: meter
-                .f64_gauge("last_success_timestamp")
-                .with_description(help("last_success_timestamp"))
-                .with_unit("s")
-                .build(),
-            batches: meter
-                .u64_counter("batches_total")
-                .with_description(help("batches_total"))
-                .with_unit("{batch}")
-                .build(),
-            events: meter
-                .u64_counter("events_total")
-                .with_description(help("events_total"))
-                .with_unit("{row}")
-                .build(),
-            redelivered: meter
-                .u64_counter("highwater.rows.redelivered")
-                .with_description(help("highwater.rows.redelivered"))
-                .with_unit("{row}")
-                .build(),
-            takeovers: meter
-                .u64_counter("highwater.recovery.takeovers")
-                .with_description(help("highwater.recovery.takeovers"))
-                .with_unit("{takeover}")
-                .build(),
-            journal_failures: meter
-                .u64_counter("highwater.journal.append_failures")
-                .with_description(help("highwater.journal.append_failures"))
-                .with_unit("{append}")
-                .build(),
-            quarantined: meter
-                .u64_counter("highwater.rows.quarantined")
-                .with_description(help("highwater.rows.quarantined"))
-                .with_unit("{row}")
-                .build(),
-            breaker_opened: meter
-                .u64_counter("highwater.breaker.openings")
-                .with_description(help("highwater.breaker.openings"))
-                .with_unit("{opening}")
-                .build(),
-            late: meter
-                .u64_counter("highwater.rows.late")
-                .with_description(help("highwater.rows.late"))
-                .with_unit("{row}")
-                .build(),
-            not_audited: meter
-                .u64_counter("highwater.rows.not_audited")
-                .with_description(help("highwater.rows.not_audited"))
-                .with_unit("{row}")
-                .build(),
-            audited: meter
-                .u64_counter("highwater.windows.audited")
-                .with_description(help("highwater.windows.audited"))
-                .with_unit("{window}")
-                .build(),
+            failures: counter(meter, FAILURES, "{failure}"),
+            lag: gauge_of_seconds(meter, "lag_seconds"),
+            last_success: gauge_of_seconds(meter, "last_success_timestamp"),
+            batches: counter(meter, "batches_total", "{batch}"),
+            events: counter(meter, "events_total", "{row}"),
+            redelivered: counter(meter, "highwater.rows.redelivered", "{row}"),
+            takeovers: counter(meter, "highwater.recovery.takeovers", "{takeover}"),
+            journal_failures: counter(meter, "highwater.journal.append_failures", "{append}"),
+            quarantined: counter(meter, "highwater.rows.quarantined", "{row}"),
+            breaker_opened: counter(meter, "highwater.breaker.openings", "{opening}"),
+            late: counter(meter, "highwater.rows.late", "{row}"),
+            not_audited: counter(meter, "highwater.rows.not_audited", "{row}"),
+            audited: counter(meter, "highwater.windows.audited", "{window}"),
             tick_duration: seconds("highwater.tick.duration"),
             fetch_duration: seconds("highwater.fetch.duration"),
             handler_duration: seconds("highwater.handler.duration"),
@@ -258,11 +197,7 @@ impl Metrics {
                 .with_unit("{row}")
                 .with_boundaries(ROWS.to_vec())
                 .build(),
-            fetched: meter
-                .u64_counter("highwater.rows.fetched")
-                .with_description(help("highwater.rows.fetched"))
-                .with_unit("{row}")
-                .build(),
+            fetched: counter(meter, "highwater.rows.fetched", "{row}"),
             behind: positions("highwater.lag.positions"),
             held_back: positions("highwater.lag.held_back"),
             retention_left: positions("highwater.retention.left"),
@@ -522,17 +457,8 @@ pub fn count_dropped_lines<const N: usize>(dropped: fn() -> [(&'static str, u64)
 
 impl LeaseMetrics {
     fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, unit| {
-            meter.u64_counter(name).with_description(help(name)).with_unit(unit).build()
-        };
-        let seconds = |name: &'static str| {
-            meter
-                .f64_histogram(name)
-                .with_description(help(name))
-                .with_unit("s")
-                .with_boundaries(SECONDS.to_vec())
-                .build()
-        };
+        let counter = |name, unit| counter(meter, name, unit);
+        let seconds = |name| histogram_of_seconds(meter, name);
         Self {
             active: meter
                 .i64_up_down_counter("highwater.lease.active")
@@ -547,13 +473,26 @@ impl LeaseMetrics {
             requeues: counter("highwater.recovery.requeues", "{batch}"),
             requeue_delay: seconds("highwater.recovery.requeue.delay"),
             rejections: counter("highwater.fence.rejections", "{write}"),
-            orphans: meter
-                .u64_gauge("highwater.recovery.orphans")
-                .with_description(help("highwater.recovery.orphans"))
-                .with_unit("{document}")
-                .build(),
+            orphans: gauge(meter, "highwater.recovery.orphans", "{document}"),
         }
     }
+}
+
+fn counter(meter: &Meter, name: &'static str, unit: &'static str) -> Counter<u64> {
+    meter.u64_counter(name).with_description(help(name)).with_unit(unit).build()
+}
+
+fn gauge(meter: &Meter, name: &'static str, unit: &'static str) -> Gauge<u64> {
+    meter.u64_gauge(name).with_description(help(name)).with_unit(unit).build()
+}
+
+fn gauge_of_seconds(meter: &Meter, name: &'static str) -> Gauge<f64> {
+    meter.f64_gauge(name).with_description(help(name)).with_unit("s").build()
+}
+
+fn histogram_of_seconds(meter: &Meter, name: &'static str) -> Histogram<f64> {
+    let histogram = meter.f64_histogram(name).with_description(help(name)).with_unit("s");
+    histogram.with_boundaries(SECONDS.to_vec()).build()
 }
 
 fn named(poller: &str) -> KeyValue {

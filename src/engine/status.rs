@@ -228,6 +228,11 @@ impl StatusReader {
     }
 }
 
+/// Returns the storage service's time as the poller knows it, or this machine's before the first answer.
+fn time_of(poller: &Poller) -> OffsetDateTime {
+    poller.storage_time().unwrap_or_else(|| SystemClock.now())
+}
+
 /// The states of pollers, without a request for most of them.
 impl StatusReader {
     /// Returns the states of the pollers in the settings, as this process knows them. Requests nothing.
@@ -246,7 +251,7 @@ impl StatusReader {
             (None, Some(_)) => Seen::Missing { ran_before: false },
             (Some(seen), _) => seen,
         };
-        let now = poller.storage_time().unwrap_or_else(|| SystemClock.now());
+        let now = time_of(poller);
         Some(self.health(name, Some(now), seen.stored()).state)
     }
 
@@ -256,7 +261,7 @@ impl StatusReader {
             return false;
         }
         let Some(poller) = self.pollers.get(name) else { return false };
-        let now = poller.storage_time().unwrap_or_else(|| SystemClock.now());
+        let now = time_of(poller);
         let process = poller.process(now);
         if process.running {
             return false;

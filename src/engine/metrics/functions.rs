@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 use tokio::time::Instant;
 
-use super::{SCOPE, SECONDS, help, named};
+use super::{SCOPE, counter, histogram_of_seconds, named};
 
 /// What triggers an invocation, as named by the conventions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +54,9 @@ impl Default for Invocations {
 
 impl Invocations {
     fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, unit| {
-            meter.u64_counter(name).with_description(help(name)).with_unit(unit).build()
-        };
-        let duration = meter
-            .f64_histogram("faas.invoke_duration")
-            .with_description(help("faas.invoke_duration"))
-            .with_unit("s");
+        let counter = |name, unit| counter(meter, name, unit);
         Self {
-            duration: duration.with_boundaries(SECONDS.to_vec()).build(),
+            duration: histogram_of_seconds(meter, "faas.invoke_duration"),
             succeeded: counter("faas.invocations", "{invocation}"),
             errors: counter("faas.errors", "{error}"),
             cold_starts: counter("faas.coldstarts", "{coldstart}"),

@@ -162,10 +162,16 @@ pub(super) fn column(row: tiberius::Row) -> Result<Column, SqlError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn column(type_name: &str, max_length: i64, precision: i64, scale: i64) -> Column {
+    /// A column `c` of this type, which may not be NULL.
+    pub(in crate::source) fn column(
+        type_name: &str,
+        max_length: i64,
+        precision: i64,
+        scale: i64,
+    ) -> Column {
         Column {
             name: "c".to_owned(),
             type_name: type_name.to_owned(),

@@ -169,19 +169,10 @@ fn sized(length: i64) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::describe::tests::column as not_null;
 
     fn column(type_name: &str, max_length: i64, precision: i64, scale: i64) -> Column {
-        Column {
-            name: "c".to_owned(),
-            type_name: type_name.to_owned(),
-            max_length,
-            precision,
-            scale,
-            nullable: true,
-            collation: None,
-            identity: false,
-            primary: false,
-        }
+        Column { nullable: true, ..not_null(type_name, max_length, precision, scale) }
     }
 
     #[test]
