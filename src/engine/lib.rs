@@ -7,7 +7,7 @@
 //! ```text
 //! 1 load       the state document: from memory, or one read
 //! 2 blocked?   another instance's lease, a pause, a backoff ─► skipped, nothing written
-//! 3 fetch      one query, rows become events; no rows, none late ─► idle, nothing written
+//! 3 fetch      one query, rows become events; no rows, none late ─► idle
 //! 4 acquire    ONE write under the tag of the document from step 1; it also records the batch in flight
 //! 5 deliver    the handler runs while the lease is renewed and the next batch is prefetched;
 //!              rows that it has accepted early are committed with a renewal
@@ -17,12 +17,13 @@
 //! 8 follow?    in follow mode: wait, then back to 1
 //! ```
 //!
-//! It fetches before it acquires, so an idle tick writes nothing. The lease is acquired under the tag of the document
-//! that gave the position, which proves that the position is still current.
+//! It fetches before it acquires, so an idle tick needs no lease. It writes nothing but a note every `STATUS_INTERVAL`,
+//! state that the source wants kept at once, and the end of a recorded failure. The lease is acquired under the tag of
+//! the document that gave the position, which proves that the position is still current.
 //!
 //! # The path of one batch
 //!
-//! A batch that is accepted at once passes through these files, in this order:
+//! The control flow of a batch that is accepted at once passes through these files, in this order:
 //!
 //! | step | file | function |
 //! |---|---|---|
@@ -35,9 +36,9 @@
 //! | | `lease/hold.rs` | `Lease::hold_while_accepting` |
 //! | commit | `tick/commit.rs` | `LeasedTick::commit`, then `Lease::commit` |
 //!
-//! The functions they call do not affect the order of steps: `tick/isolate.rs` (which rows next),
-//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` only logs and
-//! counts.
+//! What they call decides, stores or reports: `tick/isolate.rs` (which rows are delivered next),
+//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` logs, counts, and
+//! knows how much time the tick has left.
 //!
 //! # Modules
 //!

@@ -36,7 +36,7 @@ use crate::poller::memory::Memory;
 use crate::poller::outcome::refused_outcome;
 use crate::poller::{Poller, Skipped, StopSignal, TickError, TickOutcome};
 
-/// How often a round starts again because the document changed before the lease was acquired.
+/// How often a round is tried, if the document changes before the lease is acquired.
 const ACQUIRE_TRIES_MAX: u32 = 2;
 
 /// What the caller asks of a tick.
@@ -157,8 +157,8 @@ impl<'p> Tick<'p> {
             poller.refuse_lost(&base.document)?;
             poller.refuse_fence_ahead(&base.document)?;
 
-            // Fetch the rows after the checkpoint, or late rows. Without any the tick is idle: every
-            // `STATUS_INTERVAL` it writes that it ran, otherwise nothing.
+            // Fetch the rows after the checkpoint, or late rows. Without any the tick is idle: it
+            // writes that it ran every `STATUS_INTERVAL`, source state that must not wait, and the end of a failure.
             let Some(batch) = self.fetch(&mut base).await? else { return Ok(TickOutcome::Idle) };
 
             // Acquire the lease: one write, under the tag of the document that gave the position, which proves that
@@ -288,7 +288,7 @@ impl<'t, 'p> LeasedTick<'t, 'p> {
         Self { poller, report, lease, work, prefetch: None, uncommitted: None }
     }
 
-    /// Whether the poller was paused, or the range cancelled.
+    /// Whether the poller was paused, the range cancelled, or rows after the checkpoint are lost.
     fn is_blocked(&self) -> bool {
         self.lease.document().is_blocked()
     }

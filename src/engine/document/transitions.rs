@@ -1,7 +1,8 @@
 //! The rules: pure functions from one document to the next.
 //!
 //! Each returns the complete next document, or why there is none. None of them reads a clock or does I/O. After a
-//! lost compare-and-swap, the same function is applied to the document that won.
+//! lost compare-and-swap, most are applied to the document that won. Acquiring is not: the round starts over, because
+//! its rows were read after another position. A note of an idle or failing tick is not either: it can wait.
 
 mod failure;
 mod recovery;

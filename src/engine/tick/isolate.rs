@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Rows are delivered in order, and accepted rows are settled before the rows after them are delivered. The one
-//! exception is a probe: before a row is quarantined, rows after it are delivered. Whether the target accepts
-//! another row tells a bad row from a target that is down.
+//! exception is a probe: before a row is quarantined that failed for an unknown reason, rows after it are delivered.
+//! Whether the target accepts another row tells a bad row from a target that is down.
 //!
 //! # How the row is found
 //!
@@ -32,7 +32,8 @@
 //!
 //! A target that rejects everything permanently looks like a table of bad rows. So a breaker opens once
 //! [`FailurePolicy::breaker_rows`] rows were quarantined in a row: then a tick tries one row, and one other row if that
-//! is rejected, and quarantines nothing unless the other row is accepted.
+//! is rejected, and quarantines no rejected row unless the other row is accepted. A row with which processes crash is
+//! quarantined as ever.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -236,7 +237,7 @@ impl PriorAttempts {
     }
 }
 
-/// Consecutive rows, and whether one of them is known to fail.
+/// Consecutive rows, and what is known if one of them may be the failing one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Segment {
     rows: Rows,
@@ -440,7 +441,7 @@ impl Isolation {
         self.current.rows.clone()
     }
 
-    /// Whether one of the current rows is known to fail.
+    /// Whether one of the current rows may be the failing one; see [`Evidence`].
     pub(super) fn is_suspected(&self) -> bool {
         self.current.suspicion.is_some()
     }
@@ -523,7 +524,7 @@ impl Isolation {
         }
     }
 
-    /// Reports that `crashes` processes in a row have crashed with the current rows.
+    /// Reports that `crashes` processes in a row have crashed with the current rows; before [`Self::begin`].
     pub(super) fn crashed(
         &mut self,
         crashes: u32,

@@ -537,7 +537,9 @@ fn word(step: Step) -> String {
     }
 }
 
-/// Each state against each outcome: what the machine does next, and with which rows.
+/// Each state against each outcome: what the machine does next, and with which rows of eight.
+///
+/// 400 is [`Blame::Rows`], `accepted: 0` is [`Blame::FirstRow`], 500 is [`Blame::Unknown`] and 429 is [`Blame::Target`].
 #[test]
 fn every_outcome_has_its_next_step_in_every_state() {
     use Outcome::{Accepted, AcceptedFront, Failed, OutOfTime, TooLarge};
