@@ -3,6 +3,7 @@
 mod auth;
 mod bad_input;
 mod concurrency;
+mod rejects_everything;
 mod tls;
 
 use std::collections::VecDeque;
