@@ -141,7 +141,9 @@ impl App {
             instance: Arc::clone(&instance),
             metrics: Arc::clone(&metrics),
             client: None,
+            notifier: None,
         };
+        shared.notifier = shared.build_notifier()?;
         let mut pollers = BTreeMap::new();
         for poller in config.pollers.values() {
             pollers.insert(poller.name.clone(), Arc::new(shared.poller(poller)?));
@@ -325,10 +327,9 @@ fn handler(
         }
         HandlerConfig::Stdout => return Ok(Arc::new(Stdout::new())),
     };
-    let client = match (&http.authorities, client) {
-        (Some(authorities), _) => Client::trusting(authorities).map_err(BuildError::Http)?,
-        (None, Some(client)) => client.clone(),
-        (None, none) => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
+    let client = match &http.authorities {
+        Some(authorities) => Client::trusting(authorities).map_err(BuildError::Http)?,
+        None => shared_client(client)?,
     };
     let handler = Http::new(client, http, Arc::new(SystemClock));
     let HttpAuth::Identity { audience, client_id } = &http.auth else {
@@ -337,6 +338,14 @@ fn handler(
     let tokens = Tokens::new(environment.identity, client_id.as_deref(), audience);
     let wrong = |source| BuildError::HandlerIdentity { poller: poller.to_owned(), source };
     Ok(Arc::new(handler.with_tokens(tokens.map_err(wrong)?)))
+}
+
+/// Returns the HTTP client of the process, which is built when it is first needed.
+fn shared_client(client: &mut Option<Client>) -> Result<Client, BuildError> {
+    Ok(match client {
+        Some(client) => client.clone(),
+        none => none.insert(Client::new().map_err(BuildError::Http)?).clone(),
+    })
 }
 
 /// The stores of an app.

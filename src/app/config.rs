@@ -24,6 +24,7 @@ mod function_timeout;
 mod handler;
 mod metrics;
 mod mistake;
+mod notify;
 mod parse;
 mod poller;
 mod read;
@@ -47,6 +48,8 @@ pub use self::handler::{
 pub use self::metrics::MetricsConfig;
 pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
+pub use self::notify::NotifyConfig;
+pub(crate) use self::notify::origin;
 pub use self::parse::is_poller_name;
 pub use self::parse::parse_duration;
 pub use self::poller::{GroupConfig, JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
@@ -95,6 +98,8 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// Settings of the recovery controller.
     pub recovery: RecoveryConfig,
+    /// Where operators are notified of changes; `None` for nowhere.
+    pub notify: Option<NotifyConfig>,
     /// The pollers by name, at least one; a partitioned poller is represented by its partitions.
     pub pollers: BTreeMap<String, PollerConfig>,
     /// Functions that run a poller with another name, by [`function_segment`]; the values are names of existing
@@ -133,6 +138,7 @@ impl Config {
         let log = reader.read(&settings::LOG, None, parse::log_filter);
         let metrics = metrics::read(&mut reader);
         let recovery = recovery::read(&mut reader);
+        let notify = notify::read(&mut reader);
         let names = poller::names(&mut reader);
         let facts = poller::Facts { function_timeout, state: state.as_ref() };
         let mut known = BTreeSet::new();
@@ -158,6 +164,7 @@ impl Config {
                 log: log?,
                 metrics: metrics?,
                 recovery: recovery?,
+                notify,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),
                 functions,
                 groups,

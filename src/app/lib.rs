@@ -108,8 +108,8 @@ pub use highwater_engine::{
 pub use highwater_azure as azure;
 #[doc(hidden)]
 pub use highwater_engine::{
-    doctor, document, normalize, quarantine, range, redaction, repartition, repeats, schedule,
-    trace,
+    doctor, document, normalize, notice, quarantine, range, redaction, repartition, repeats,
+    schedule, trace,
 };
 #[doc(hidden)]
 pub use highwater_mssql as mssql;

@@ -45,7 +45,7 @@
 //! | layer | modules | may know |
 //! |---|---|---|
 //! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
-//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`] | vocabulary |
+//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notice::Notifier`] | vocabulary |
 //! | pure rules | [`policy`], [`quarantine`], [`range`], [`schedule`], [`document`], [`journal`], [`normalize`] | vocabulary |
 //! | vocabulary | [`backoff`], [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`repeats`], [`trace`] | each other |
 
@@ -62,6 +62,7 @@ pub mod backoff;
 pub mod handler;
 pub mod journal;
 pub mod normalize;
+pub mod notice;
 pub mod policy;
 pub mod quarantine;
 pub mod range;

@@ -55,6 +55,7 @@ pub struct Metrics {
     takeovers: Counter<u64>,
     quarantined: Counter<u64>,
     breaker_opened: Counter<u64>,
+    notifications: Counter<u64>,
     journal_failures: Counter<u64>,
     late: Counter<u64>,
     not_audited: Counter<u64>,
@@ -184,6 +185,7 @@ impl Metrics {
             journal_failures: counter(meter, "highwater.journal.append_failures", "{append}"),
             quarantined: counter(meter, "highwater.rows.quarantined", "{row}"),
             breaker_opened: counter(meter, "highwater.breaker.openings", "{opening}"),
+            notifications: counter(meter, "highwater.notifications", "{notification}"),
             late: counter(meter, "highwater.rows.late", "{row}"),
             not_audited: counter(meter, "highwater.rows.not_audited", "{row}"),
             audited: counter(meter, "highwater.windows.audited", "{window}"),
@@ -321,6 +323,11 @@ impl Metrics {
     /// Counts that the breaker opened.
     pub(crate) fn breaker_opened(&self, poller: &str) {
         self.breaker_opened.add(1, &[named(poller)]);
+    }
+
+    /// Counts a notification that was sent, or could not be sent.
+    pub fn notified(&self, poller: &str, outcome: &'static str) {
+        self.notifications.add(1, &[named(poller), KeyValue::new("outcome", outcome)]);
     }
 
     /// Counts rows that became visible after their window had been delivered.

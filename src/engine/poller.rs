@@ -37,6 +37,7 @@ use crate::handler::{Handler, HandlerError};
 use crate::journal::JournalMode;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::notice::Notifier;
 use crate::partition::Partition;
 use crate::policy::{FailurePolicy, Flow};
 use crate::repeats::LogThrottle;
@@ -90,6 +91,8 @@ pub struct Poller {
     pub(crate) metrics: Arc<Metrics>,
     /// Whether a poller without state waits for `init`, and then starts after the rows that exist.
     pub(crate) start_now: bool,
+    /// Reports changes to operators.
+    pub(crate) notifier: Option<Arc<dyn Notifier>>,
     /// What ticks did, and where it is recorded.
     pub(crate) journal: Journal,
     /// The poller whose past rows this one replays; `None` for an ordinary poller.
@@ -168,6 +171,7 @@ impl Poller {
             batch_rows: AtomicUsize::new(parts.limits.batch_rows_max),
             metrics: parts.metrics,
             start_now: false,
+            notifier: None,
             journal: Journal::off(),
             range_of: None,
             partition: None,
@@ -265,6 +269,12 @@ impl Poller {
     /// Returns how much the journal records.
     pub fn journal_mode(&self) -> JournalMode {
         self.recorder().mode()
+    }
+
+    /// Reports changes through `notifier`.
+    #[must_use]
+    pub fn notifying(self, notifier: Arc<dyn Notifier>) -> Self {
+        Self { notifier: Some(notifier), ..self }
     }
 
     /// Returns how long its lease lives without a write.

@@ -32,6 +32,7 @@ use self::report::Report;
 pub use self::report::TickLine;
 use crate::document::Snapshot;
 use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::notice::Change;
 use crate::poller::memory::Memory;
 use crate::poller::outcome::refused_outcome;
 use crate::poller::{Poller, Skipped, StopSignal, TickError, TickOutcome};
@@ -72,6 +73,8 @@ pub struct TickReport {
     pub level: Level,
     /// Fields of that event.
     pub line: TickLine,
+    /// What changed that an operator wants to hear about.
+    pub changes: Vec<Change>,
 }
 
 /// One run of a poller.
@@ -101,13 +104,18 @@ impl Poller {
     /// A process never runs two ticks of one poller at once: the second is skipped.
     pub async fn tick(&self, request: &TickRequest) -> TickReport {
         let report = Report::start(self, request);
-        match self.memory.try_lock() {
+        let report = match self.memory.try_lock() {
             Ok(memory) => {
                 let _running = self.running_tick();
                 Box::pin(Tick { poller: self, memory, report }.run()).await
             }
             Err(_) => report.finish(Ok(TickOutcome::Skipped(Skipped::AlreadyRunning))),
+        };
+        // The lease is released, and the next tick of this process may start.
+        if let Some(notifier) = &self.notifier {
+            notifier.tick_ended(&self.name, &report.changes).await;
         }
+        report
     }
 }
 
@@ -130,7 +138,9 @@ impl<'p> Tick<'p> {
     async fn rounds_recorded(&mut self) -> Result<TickOutcome, TickError> {
         let result = Box::pin(self.rounds()).await;
         let poller = self.poller;
-        poller.note_end_of_tick(&result, self.report.is_failure_recorded());
+        if let Some(kind) = poller.note_end_of_tick(&result, self.report.is_failure_recorded()) {
+            self.report.failed_anew(kind, &result);
+        }
         if let Err(error) = &result
             && error.leaves_store_usable()
             && !self.report.request().stop.is_set()
@@ -148,6 +158,7 @@ impl<'p> Tick<'p> {
             // is first looked for under other names.
             let mut base = poller.load(&mut self.memory).await?;
             self.memory.begin(&base);
+            self.report.note_known_failure(&base.document);
 
             // Blocked? By another instance's lease, a pause, a backoff, lost rows or a fence that is ahead. Writes
             // nothing.

@@ -21,6 +21,7 @@ mod init;
 mod journal;
 mod last_failure;
 mod leases;
+mod notices;
 mod operate;
 mod overlap;
 mod partition_count;

@@ -26,6 +26,7 @@ mod identity;
 mod journal_commands;
 mod lifecycle;
 mod log_lines;
+mod notifications;
 mod orphan;
 mod package;
 mod partitions;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{BuildError, Environment, Storage, limits};
+use super::{BuildError, Environment, Storage, limits, shared_client};
+use crate::clock::SystemClock;
 use crate::config::{Config, PollerConfig, Vars};
-use crate::handler::http::Client;
+use crate::handler::http::{Client, Webhook};
 use crate::journal::JournalStore;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
+use crate::notice::Notifier;
 use crate::partition::{Partition, whole_of};
 use crate::poller::{Poller, PollerParts};
 use crate::state::{LoggedStore, StateStore};
@@ -21,9 +23,19 @@ pub(super) struct Shared<'a> {
     pub(super) instance: Arc<Instance>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) client: Option<Client>,
+    /// Reports changes of the pollers.
+    pub(super) notifier: Option<Arc<dyn Notifier>>,
 }
 
 impl Shared<'_> {
+    /// Builds the notifier, if the settings have one.
+    pub(super) fn build_notifier(&mut self) -> Result<Option<Arc<dyn Notifier>>, BuildError> {
+        let Some(notify) = &self.config.notify else { return Ok(None) };
+        let client = shared_client(&mut self.client)?;
+        let (app, metrics) = (&self.config.app, Arc::clone(&self.metrics));
+        Ok(Some(Arc::new(Webhook::new(client, notify, app, Arc::new(SystemClock), metrics))))
+    }
+
     /// Builds a poller.
     pub(super) fn poller(&mut self, poller: &PollerConfig) -> Result<Poller, BuildError> {
         let Self { config, environment, .. } = *self;
@@ -45,6 +57,10 @@ impl Shared<'_> {
             None => built,
         };
         let built = built.counting_behind(poller.limits.count_rows_max);
+        let built = match &self.notifier {
+            Some(notifier) => built.notifying(Arc::clone(notifier)),
+            None => built,
+        };
         // Also if the journal is off: an earlier journal can be read.
         let (mode, retention) = (poller.journal.mode, poller.journal.retention);
         Ok(built.with_journal(mode, Arc::clone(&self.journals), retention))
@@ -102,6 +118,8 @@ impl Divisible {
             instance: Arc::clone(&self.instance),
             metrics: Arc::default(),
             client: None,
+            // `repartition` shows what it does itself.
+            notifier: None,
         };
         let parts = Partition::all(count).into_iter();
         parts.map(|partition| shared.poller(&self.poller.part(partition))).collect()

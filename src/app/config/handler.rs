@@ -18,6 +18,7 @@ pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
 pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
+pub(in crate::config) use self::http::{read_signing_secrets, target_url};
 use super::FUNCTION_TIMEOUT_RESERVE;
 use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};
@@ -153,7 +154,7 @@ fn read_url(reader: &mut Reader<'_>, segment: &str) -> Option<Url> {
     // If the permission is invalid, report only that, not the URL too.
     reader.read(&settings::HANDLER_URL, at, |text| {
         let permission = settings::HANDLER_ALLOW_HTTP.name_for(at);
-        http::target_url(text, allow_http.unwrap_or(true), &permission)
+        target_url(text, allow_http.unwrap_or(true), &permission)
     })
 }
 

@@ -150,6 +150,9 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
     if is_for(setting, &settings::HANDLER_COMMAND) {
         of_command(text, values);
     }
+    if setting == settings::NOTIFY_URL.name {
+        of_path(text, values);
+    }
     // A key in the wrong setting.
     for piece in text.split([',', ' ', ';']).map(str::trim) {
         if piece.contains("whsec_") || is_random(piece) {
@@ -168,6 +171,15 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
         let keys = pieces.filter(|piece| !names.contains(*piece) && has_digit(piece));
         values.extend(keys.map(str::to_owned));
     }
+}
+
+/// Adds the path of a URL, and its parts that may be keys: the URL of a chat service is a secret.
+fn of_path(text: &str, values: &mut Vec<String>) {
+    let Ok(url) = Url::parse(text) else { return };
+    let parts = url.path_segments().into_iter().flatten();
+    values.extend(parts.filter(|part| may_be_key(part) && has_digit(part)).map(str::to_owned));
+    let path = url.path().trim_matches('/');
+    values.extend(has_digit(path).then(|| path.to_owned()));
 }
 
 fn has_digit(text: &str) -> bool {
@@ -483,6 +495,14 @@ mod tests {
         ] {
             assert!(found.iter().any(|found| found == secret), "`{secret}` in {found:?}");
         }
+    }
+
+    #[test]
+    fn the_path_of_the_notification_url_is_secret_and_a_plain_one_is_not() {
+        let url = "https://hooks.contoso.com/services/T024F00B4R/B012345678/x1Y2z3A4b5";
+        let name = "HIGHWATER__NOTIFY__URL";
+        holds(name, url, &["T024F00B4R", "B012345678", "x1Y2z3A4b5"]);
+        assert_eq!(of(&[(name, "https://hooks.contoso.com/highwater")]), Vec::<String>::new());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The table of settings: names, defaults and meanings.
 
 mod flow;
+mod notify;
 mod recovery;
 mod source;
 
 pub(super) use self::flow::*;
+pub(super) use self::notify::*;
 pub(super) use self::recovery::*;
 pub(super) use self::source::*;
 
@@ -165,6 +167,8 @@ pub const SETTINGS: &[Setting] = &[
     RECOVERY_MODE,
     RECOVERY_STUCK_AFTER,
     RECOVERY_PAUSED_MAX,
+    NOTIFY_URL,
+    NOTIFY_SIGNING_SECRETS,
     FUNCTION_POLLER,
     FUNCTION_POLLERS,
     SOURCE_CONNECTION,

@@ -37,6 +37,8 @@ const FULL: &str = "
     HIGHWATER__RECOVERY__MODE = report
     HIGHWATER__RECOVERY__STUCK_AFTER = 10m
     HIGHWATER__RECOVERY__PAUSED_MAX = 12h
+    HIGHWATER__NOTIFY__URL = https://hooks.contoso.com/services/T024F00B4R/hunter2hunter2
+    HIGHWATER__NOTIFY__SIGNING_SECRETS = NEW_SECRET
     HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLER = orders
     SQL = Server=db;Database=shop;User Id=me;Password=hunter2
     HIGHWATER__POLLERS__ORDERS__SOURCE__CONNECTION = SQL
@@ -178,6 +180,7 @@ fn defaults_are_those_of_the_table() {
                 stuck_after: 1800s,
                 paused_max: 86400s,
             },
+            notify: None,
             pollers: {
                 "orders": PollerConfig {
                     name: "orders",
@@ -474,6 +477,14 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
                 stuck_after: 600s,
                 paused_max: 43200s,
             },
+            notify: Some(
+                NotifyConfig {
+                    url: "https://hooks.contoso.com",
+                    signing_secrets: [
+                        SecretBox<[u8]>([REDACTED]),
+                    ],
+                },
+            ),
             pollers: {},
             functions: {
                 "ORDERS_TIMER": "orders",

@@ -80,6 +80,7 @@ use self::auth::Auth;
 use self::body::Body;
 pub use self::client::{Client, ClientError};
 use self::concurrency::Part;
+pub use self::notifier::{Terms, Webhook};
 use self::reply::{Received, Target};
 use self::sign::Signer;
 use super::tries::{DELAYS, log_retry};
@@ -96,6 +97,7 @@ mod body;
 mod client;
 mod concurrency;
 mod gzip;
+mod notifier;
 mod reply;
 mod sign;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What each instrument measures, in one sentence: the description in OTLP, and `# HELP` in Prometheus text.
 
 /// Descriptions by name.
-const HELP: [(&str, &str); 45] = [
+const HELP: [(&str, &str); 46] = [
     ("failures_total", "Failed ticks."),
     ("lag_seconds", "Age of the oldest row that was read; 0 if nothing is new."),
     ("last_success_timestamp", "Unix time of the last tick that did not fail."),
@@ -12,6 +12,7 @@ const HELP: [(&str, &str); 45] = [
     ("highwater.rows.redelivered", "Rows delivered again after a failure."),
     ("highwater.rows.quarantined", "Quarantined rows."),
     ("highwater.breaker.openings", "Times that the breaker opened."),
+    ("highwater.notifications", "Notifications of operators, by outcome."),
     ("highwater.rows.late", "Rows committed later than the settle window allows."),
     (
         "highwater.rows.not_audited",

@@ -99,11 +99,13 @@ impl Poller {
     ///
     /// A tick that was skipped, paused or backing off is neither a success nor a failure. Nor is a lost lease, which
     /// is part of the protocol.
+    ///
+    /// Returns the kind of the failure, unless the failure before it was of the same kind.
     pub(crate) fn note_end_of_tick(
         &self,
         result: &Result<TickOutcome, TickError>,
         is_recorded: bool,
-    ) {
+    ) -> Option<&'static str> {
         let now = Instant::now();
         let mut history = self.tick_history();
         history.last_tick = Some(now);
@@ -114,18 +116,20 @@ impl Poller {
             }
             Ok(_) => {}
             Err(error) => {
-                let Some(kind) = failure_kind(error) else { return };
+                let kind = failure_kind(error)?;
                 let failure = history.failure.get_or_insert_with(|| FailedTicks::since(now));
                 failure.last = now;
                 failure.count += 1;
                 failure.unrecorded += 1;
-                failure.kind = kind;
+                let before = std::mem::replace(&mut failure.kind, kind);
                 failure.error = shortened(chain(error));
                 if is_recorded {
                     failure.note_recorded();
                 }
+                return (before != kind).then_some(kind);
             }
         }
+        None
     }
 
     /// Records what a tick knew of the document when it ended.

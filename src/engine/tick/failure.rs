@@ -21,6 +21,7 @@ impl LeasedTick<'_, '_> {
     /// If the write fails, that is logged; the next tick delivers the rows again either way.
     pub(super) async fn record_failure(&mut self, error: &HandlerError, pause: Option<Paused>) {
         let tick = self.report.end_of_tick("handler_failed", None, &self.lease);
+        let mut stopped = pause.clone().map(|paused| ("on_failure_stop", paused));
         let written = match error {
             HandlerError::Gone(reason) => {
                 let paused = Paused {
@@ -29,6 +30,7 @@ impl LeasedTick<'_, '_> {
                     at: self.lease.now(),
                     extra: serde_json::Map::new(),
                 };
+                stopped = Some(("target_gone", paused.clone()));
                 self.lease.release(Some(tick), Some(paused)).await
             }
             // A newer holder has written the target, so this one writes nothing more.
@@ -45,7 +47,12 @@ impl LeasedTick<'_, '_> {
             | HandlerError::Misconfigured(_) => self.fail(error, pause, tick).await,
         };
         match written {
-            Ok(()) => self.report.note_failure_recorded(),
+            Ok(()) => {
+                self.report.note_failure_recorded();
+                if let Some((kind, paused)) = stopped {
+                    self.report.paused_by_rule(kind, &paused);
+                }
+            }
             Err(error) => {
                 self.report.front_committed(&self.work.batch, self.lease.document());
                 self.report.could_not_release(&error);

@@ -18,6 +18,7 @@ pub(super) use tick_event;
 
 mod blocked;
 mod calls;
+mod changes;
 mod line;
 mod timings;
 
@@ -40,6 +41,7 @@ use crate::event::{BatchId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::SourceLag;
+use crate::notice::Change;
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
 use crate::quarantine::Reason;
@@ -64,6 +66,9 @@ pub(super) struct Report<'a> {
     breaker_was_open: Option<bool>,
     /// Whether the document records how the tick failed.
     is_failure_recorded: bool,
+    /// How ticks fail according to the document with which this one started.
+    known_failure: Option<String>,
+    changes: Vec<Change>,
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
@@ -94,6 +99,8 @@ impl<'a> Report<'a> {
             warned_of_skips: false,
             breaker_was_open: None,
             is_failure_recorded: false,
+            known_failure: None,
+            changes: Vec::new(),
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
@@ -341,6 +348,7 @@ impl<'a> Report<'a> {
         let rows = batch.rows();
         self.quarantined += rows;
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
+        self.rows_were_quarantined(batch, reason, error);
         // Rows that a range quarantines are kept under the name of its poller.
         let name = self.poller.of();
         for event in batch.events.iter() {
@@ -366,6 +374,7 @@ impl<'a> Report<'a> {
         match (self.breaker_was_open.replace(is_open), is_open) {
             (Some(false), true) => {
                 self.poller.metrics.breaker_opened(&self.poller.name);
+                self.breaker_has_opened(quarantined_in_a_row);
                 // Rows that a range quarantines are kept under the name of its poller.
                 let name = self.poller.of();
                 tick_event!(
@@ -508,7 +517,7 @@ impl<'a> Report<'a> {
         let line = self.line(row, ms(duration));
         line::log(&line, row, &result, &summary);
         let (rows, batches, level) = (self.rows, self.batches, row.level);
-        TickReport { result, rows, batches, duration, summary, level, line }
+        TickReport { result, rows, batches, duration, summary, level, line, changes: self.changes }
     }
 
     /// Returns the outcome for people.

@@ -165,7 +165,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let body = reader.read(&settings::HANDLER_BODY, at, parse::one_of(&forms));
     let gzip = reader.read(&settings::HANDLER_GZIP, at, parse::boolean);
     let accept_html = reader.read(&settings::HANDLER_ACCEPT_HTML, at, parse::boolean);
-    let signing_secrets = read_signing_secrets(reader, segment);
+    let signing_secrets = read_signing_secrets(reader, &settings::HANDLER_SIGNING_SECRETS, at);
     let auth = read_auth(reader, segment);
     let authorities = reader.read_if_set(&settings::HANDLER_CA, at, authorities);
     Some(HttpConfig {
@@ -183,12 +183,15 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
 }
 
 /// Reads the secrets that one setting refers to; `None` after a mistake.
-fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<SecretSlice<u8>>> {
-    let setting = &settings::HANDLER_SIGNING_SECRETS;
-    if reader.text(&setting.name_for(Some(segment))).is_none() {
+pub(in crate::config) fn read_signing_secrets(
+    reader: &mut Reader<'_>,
+    setting: &Setting,
+    at: Option<&str>,
+) -> Option<Vec<SecretSlice<u8>>> {
+    if reader.text(&setting.name_for(at)).is_none() {
         return Some(Vec::new());
     }
-    let names = reader.read_if_set(setting, Some(segment), |text| {
+    let names = reader.read_if_set(setting, at, |text| {
         let names: Result<Vec<String>, Expected> =
             text.split(',').map(|name| secret_name(name.trim())).collect();
         names.and_then(|names| match names.len() {
@@ -197,10 +200,8 @@ fn read_signing_secrets(reader: &mut Reader<'_>, segment: &str) -> Option<Vec<Se
         })
     })?;
     // Read all of them before failing, so that every mistake is reported.
-    let secrets: Vec<Option<SecretSlice<u8>>> = names
-        .iter()
-        .map(|name| read_named(reader, name, setting, segment, signing_secret))
-        .collect();
+    let secrets: Vec<Option<SecretSlice<u8>>> =
+        names.iter().map(|name| read_named(reader, name, setting, at, signing_secret)).collect();
     secrets.into_iter().collect()
 }
 
@@ -224,7 +225,7 @@ fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
     let secret = |reader: &mut Reader<'_>| {
         let setting = &settings::HANDLER_AUTH_SECRET;
         let name = reader.read(setting, at, secret_name)?;
-        read_named(reader, &name, setting, segment, header_value)
+        read_named(reader, &name, setting, at, header_value)
     };
     match kind {
         AuthKind::None => Some(HttpAuth::None),
@@ -247,10 +248,10 @@ fn read_named<T>(
     reader: &mut Reader<'_>,
     name: &str,
     named_by: &Setting,
-    segment: &str,
+    at: Option<&str>,
     parse: impl Fn(&str) -> Result<T, Expected>,
 ) -> Option<T> {
-    let hint = format!("`{}` refers to this setting", named_by.name_for(Some(segment)));
+    let hint = format!("`{}` refers to this setting", named_by.name_for(at));
     match reader.text(name).as_deref().map(parse) {
         Some(Ok(value)) => Some(value),
         Some(Err(expected)) => {
@@ -348,7 +349,11 @@ fn audience(text: &str) -> Result<String, Expected> {
     })
 }
 
-pub(super) fn target_url(text: &str, allow_http: bool, permission: &str) -> Result<Url, Expected> {
+pub(in crate::config) fn target_url(
+    text: &str,
+    allow_http: bool,
+    permission: &str,
+) -> Result<Url, Expected> {
     let expected = || Expected::new("an absolute URL such as `https://hooks.contoso.com/changes`");
     let url = Url::parse(text).map_err(|error: url::ParseError| {
         let has_other_letters = error == url::ParseError::IdnaError && !text.is_ascii();

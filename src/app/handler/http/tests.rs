@@ -3,6 +3,7 @@
 mod auth;
 mod bad_input;
 mod concurrency;
+mod notifier;
 mod rejects_everything;
 mod tls;
 

@@ -1,0 +1,256 @@
+//! Notifies an operator's endpoint of changes of pollers.
+//!
+//! A notification is a `POST` with the client, the headers and the signature of deliveries. Its body is one JSON
+//! object: `docs/how-to/production.md` shows it. It is best effort: a failure never fails a tick, and delays it by at
+//! most [`Terms::timeout`].
+//!
+//! Path and query of the URL may be secret, as those of chat services are, so only its origin is ever shown.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use highwater_engine::event::EventId;
+use highwater_engine::notice::{Change, Notifier};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+use url::Url;
+use uuid::Uuid;
+
+use super::body::Body;
+use super::cause;
+use super::sign::Signer;
+use super::{Client, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP};
+use crate::clock::Clock;
+use crate::config::{NotifyConfig, origin};
+use crate::metrics::Metrics;
+use crate::redaction;
+use crate::repeats::LogThrottle;
+
+/// How often and how long notifications are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Shortest time between two notifications of one poller.
+    pub interval: Duration,
+    /// Limit on one notification, from connecting to the status of the reply.
+    pub timeout: Duration,
+    /// Attempts after which changes are dropped.
+    pub tries_max: u32,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let (interval, timeout) = (Duration::from_secs(60), Duration::from_secs(5));
+        Self { interval, timeout, tries_max: 5 }
+    }
+}
+
+/// What happens to changes that could not be sent.
+const RETRIED: &str = "a later tick retries";
+const DROPPED: &str = "the changes are dropped";
+
+/// Posts changes to a URL.
+pub struct Webhook {
+    client: Client,
+    url: Url,
+    /// The URL as it may be shown.
+    shown: String,
+    signer: Signer,
+    app: String,
+    terms: Terms,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    log_throttle: LogThrottle,
+    pollers: Mutex<BTreeMap<String, Pending>>,
+}
+
+/// Changes of a poller that are not sent yet.
+#[derive(Debug, Default)]
+struct Pending {
+    changes: Vec<Change>,
+    /// When the newest of them was made.
+    at: Option<OffsetDateTime>,
+    /// Failed attempts to send them.
+    failed: u32,
+    /// When a notification was last sent, or could not be sent.
+    tried_at: Option<Instant>,
+}
+
+/// The body of a notification.
+#[derive(Serialize)]
+struct Notice<'a> {
+    app: &'a str,
+    poller: &'a str,
+    at: String,
+    changes: Vec<NoticeChange<'a>>,
+}
+
+#[derive(Serialize)]
+struct NoticeChange<'a> {
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    reason: String,
+    count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event_id: Option<&'a str>,
+}
+
+impl Webhook {
+    /// Returns a notifier of the URL of `config`, for the pollers of `app`.
+    pub fn new(
+        client: Client,
+        config: &NotifyConfig,
+        app: &str,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            client,
+            url: config.url.clone(),
+            shown: origin(&config.url),
+            signer: Signer::new(&config.signing_secrets),
+            app: app.to_owned(),
+            terms: Terms::default(),
+            clock,
+            metrics,
+            log_throttle: LogThrottle::default(),
+            pollers: Mutex::default(),
+        }
+    }
+
+    /// Returns the same notifier with other terms.
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    fn pollers(&self) -> MutexGuard<'_, BTreeMap<String, Pending>> {
+        self.pollers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds `changes` to those that wait, and returns all of them if they are due.
+    ///
+    /// The interval starts here, so that no other tick sends in the meantime.
+    fn due(&self, poller: &str, changes: &[Change]) -> Option<Pending> {
+        let mut pollers = self.pollers();
+        if changes.is_empty() && !pollers.contains_key(poller) {
+            return None;
+        }
+        let pending = pollers.entry(poller.to_owned()).or_default();
+        if !changes.is_empty() {
+            pending.at = Some(self.clock.now());
+        }
+        for change in changes {
+            change.clone().add_to(&mut pending.changes);
+        }
+        let is_early = pending.tried_at.is_some_and(|at| at.elapsed() < self.terms.interval);
+        if pending.changes.is_empty() || is_early {
+            return None;
+        }
+        let next = Pending { tried_at: Some(Instant::now()), ..Pending::default() };
+        Some(std::mem::replace(pending, next))
+    }
+
+    /// Keeps changes that could not be sent for the next notification; returns whether it did.
+    fn keep(&self, poller: &str, sent: Pending) -> bool {
+        let failed = sent.failed + 1;
+        if failed >= self.terms.tries_max {
+            return false;
+        }
+        let mut pollers = self.pollers();
+        let pending = pollers.entry(poller.to_owned()).or_default();
+        let newer = std::mem::replace(&mut pending.changes, sent.changes);
+        for change in newer {
+            change.add_to(&mut pending.changes);
+        }
+        pending.at = pending.at.or(sent.at);
+        pending.failed = failed;
+        true
+    }
+
+    async fn send(&self, poller: &str, pending: &Pending) -> Result<(), String> {
+        let changes = pending.changes.iter().map(|change| NoticeChange {
+            event: change.event.as_str(),
+            kind: change.kind,
+            reason: redaction::redacted(change.reason.clone()),
+            count: change.count,
+            event_id: change.event_id.as_ref().map(EventId::as_str),
+        });
+        let now = self.clock.now();
+        let at = pending.at.unwrap_or(now).format(&Rfc3339).unwrap_or_default();
+        let notice = Notice { app: &self.app, poller, at, changes: changes.collect() };
+        let body = serde_json::to_vec(&notice).map_err(|error| error.to_string())?;
+        let headers = self.headers(poller, now, &body.clone().into());
+        let request = self.client.0.post(self.url.clone()).timeout(self.terms.timeout);
+        let reply = request.headers(headers).body(body).send().await.map_err(cause)?;
+        let status = reply.status();
+        if status.is_success() { Ok(()) } else { Err(format!("answered {}", status.as_u16())) }
+    }
+
+    fn headers(&self, poller: &str, now: OffsetDateTime, body: &Body) -> HeaderMap {
+        let (id, timestamp) = (Uuid::new_v4().to_string(), now.unix_timestamp());
+        let signature = self.signer.sign(&id, timestamp, body);
+        let texts = [
+            (WEBHOOK_ID, Some(id.clone())),
+            (IDEMPOTENCY_KEY, Some(id)),
+            (WEBHOOK_TIMESTAMP, Some(timestamp.to_string())),
+            (WEBHOOK_SIGNATURE, signature),
+            (POLLER, Some(poller.to_owned())),
+        ];
+        let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let others = texts
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, HeaderValue::from_str(&text?).ok()?)));
+        std::iter::once(json).chain(others).collect()
+    }
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Webhook").field("url", &self.shown).finish_non_exhaustive()
+    }
+}
+
+/// Returns the subject under which a log line is repeated at most hourly.
+fn subject(poller: &str, then: &str) -> String {
+    format!("{poller}: {then}")
+}
+
+#[async_trait]
+impl Notifier for Webhook {
+    async fn tick_ended(&self, poller: &str, changes: &[Change]) {
+        let Some(pending) = self.due(poller, changes) else { return };
+        let Err(why) = self.send(poller, &pending).await else {
+            self.metrics.notified(poller, "sent");
+            for then in [RETRIED, DROPPED] {
+                self.log_throttle.forget(&subject(poller, then));
+            }
+            debug!(
+                event = "notification_sent",
+                poller.name = poller,
+                "Notified {} of changes of poller `{poller}`",
+                self.shown
+            );
+            return;
+        };
+        self.metrics.notified(poller, "failed");
+        let (why, is_kept) = (redaction::redacted(why), self.keep(poller, pending));
+        let then = if is_kept { RETRIED } else { DROPPED };
+        if self.log_throttle.are_due(&subject(poller, then), "") {
+            warn!(
+                event = "notification_failed",
+                poller.name = poller,
+                error = why,
+                "Could not notify {} (`HIGHWATER__NOTIFY__URL`) of changes of poller `{poller}`: {why}; {then}",
+                self.shown
+            );
+        }
+    }
+}
