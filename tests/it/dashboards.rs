@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use highwater::recovery::table::{Action, ROWS};
+use highwater::status::health::{PollerState, Severity};
 use highwater::telemetry::series_name;
 use serde_json::Value as Json;
 
@@ -181,14 +182,37 @@ fn runbooks() -> BTreeSet<String> {
     names.map(|name| name.strip_suffix(".md").unwrap().to_owned()).collect()
 }
 
+/// The runbooks that the state of a poller links.
+fn pages_of_states() -> BTreeSet<String> {
+    let code = read("src/engine/status/health.rs");
+    let linked = code.split("\"runbooks/").skip(1);
+    linked.map(|rest| rest.split(".md\"").next().unwrap().to_owned()).collect()
+}
+
 #[test]
-fn every_alert_links_a_runbook_and_every_runbook_has_an_alert() {
+fn the_index_of_runbooks_has_the_page_of_each_state() {
+    let index = read("docs/runbooks/README.md");
+    let (_, table) = index.split_once("| state |").unwrap();
+    let table = table.split("\n\n").next().unwrap();
+    let mut listed = BTreeSet::new();
+    for line in table.lines().skip(2) {
+        listed.extend(line.split("](").skip(1).map(|rest| rest.split(".md)").next().unwrap()));
+    }
+    assert_eq!(listed, pages_of_states().iter().map(String::as_str).collect());
+    for state in PollerState::ALL {
+        let row = format!("\n| `{}` | ", state.as_str());
+        assert_eq!(table.contains(&row), state.severity() != Severity::Ok, "{row}");
+    }
+}
+
+#[test]
+fn every_alert_links_a_runbook_and_every_runbook_has_an_alert_or_a_state() {
     let azure = azure_alerts();
     let rules = rules();
     assert!(azure.len() > 12 && rules.len() > 12, "{azure:?}");
     let prometheus: BTreeSet<String> = rules.iter().map(|rule| page_of(&rule.name)).collect();
     let alerts: BTreeSet<String> = azure.union(&prometheus).cloned().collect();
-    assert_eq!(runbooks(), alerts);
+    assert_eq!(runbooks(), alerts.union(&pages_of_states()).cloned().collect());
     for rule in &rules {
         assert_eq!(rule.runbook, format!("docs/runbooks/{}.md", page_of(&rule.name)));
     }
@@ -300,17 +324,28 @@ pub(crate) fn check_help(command: &[String], flags: &BTreeSet<String>) {
     }
 }
 
-/// The commands of a page, without their arguments, each with its flags.
+/// The commands of a page, in shell blocks and in the text, without their arguments, each with its flags.
 fn commands(page: &str) -> BTreeMap<Vec<String>, BTreeSet<String>> {
     let mut found: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
-    for line in shell_blocks(page).flat_map(str::lines) {
-        let words = line.strip_prefix("highwater ").unwrap_or_else(|| panic!("{line}"));
+    let text = without_shell_blocks(page);
+    let inline = text.split('`').skip(1).step_by(2);
+    let inline = inline.filter_map(|code| code.strip_prefix("highwater "));
+    let blocks = shell_blocks(page).flat_map(str::lines);
+    let blocks =
+        blocks.map(|line| line.strip_prefix("highwater ").unwrap_or_else(|| panic!("{line}")));
+    for words in blocks.chain(inline) {
         let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
         let name = words.split(' ').take_while(is_word).map(str::to_owned).collect();
         let flags = words.split(' ').filter(|word| word.starts_with("--")).map(str::to_owned);
         found.entry(name).or_default().extend(flags);
     }
     found
+}
+
+/// Returns the text of one section of a page.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    rest.split("\n## ").next().unwrap()
 }
 
 #[test]
@@ -321,17 +356,62 @@ fn each_runbook_has_all_required_sections() {
         assert!(page.starts_with(&format!("# `{name}`: ")), "{name}");
         let parts = page.lines().filter_map(|line| line.strip_prefix("## "));
         let parts: Vec<&str> = parts.collect();
-        let expected = ["What it means", "What to look at", "Commands", "How it ends"];
+        let expected = ["Do this first", "Causes and fixes", "How to see that it is over"];
         assert_eq!(parts, expected, "{name}");
-        let commands = commands(&page);
-        assert!(!commands.is_empty(), "{name} has no command");
-        for (command, flags) in commands {
+        for (command, flags) in commands(&page) {
             found.entry(command).or_default().extend(flags);
         }
     }
     for (command, flags) in found {
         check_help(&command, &flags);
     }
+}
+
+/// The sources, with texts as they are printed: continued lines are joined, and quotes are not escaped.
+fn printed() -> String {
+    let mut text = String::new();
+    let mut is_continued = false;
+    for line in code(&highwater_test_support::root().join("src")).lines() {
+        let line = if is_continued { line.trim_start() } else { line };
+        is_continued = line.ends_with('\\');
+        text += line.strip_suffix('\\').unwrap_or(line);
+        if !is_continued {
+            text.push('\n');
+        }
+    }
+    text.replace("\\\"", "\"")
+}
+
+#[test]
+fn runbooks_start_with_three_commands_and_what_they_print() {
+    let printed = printed();
+    let mut outcomes = 0;
+    for name in runbooks() {
+        let page = read(&format!("docs/runbooks/{name}.md"));
+        let steps: Vec<&str> = section(&page, "Do this first").split("```sh\n").skip(1).collect();
+        assert_eq!(steps.len(), 3, "{name}");
+        for step in steps {
+            let (command, rest) = step.split_once("\n```\n").unwrap();
+            assert_eq!(command.lines().count(), 1, "{name}: {command}");
+            let is_placeholder = |word: &str| word.chars().all(|c| c.is_ascii_uppercase());
+            let placeholders = words(command).filter(|word| is_placeholder(word));
+            assert!(placeholders.into_iter().all(|word| word == "POLLER"), "{name}: {command}");
+            let head = "\n| outcome | meaning | next step |\n|---|---|---|\n";
+            let table = rest.strip_prefix(head).unwrap_or_else(|| panic!("{name}: {command}"));
+            let rows: Vec<&str> = table.lines().take_while(|line| !line.is_empty()).collect();
+            assert!(rows.len() > 1, "{name}: {command}");
+            for row in rows {
+                let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+                assert_eq!(cells.len(), 3, "{name}: {row}");
+                let quoted = cells[0].split('`').skip(1).step_by(2);
+                for part in quoted.flat_map(|text| text.split('…')).map(str::trim) {
+                    assert!(printed.contains(part), "{name}: no command prints `{part}`");
+                    outcomes += 1;
+                }
+            }
+        }
+    }
+    assert!(outcomes > 150, "{outcomes}");
 }
 
 #[test]

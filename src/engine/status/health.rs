@@ -543,17 +543,18 @@ fn runbook(state: PollerState, failure: Option<&Failure>) -> Option<&'static str
         | PollerState::Idle
         | PollerState::Done
         | PollerState::Cancelled
-        | PollerState::TakenOver
-        | PollerState::NeverRan
-        | PollerState::Disabled => None,
+        | PollerState::TakenOver => None,
+        PollerState::NeverRan => Some("runbooks/never-ran.md"),
+        PollerState::Disabled => Some("runbooks/disabled.md"),
         PollerState::Paused => Some("runbooks/paused.md"),
         PollerState::Silent | PollerState::Unknown => Some("runbooks/silent.md"),
+        PollerState::Vanished => Some("runbooks/vanished.md"),
         PollerState::Stopped if kind == Some("fence_ahead") => Some("runbooks/fenced.md"),
-        PollerState::Vanished | PollerState::Stopped => Some("runbooks/stopped.md"),
+        PollerState::Stopped => Some("runbooks/stopped.md"),
+        PollerState::BackingOff => Some("runbooks/backing-off.md"),
         PollerState::Failing if kind.is_some_and(|kind| kind.starts_with("handler")) => {
             Some("runbooks/handler.md")
         }
-        PollerState::BackingOff => Some("runbooks/handler.md"),
         PollerState::Failing => Some("runbooks/failures.md"),
     }
 }

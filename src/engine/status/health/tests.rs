@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use time::macros::datetime;
 
 use super::*;
@@ -296,10 +298,30 @@ fn every_state_that_needs_attention_says_why_and_links_a_runbook() {
         let health = evidence.health();
         let is_fine = health.cause.is_none();
         assert!(is_fine || !matches!(health.state, PollerState::Idle | PollerState::Running));
-        if health.severity == Severity::Error {
+        if health.severity != Severity::Ok {
             assert!(!is_fine && health.runbook.is_some(), "{:?}", evidence.stored);
         }
     }
+}
+
+#[test]
+fn the_runbook_of_a_state_has_its_name() {
+    let schedules = every_five_seconds();
+    let mut linked = BTreeSet::new();
+    for evidence in all(&schedules) {
+        let health = evidence.health();
+        let Some(page) = health.runbook else { continue };
+        let name = health.state.as_str().replace('_', "-");
+        let others = [
+            (PollerState::Failing, "runbooks/failures.md"),
+            (PollerState::Failing, "runbooks/handler.md"),
+            (PollerState::Unknown, "runbooks/silent.md"),
+        ];
+        let is_other = others.contains(&(health.state, page));
+        assert!(is_other || page == format!("runbooks/{name}.md"), "{name} links {page}");
+        linked.insert(page);
+    }
+    assert_eq!(linked.len(), 9, "{linked:?}");
 }
 
 #[test]
