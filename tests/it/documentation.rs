@@ -165,6 +165,28 @@ fn every_exit_code_is_in_the_reference_and_no_other() {
     assert_eq!(codes, listed);
 }
 
+/// Returns the permissions on one of Highwater's own tables, as its statements grant them.
+fn granted(table: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_highwater");
+    let output = Command::new(program).args(["ddl", table]).env_clear().output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let grants = text.lines().filter_map(|line| line.strip_prefix("GRANT ")?.split(" ON ").next());
+    grants.map(|right| format!("`{right}`")).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn the_rights_on_highwaters_own_tables_are_those_of_its_statements() {
+    let page = read(Path::new("docs/explanation/security.md"));
+    let [state, journal, fence, ledger] = ["state", "journal", "fence", "ledger"].map(granted);
+    for row in [
+        format!("| state in `sql` | {state} |"),
+        format!("| journal in `sql` | {journal} |"),
+        format!("| its fence; its ledger | {fence}; {ledger} |"),
+    ] {
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
 #[test]
 fn actions_of_workflows_are_pinned_to_commits() {
     let folder = root().join(".github/workflows");
