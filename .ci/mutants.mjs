@@ -4,6 +4,10 @@
 //   node .ci/mutants.mjs 3          three of them, different ones with each commit
 //   node .ci/mutants.mjs token row  those whose name contains one of the words
 //   node .ci/mutants.mjs applies    builds nothing: only checks that each break still applies
+//   node .ci/mutants.mjs complete [SHARD/SHARDS | NUMBER | WORD...]
+//                                   mechanical mutants of document and lease: `.ci/mechanical.mjs`
+//   node .ci/mutants.mjs elsewhere NUMBER | WORD...
+//                                   a sample of the mechanical mutants of all other files
 //
 // A break is a text that occurs exactly once in a file, and its replacement. The source is copied
 // below `target`, so the tree itself is never touched. Nearly all breaks are built in one build: each
@@ -17,9 +21,10 @@
 // Not in the list, because only the suite against Azurite can detect it: "no If-Match to the blob service".
 // Also not in the list, because they have no observable effect: "owner not compared" (no two grants
 // share a token) and "a lost lease is written over" (the pure transitions reject it again).
-import { execFileSync, spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { mechanical } from "./mechanical.mjs";
 
 const POLLER = "src/engine/poller.rs";
 const TICK = "src/engine/tick.rs";
@@ -515,19 +520,27 @@ const PACKAGES = {
 };
 // The package of each suite below `tests` that is asked.
 const OWNERS = { engine: "highwater-engine", sim: "highwater-engine", it: "highwater-cli" };
-const UNOPTIMISED = Object.values(PACKAGES).flatMap((name) => ["--config", `profile.dev.package.${name}.opt-level=0`]);
 
 const root = new URL("..", import.meta.url).pathname;
 const copy = join(root, "target", "mutant");
 const words = process.argv.slice(2);
+const isMechanical = ["complete", "elsewhere"].includes(words[0]);
+// The simulation, which named breaks are also tried with, needs the optimised engine of the test profile.
+const PROFILES = isMechanical ? ["dev", "test"] : ["dev"];
+const UNOPTIMISED = Object.values(PACKAGES).flatMap((name) => PROFILES.flatMap((profile) => ["--config", `profile.${profile}.package.${name}.opt-level=0`]));
 if (words.some((word) => word.startsWith("-"))) {
-  console.error("usage: node .ci/mutants.mjs [applies | NUMBER | WORD...]");
+  console.error("usage: node .ci/mutants.mjs [applies | NUMBER | WORD... | complete [SHARD/SHARDS | NUMBER | WORD...] | elsewhere NUMBER | elsewhere WORD...]");
   process.exit(words.includes("--help") ? 0 : 2);
 }
 
 // The variable that chooses a break, and how long one may keep a suite busy.
 const CHOSEN_BY = "BROKEN_RULE";
 const SUITE_TIME_MAX = 300_000;
+// Mechanical mutants include endless loops. Such a mutant counts as caught, as with `cargo mutants`.
+// The unbroken copy needs a few seconds.
+const MECHANICAL_TIME_MAX = 120_000;
+// An endless loop may also allocate: the address space of a suite, in KiB.
+const ADDRESS_SPACE_MAX = 16_000_000;
 /** What a suite prints of a test that failed. */
 const FAILED_TEST = /^test .* \.\.\. FAILED$/m;
 
@@ -535,12 +548,12 @@ const MODULES = ["state::", "document::", "store::", "tick::", "admin::", "lease
 // What takes most of the time is asked last, and not at all where no break is about it.
 const SLOW = [
   "journal::tests::a_crash_between_a_write_and_its_append",
-  "journal::tests::folding_a_whole_journal",
+  "journal::tests::folding_a_complete_journal",
   "recovery::tests::ten_thousand_documents",
   "poller::delivered_ids::tests::the_oldest_ids_are_dropped",
   "handler::exec::tests::lines_on_standard_output_report_failed_events",
 ];
-const SLOW_ENGINE = ["failures::one_rejected_row_in_ten_thousand"];
+const SLOW_ENGINE = ["failures::one_rejected_row_in_ten_thousand", "failures::a_receiver_that_rejects_everything"];
 const NEVER = ["a_hundred_megabytes"];
 const skip = (names) => names.flatMap((name) => ["--skip", name]);
 const QUICK = [...MODULES, ...skip([...SLOW, ...NEVER])];
@@ -548,6 +561,9 @@ const QUICK = [...MODULES, ...skip([...SLOW, ...NEVER])];
 function suitesOf([, file]) {
   const unit = PACKAGES[file.split("/")[1]];
   const quick = ["app", "engine"].includes(file.split("/")[1]) ? QUICK : skip([...SLOW, ...NEVER]);
+  // There are hundreds of mechanical mutants, so only quick tests are asked about them, and of the engine all of these.
+  if (isMechanical && unit === PACKAGES.engine) return [[unit, skip([...SLOW, ...NEVER])], ["engine", skip(SLOW_ENGINE)]];
+  if (isMechanical) return [[unit, quick]];
   if (unit === PACKAGES.engine) {
     return [[unit, quick], ["engine", skip(SLOW_ENGINE)], [unit, SLOW], ["engine", SLOW_ENGINE], ["sim", []]];
   }
@@ -632,14 +648,22 @@ function bodies(source) {
   return found;
 }
 
+const sourceOf = (file) => readFileSync(join(root, file), "utf8");
+// Where the text that a break replaces begins. A mechanical mutant knows it; the text of others occurs once.
+const placeOf = (one, original) => one[4] ?? original.indexOf(one[2]);
+function brokenBy(one, original) {
+  const at = placeOf(one, original);
+  return original.slice(0, at) + one[3] + original.slice(at + one[2].length);
+}
+
 // Builds the chosen breaks into the copy of a file. Returns for each function that has some the lines
 // they take there, so that an error of the compiler can be told whose it is.
 function switched(file, breaks) {
-  const original = readFileSync(join(root, file), "utf8");
+  const original = sourceOf(file);
   const found = bodies(original);
   const functions = new Map();
   for (const one of breaks) {
-    const at = original.indexOf(one[2]);
+    const at = placeOf(one, original);
     const around = found.filter(([open, close]) => open < at && at + one[2].length < close).at(-1);
     if (!around) alone.add(one);
     else functions.set(around[0], [...(functions.get(around[0]) ?? []), one]);
@@ -649,13 +673,14 @@ function switched(file, breaks) {
   for (const open of [...functions.keys()].sort((a, b) => b - a)) {
     const [, close] = found.find((body) => body[0] === open);
     const body = original.slice(open, close);
-    const arms = functions.get(open).map((one) => `${number(one)} => ${body.replace(one[2], () => one[3])}\n`);
+    const arms = functions.get(open).map((one) => `${number(one)} => ${brokenBy(one, original).slice(open, close + one[3].length - one[2].length)}\n`);
     const whole = `{ match crate::broken() {\n${arms.join("")}_ => ${body}\n} }`;
     text = text.slice(0, open) + whole + text.slice(close);
     const lines = (part) => part.split("\n").length - 1;
     const inner = arms.map((arm, n) => [functions.get(open)[n], lines(arm)]);
     places.forEach((place) => (place.first += lines(whole) - lines(body)));
-    places.push({ first: lines(original.slice(0, open)) + 1, length: lines(whole) + 1, inner });
+    const head = original.slice(original.lastIndexOf("fn ", open), open);
+    places.push({ first: lines(original.slice(0, open)) + 1, length: lines(whole) + 1, inner, isOpaque: /-> .*\bimpl\b/s.test(head) });
   }
   const path = join(copy, file);
   if (readFileSync(path, "utf8") !== text) writeFileSync(path, text);
@@ -663,7 +688,9 @@ function switched(file, breaks) {
 }
 
 const alone = new Set();
-const number = (one) => BREAKS.indexOf(one) + 1;
+// Mechanical mutants that the compiler rejects.
+const unviable = new Set();
+const number = (one) => list.indexOf(one) + 1;
 
 function build(...targets) {
   const result = spawnSync(
@@ -684,7 +711,7 @@ function build(...targets) {
 const env = { CARGO_TARGET_DIR: join(root, "target"), ...process.env, RUST_BACKTRACE: "0", RUST_MIN_STACK: "16777216" };
 const executables = {};
 // What few breaks will ask for is built only once one does.
-const isFew = () => /^\d+$/.test(words[0] ?? "");
+const isFew = () => isMechanical || /^\d+$/.test(words[0] ?? "");
 // What tells cargo to build these targets, each option once: `--lib` may not be given twice.
 const optionsOf = (targets) => {
   const packages = targets.map((target) => `--package=${OWNERS[target] ?? target}`);
@@ -703,14 +730,17 @@ const targetsOf = (breaks) => {
 function buildSwitched(breaks) {
   for (;;) {
     const files = new Map();
-    for (const one of breaks.filter((one) => !alone.has(one))) files.set(one[1], [...(files.get(one[1]) ?? []), one]);
-    for (const one of alone) if (!files.has(one[1])) files.set(one[1], []);
+    for (const one of breaks.filter((one) => !alone.has(one) && !unviable.has(one))) files.set(one[1], [...(files.get(one[1]) ?? []), one]);
+    for (const one of [...alone, ...unviable]) if (!files.has(one[1])) files.set(one[1], []);
     const places = new Map([...files].map(([file, some]) => [file, switched(file, some)]));
     const { built, errors, text } = build(...targetsOf(breaks));
     if (built) return;
-    const before = alone.size;
-    for (const { spans } of errors) for (const span of spans) refuse(places.get(span.file_name) ?? [], span.line_start);
-    if (alone.size > before) continue;
+    const before = alone.size + unviable.size;
+    for (const { spans } of errors) {
+      const some = spans.filter((span) => !isMechanical || span.is_primary);
+      for (const span of some) refuse(places.get(span.file_name) ?? [], span.line_start);
+    }
+    if (alone.size + unviable.size > before) continue;
     console.error(`the copy does not build\n${errors.map((error) => error.rendered).join("\n")}\n${text}`);
     process.exit(1);
   }
@@ -721,7 +751,8 @@ function refuse(places, line) {
   if (!place) return;
   let begin = place.first + 1;
   for (const [one, lines] of place.inner) {
-    if (begin <= line && line < begin + lines) return alone.add(one);
+    // The error of a mechanical mutant in its own body is its own, unless all bodies must have one opaque type.
+    if (begin <= line && line < begin + lines) return (isMechanical && !place.isOpaque ? unviable : alone).add(one);
     begin += lines;
   }
   place.inner.forEach(([one]) => alone.add(one));
@@ -730,22 +761,39 @@ function refuse(places, line) {
 // The unbroken copy is only to show that it runs: `cargo test` has played more worlds before.
 const CONTROL = { SIM_CASES: "100" };
 
+// Suites that start no other process, which can be ended at the first test that fails.
+const ENDS_EARLY = [PACKAGES.engine, "engine", "sim"];
+
 function passes([target, tests], choice) {
-  const result = spawnSync(executables[target], tests, {
-    cwd: copy,
-    env: { ...env, ...(choice === 0 ? CONTROL : {}), [CHOSEN_BY]: String(choice), CARGO_MANIFEST_DIR: copy },
-    encoding: "utf8",
-    maxBuffer: 1 << 30,
-    timeout: SUITE_TIME_MAX,
-    killSignal: "SIGKILL",
+  return new Promise((done) => {
+    const child = spawn("sh", ["-c", `ulimit -v ${ADDRESS_SPACE_MAX}; exec "$0" "$@"`, executables[target], ...tests], {
+      cwd: copy,
+      env: { ...env, ...(choice === 0 ? CONTROL : {}), [CHOSEN_BY]: String(choice), CARGO_MANIFEST_DIR: copy },
+      stdio: ["ignore", "pipe", "ignore"],
+    });
+    let said = "";
+    let ended = true;
+    const end = () => {
+      ended = false;
+      child.kill("SIGKILL");
+    };
+    const timer = setTimeout(end, isMechanical && choice !== 0 ? MECHANICAL_TIME_MAX : SUITE_TIME_MAX);
+    child.stdout.setEncoding("utf8");
+    child.stdout.on("data", (text) => {
+      said += text;
+      if (choice !== 0 && ENDS_EARLY.includes(target) && FAILED_TEST.test(said)) child.kill("SIGKILL");
+    });
+    child.on("close", (code, signal) => {
+      clearTimeout(timer);
+      done({ passed: code === 0, ended: ended && signal === null, said });
+    });
   });
-  return { passed: result.status === 0, ended: result.signal === null, said: result.stdout };
 }
 
 // The copy as it is: where that fails, a break that "is caught" would prove nothing.
-function control(suites) {
+async function control(suites) {
   for (const suite of suites) {
-    const { passed, said } = passes(suite, 0);
+    const { passed, said } = await passes(suite, 0);
     if (passed) continue;
     console.error(`the unbroken copy fails: ${suite.flat().join(" ")}\n${said.slice(-10_000)}`);
     return false;
@@ -753,27 +801,28 @@ function control(suites) {
   return true;
 }
 
-function verdict(one) {
+async function verdict(one) {
   const file = one[1];
+  if (unviable.has(one)) return "does not compile";
   if (!alone.has(one)) return asked(one);
-  const original = readFileSync(join(root, file), "utf8");
-  writeFileSync(join(copy, file), original.replace(one[2], () => one[3]));
+  const original = sourceOf(file);
+  writeFileSync(join(copy, file), brokenBy(one, original));
   try {
     const { built, errors } = build(suitesOf(one)[0][0]);
-    return built ? asked(one) : `does not compile\n${errors.map((error) => error.rendered).join("\n")}`;
+    return built ? await asked(one) : `does not compile\n${errors.map((error) => error.rendered).join("\n")}`;
   } finally {
     writeFileSync(join(copy, file), original);
   }
 }
 
-function asked(one) {
+async function asked(one) {
   for (const suite of suitesOf(one)) {
-    if (!alone.has(one) && !executables[suite[0]] && !(build(suite[0]).built && control([suite]))) return "cannot be asked";
+    if (!alone.has(one) && !executables[suite[0]] && !(build(suite[0]).built && (await control([suite])))) return "cannot be asked";
     if (alone.has(one) && suite[0] !== suitesOf(one)[0][0] && !build(suite[0]).built) return "does not build";
-    const { passed, ended, said } = passes(suite, number(one));
+    const { passed, ended, said } = await passes(suite, number(one));
     // A suite that was ended for its time proves nothing, since the machine may have been slow; but a test of it that
     // had failed by then does, though the break keeps another one from ending.
-    if (!ended && !FAILED_TEST.test(said)) return `did not end: ${suite[0]}`;
+    if (!ended && !FAILED_TEST.test(said)) return `${isMechanical ? "caught: " : ""}did not end: ${suite[0]}`;
     if (!passed) return `caught by ${OWNERS[suite[0]] ? suite[0] : "its crate's tests"}`;
   }
   return "MISSED";
@@ -783,21 +832,38 @@ const stale = BREAKS.filter((one) => !applies(one));
 for (const [name] of stale) console.error(`${name.padEnd(42)} no longer applies`);
 if (stale.length > 0) process.exit(1);
 if (words[0] === "applies") process.exit(0);
-const list = chosen();
+const { list, reasons } = isMechanical ? mechanical(root, words) : { list: chosen(), reasons: new Map() };
 prepare();
 buildSwitched(list);
 const all = new Map(list.flatMap(suitesOf).map((suite) => [JSON.stringify(suite), suite]));
-if (!control([...all.values()].filter(([target]) => executables[target]))) process.exit(1);
+if (!(await control([...all.values()].filter(([target]) => executables[target])))) process.exit(1);
 console.log("unbroken copy                              passes");
 // What is built alone comes last, since it undoes the switches of its file.
 const inOrder = [...list.filter((one) => !alone.has(one)), ...list.filter((one) => alone.has(one))];
 let bad = 0;
+const counts = { caught: 0, explained: 0, "does not compile": 0 };
+// A mechanical mutant that does not compile shows nothing. A named break that does not compile is out of date.
+function judged(one, found) {
+  const isExplained = reasons.has(one[0]);
+  if (found.startsWith("caught") && !isExplained) return "caught";
+  if (found === "MISSED" && isExplained) return "explained";
+  if (isMechanical && !isExplained && found.startsWith("does not compile")) return "does not compile";
+  return undefined;
+}
 for (const one of inOrder) {
   const began = Date.now();
-  const found = verdict(one);
-  if (!found.startsWith("caught")) bad += 1;
-  console.log(`${one[0].padEnd(42)} ${found} (${Math.round((Date.now() - began) / 1000)} s)`);
+  let found = await verdict(one);
+  // On a busy machine a test may fail by itself, which must not contradict an explanation.
+  if (reasons.has(one[0]) && found.startsWith("caught")) found = await verdict(one);
+  const kind = judged(one, found);
+  if (kind) counts[kind] += 1;
+  else bad += 1;
+  const remark = reasons.has(one[0]) ? (kind ? ` (explained: ${reasons.get(one[0])})` : "; its explanation is out of date") : "";
+  const short = isMechanical ? found.split("\n")[0] : found;
+  if (kind === "does not compile") continue;
+  console.log(`${one[0].padEnd(42)} ${short}${remark} (${Math.round((Date.now() - began) / 1000)} s)`);
 }
 rmSync(copy, { recursive: true, force: true });
-console.log(`${list.length - bad} of ${list.length} caught`);
+const rest = isMechanical ? `, ${counts.explained} explained, ${counts["does not compile"]} do not compile, ${bad} to be fixed` : "";
+console.log(`${counts.caught} of ${list.length} caught${rest}`);
 process.exit(bad === 0 ? 0 : 1);

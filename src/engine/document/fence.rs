@@ -219,4 +219,16 @@ mod tests {
         let error = fence.admit(Generation(1), FencingToken(1)).unwrap_err().to_string();
         assert!(error.contains("token 1") && error.contains(StaleWrite::REASON), "{error}");
     }
+
+    #[test]
+    fn a_target_that_accepted_the_newest_grant_is_not_ahead() {
+        let fingerprint = crate::cursor::SourceFingerprint::of(&[]);
+        let mut document = StateDocument::new("orders", fingerprint, Generation(7));
+        document.lease.fencing_token = FencingToken(3);
+        let grant = |token| Fence { generation: Generation(7), token: FencingToken(token) };
+        for (token, is_ahead) in [(2, false), (3, false), (4, true)] {
+            document.lease.target_fence = Some(grant(token));
+            assert_eq!(document.fence_ahead().is_some(), is_ahead, "{token}");
+        }
+    }
 }

@@ -242,6 +242,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_document_that_was_in_use_names_a_partition_count() {
+        assert!(document().names_partition_count());
+        let mut blank = StateDocument { generation: Generation(0), ..document() };
+        assert!(!blank.names_partition_count());
+        assert!(blank.is_of_division(1) && blank.is_of_division(4));
+        blank.checkpoint.cursor = Some(at(7, None));
+        assert!(blank.names_partition_count(), "written before generations existed");
+        assert!(blank.is_of_division(1) && !blank.is_of_division(4));
+    }
+
+    #[test]
     fn a_held_document_keeps_its_pause_and_the_record_of_the_first_partition() {
         let record = RepartitionRecord {
             from: 2,

@@ -9,6 +9,7 @@ use crate::testing::{Call, Fault, FaultyStore};
 
 mod hold;
 mod judging;
+mod limits;
 
 const TTL: Duration = Duration::from_secs(30);
 

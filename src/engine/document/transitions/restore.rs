@@ -200,8 +200,10 @@ mod tests {
         document.checkpoint.metadata.row_count = 3;
         document.source_state.insert("settled".to_owned(), "9".into());
         document.replay_id = Some("reset-1".to_owned());
+        document.checkpoint.updated_at = Some(OffsetDateTime::UNIX_EPOCH);
         let clone = document.cloned_as("other");
         assert_eq!(clone.poller_name, "other");
+        assert_eq!(clone.checkpoint.updated_at, document.checkpoint.updated_at);
         assert_eq!(clone.checkpoint.cursor, document.checkpoint.cursor);
         assert_eq!(clone.source_state, document.source_state);
         assert_eq!(clone.source_fingerprint, document.source_fingerprint);

@@ -420,3 +420,64 @@ fn every_field_survives_the_stored_form() {
     assert_eq!(document.version, VERSION);
     assert_eq!(decode("orders", &encode(&document)).unwrap(), document);
 }
+
+fn paused_by(by: &str) -> Paused {
+    Paused { by: by.to_owned(), reason: "r".to_owned(), at: NOW, extra: serde_json::Map::new() }
+}
+
+#[test]
+fn a_pause_is_required_once_and_its_end_leaves_other_requirements() {
+    let mut document = fresh();
+    document.require("range");
+    let paused = document.pause(paused_by("ann"), age(0)).pause(paused_by("bob"), age(0));
+    assert_eq!(paused.requires, ["range", "paused"]);
+    assert_eq!(paused.resume(age(0)).requires, ["range"]);
+}
+
+#[test]
+fn failures_are_counted_since_the_first_one() {
+    let failed = |seconds, count| LastFailure {
+        at: NOW + Duration::from_secs(seconds),
+        since: NOW + Duration::from_secs(seconds),
+        count,
+        kind: "handler_failed".to_owned(),
+        error: "503".to_owned(),
+        extra: serde_json::Map::new(),
+    };
+    let document = fresh().failing(failed(10, 2), age(0)).failing(failed(20, 3), age(0));
+    assert_eq!(
+        document.last_failure,
+        Some(LastFailure { since: failed(10, 0).since, ..failed(20, 5) })
+    );
+}
+
+#[test]
+fn the_first_error_of_a_position_is_kept_until_the_checkpoint_moves() {
+    let (document, holder) = held_by("a");
+    let mut document =
+        document.commit(&holder, commit(1, AfterCommit::Handle(Box::new(batch(Some(1), 5, "x")))));
+    for error in ["first", "second"] {
+        let holder = document.as_ref().unwrap().holder("a");
+        let failure = Failure { error: error.to_owned(), next_attempt_at: None, ..failure(true) };
+        let failed = document.unwrap().fail(&holder, failure).unwrap();
+        let in_flight = Some(batch(Some(1), 5, "x"));
+        document = failed.acquire(Acquire { in_flight, ..request("a", 0) });
+    }
+    let batch = document.unwrap().in_flight.unwrap();
+    assert_eq!(batch.attempt, 2);
+    assert_eq!(batch.first_error.as_deref(), Some("first"));
+    assert_eq!(batch.last_error.as_deref(), Some("second"));
+}
+
+#[test]
+fn late_rows_announced_by_a_commit_keep_their_history() {
+    let (document, holder) = held_by("a");
+    let closes = AuditStep::Closes(crate::document::IdSum::default());
+    let late = |attempt| InFlight { late: true, attempt, ..batch(None, 1, "late") };
+    let first = Commit { audit: closes, ..commit(1, AfterCommit::Handle(Box::new(late(0)))) };
+    let mut document = document.commit(&holder, first).unwrap();
+    document.audit.put_back(late(2));
+    let second = Commit { audit: closes, ..commit(2, AfterCommit::Handle(Box::new(late(0)))) };
+    let next = document.commit(&holder, second).unwrap();
+    assert_eq!(next.in_flight.map(|batch| batch.attempt), Some(2));
+}

@@ -1,6 +1,7 @@
 //! What a refused or unanswered write means, for every kind of write and whoever wrote between.
 
 use super::*;
+use crate::journal::Entry;
 use crate::testing::Calls;
 
 /// What a holder writes.
@@ -201,6 +202,26 @@ async fn a_checkpoint_that_another_writer_moved_is_a_loss_even_under_our_own_gra
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_another_writer_moved_is_a_loss_after_an_abandoned_commit_too() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    let now = lease.now();
+    let then = AfterCommit::Handle(Box::new(batch(Some(1), 3)));
+    world.store.break_next(Call::Store, Fault::Unreachable);
+    let prefix = Commit { then, ..commit(1, now) };
+    lease.renew(Some(prefix), Instant::now()).await.unwrap_err();
+    world
+        .meddle(|found| {
+            let mut next = found.clone();
+            next.checkpoint.cursor = Some(at(7));
+            next
+        })
+        .await;
+    let renewed = write(&mut lease, Kind::Renewal).await;
+    assert!(matches!(renewed, Err(LeaseError::Lost(_))), "{renewed:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_is_judged_by_its_id_which_no_other_logical_write_has() {
     let world = World::new();
     let mut lease = acquire(&world).await;
@@ -278,6 +299,29 @@ async fn a_final_write_whose_answer_was_lost_is_recognised_after_others_have_com
             lease.still_held().unwrap_err();
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_describes_a_commit_that_is_found_landed_under_a_newer_grant() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(1)));
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        deliver_as(&world, &world.b, batch(Some(1), 2)).await;
+    };
+    let (written, ()) = tokio::join!(write(&mut lease, Kind::Commit), other);
+    written.unwrap();
+    let append = world.journal.lock().unwrap().take().unwrap();
+    let lines = String::from_utf8(append.bytes).unwrap();
+    let entries = lines.lines().map(|line| serde_json::from_str::<Entry>(line).unwrap());
+    let mut commits = entries.filter(|entry| {
+        entry.event == EventKind::BatchComplete && entry.owner_id.as_deref() == Some("a")
+    });
+    let details = commits.next().unwrap().details;
+    assert_eq!((details.after, details.upto), (None, Some(at(1))));
+    assert!(commits.next().is_none());
 }
 
 #[tokio::test(start_paused = true)]
