@@ -19,7 +19,8 @@
 //!   `CREATE [UNIQUE] INDEX`, `CREATE VIEW`, `CREATE SCHEMA`, `ALTER TABLE … ADD` and `DROP COLUMN` of
 //!   one column, `sp_rename` of a table or a column, `DROP TABLE | VIEW | INDEX`;
 //! - change tracking: `ALTER TABLE … {ENABLE | DISABLE} CHANGE_TRACKING`, `CHANGETABLE(CHANGES …)` with
-//!   the key, `SYS_CHANGE_VERSION` and the last `SYS_CHANGE_OPERATION`, both functions of versions;
+//!   the key, `SYS_CHANGE_VERSION`, `SYS_CHANGE_CREATION_VERSION` and the net `SYS_CHANGE_OPERATION`, both
+//!   functions of versions;
 //!   `ALTER DATABASE … SET CHANGE_TRACKING | ALLOW_SNAPSHOT_ISOLATION` is parsed and ignored, as are
 //!   isolation levels: a read always has its own snapshot;
 //! - operators, `CASE`, `IN`, `LIKE`, `BETWEEN`, `EXISTS`, `IS NULL`, `CAST` (of a value with or

@@ -99,13 +99,45 @@ fn each_changed_key_appears_once_with_its_last_version() {
         ask(&mut *one, "BEGIN TRAN; UPDATE dbo.T SET x = 11 WHERE a = 1");
         ask(&mut *one, "INSERT INTO dbo.T VALUES (3, 'k', 30); COMMIT");
         assert_eq!(versions(&mut *one), "2 0");
-        let expected = ["1 I 2 k 20", "2 U 1 k 11", "2 I 3 k 30"];
+        let expected = ["1 I 2 k 20", "2 I 1 k 11", "2 I 3 k 30"];
         assert_eq!(changes(&mut *one, "NULL"), expected);
+        assert_eq!(changes(&mut *one, "1"), ["2 U 1 k 11", "2 I 3 k 30"]);
         ask(&mut *one, "DELETE FROM dbo.T WHERE a = 2; UPDATE dbo.T SET a = 4 WHERE a = 3");
         let expected = ["3 D 2 k Null", "4 D 3 k Null", "4 I 4 k 30"];
         assert_eq!(changes(&mut *one, "2"), expected, "a key that moves is deleted and inserted");
         ask(&mut *one, "BEGIN TRAN; DELETE FROM dbo.T; ROLLBACK");
         assert_eq!((versions(&mut *one).as_str(), changes(&mut *one, "4")), ("4 0", vec![]));
+    }
+}
+
+#[test]
+fn a_change_has_the_net_operation_since_the_requested_version() {
+    for database in databases() {
+        let mut one = session(&database);
+        let mut created = |since: i64| {
+            let sql = format!(
+                "SELECT c.SYS_CHANGE_OPERATION, c.SYS_CHANGE_VERSION, c.SYS_CHANGE_CREATION_VERSION \
+                 FROM CHANGETABLE(CHANGES dbo.T, {since}) AS c"
+            );
+            ask(&mut *one, &sql)
+        };
+        for (write, expected) in [
+            ("INSERT INTO dbo.T VALUES (1, 'k', 10)", "I 1 1"),
+            ("UPDATE dbo.T SET x = 11", "I 2 1"),
+            ("DELETE FROM dbo.T", "D 3 1"),
+            ("INSERT INTO dbo.T VALUES (1, 'k', 12)", "I 4 4"),
+            ("UPDATE dbo.T SET x = 13", "I 5 4"),
+            (
+                "BEGIN TRAN; DELETE FROM dbo.T; INSERT INTO dbo.T VALUES (1, 'k', 14); COMMIT",
+                "I 6 6",
+            ),
+        ] {
+            database.execute(write).unwrap();
+            assert_eq!(created(0), [expected], "{write}");
+        }
+        assert_eq!(created(4), ["I 6 6"]);
+        database.execute("UPDATE dbo.T SET x = 15").unwrap();
+        assert_eq!(created(6), ["U 7 Null"], "it existed before");
     }
 }
 
@@ -158,7 +190,7 @@ fn a_renamed_table_keeps_its_changes() {
         database.execute(away).unwrap();
         database.execute("EXEC sp_rename N'dbo.U', N'T'").unwrap();
         ask(&mut *one, "INSERT INTO dbo.T VALUES (2, 'k', 20)");
-        assert_eq!(changes(&mut *one, "0"), ["2 U 1 k 11", "3 I 2 k 20"]);
+        assert_eq!(changes(&mut *one, "0"), ["2 I 1 k 11", "3 I 2 k 20"]);
     }
 }
 

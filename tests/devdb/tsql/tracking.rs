@@ -16,7 +16,7 @@ pub(crate) fn changes_of(table: &str) -> String {
 const VERSION: &str = "(SELECT m.value FROM dbo.\"hw.meta\" AS m WHERE m.name = 'change_version')";
 
 impl Parser<'_> {
-    /// `CHANGETABLE(CHANGES table, @version)`: each key once, as it changed last.
+    /// `CHANGETABLE(CHANGES table, @version)`: each key once, with its net change.
     pub(super) fn change_table(&mut self, body: &mut String) -> Result<Source, SqlError> {
         self.expect("CHANGETABLE")?;
         self.expect_symbol("(")?;
@@ -36,10 +36,14 @@ impl Parser<'_> {
         let key = self.schema.key(&table)?;
         let list: Vec<_> = key.iter().map(|name| quoted(name)).collect();
         let list = list.join(", ");
-        // SQLite takes the other columns of a group from the row with the highest row id.
+        // The net operation: `D` if the last change deleted the row, else `I` if one inserted it. The row ids of a
+        // key's changes are in order. Each is doubled, so that its last bit shows whether it deleted the row.
+        let created = "max(CASE WHEN g.operation = 'I' THEN g.version END)";
         let changes = format!(
-            "(SELECT max(g.rowid) AS \"hw.row\", g.version AS \"SYS_CHANGE_VERSION\", \
-             g.operation AS \"SYS_CHANGE_OPERATION\", {list} \
+            "(SELECT max(g.version) AS \"SYS_CHANGE_VERSION\", \
+             {created} AS \"SYS_CHANGE_CREATION_VERSION\", \
+             CASE WHEN max(g.rowid * 2 + (g.operation = 'D')) % 2 = 1 THEN 'D' \
+             WHEN {created} IS NOT NULL THEN 'I' ELSE 'U' END AS \"SYS_CHANGE_OPERATION\", {list} \
              FROM dbo.{} AS g WHERE g.version > coalesce({}, 0) AND g.version <= {VERSION} \
              GROUP BY {list})",
             quoted(&changes_of(&table)),
@@ -54,6 +58,7 @@ impl Parser<'_> {
         };
         let mut found = vec![
             column("SYS_CHANGE_VERSION", Type::BigInt),
+            column("SYS_CHANGE_CREATION_VERSION", Type::BigInt),
             column("SYS_CHANGE_OPERATION", Type::NChar(1)),
         ];
         let is_key = |name: &String| key.contains(name);
