@@ -40,6 +40,7 @@ mod range;
 #[cfg(any(test, feature = "test-util"))]
 mod sampled;
 mod schema;
+mod selection;
 mod settings;
 mod similar;
 mod traced;
@@ -78,6 +79,7 @@ pub use limit::SizeLimits;
 pub use offer::Offer;
 #[cfg(any(test, feature = "test-util"))]
 pub use sampled::Sampled;
+pub use selection::{OperationProblem, check_operations};
 pub use settings::{OnSchemaChange, Relation, SourceClock, SourceSettings};
 
 /// Whether change tracking is enabled for the object `@P1` and visible to the login.

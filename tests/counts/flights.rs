@@ -42,6 +42,7 @@ fn settings() -> SourceSettings {
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,
+        operations: None,
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),

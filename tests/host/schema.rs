@@ -77,8 +77,14 @@ async fn deliveries_in_each_format_satisfy_the_printed_schema() {
         bench.set("HANDLER__URL", &url);
         bench.set("HANDLER__BODY", body);
         bench.command(&["tick", "nightly"]).await.done_with("2 rows");
-        bench.database.execute("DELETE FROM dbo.parcels WHERE id = 2").unwrap();
-        bench.command(&["tick", "nightly"]).await.done_with("1 row");
+        for sql in [
+            "DELETE FROM dbo.parcels WHERE id = 2",
+            "INSERT INTO dbo.parcels (id, site) VALUES (3, N'c')",
+            "UPDATE dbo.parcels SET note = N'y' WHERE id = 1",
+        ] {
+            bench.database.execute(sql).unwrap();
+        }
+        bench.command(&["tick", "nightly"]).await.done_with("3 rows");
 
         let schema = bench.schema(&[]).await;
         let validator = Validator::strict(schema.clone());
@@ -90,13 +96,19 @@ async fn deliveries_in_each_format_satisfy_the_printed_schema() {
         }
         let text = bodies[1].to_string();
         assert!(text.contains(r#""after":null"#), "{text}");
+        let [delete, insert, update, unknown] = match body {
+            "debezium" => ["d", "c", "u", "t"],
+            _ => ["delete", "insert", "update", "truncate"],
+        }
+        .map(|op| format!(r#""op":"{op}""#));
+        for op in [&delete, &insert, &update] {
+            assert!(text.contains(op.as_str()), "{op}: {text}");
+        }
         // What is deleted has no row, and no other.
-        let [delete, upsert] = match body {
-            "debezium" => [r#""op":"d""#, r#""op":"r""#],
-            _ => [r#""op":"delete""#, r#""op":"upsert""#],
-        };
-        let wrong: Json = serde_json::from_str(&text.replace(delete, upsert)).unwrap();
-        assert!(validator.check(&wrong).is_err(), "{wrong:#}");
+        for (from, to) in [(&delete, &update), (&insert, &delete), (&update, &unknown)] {
+            let wrong: Json = serde_json::from_str(&text.replace(from, to)).unwrap();
+            assert!(validator.check(&wrong).is_err(), "{wrong:#}");
+        }
     }
 }
 

@@ -92,6 +92,7 @@ fn settings() -> SourceSettings {
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: Some("gone".to_owned()),
+        operations: None,
         settle: Duration::ZERO,
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),

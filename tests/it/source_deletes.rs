@@ -3,6 +3,7 @@
 use highwater::config::Relation;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::ErrorKind;
+use highwater::event::Operation;
 use highwater::source::mssql::{Mssql, SourceSettings};
 
 use crate::any_server::AnyServer;
@@ -89,7 +90,46 @@ async fn changes_distinguish_soft_deletes_hard_deletes_and_reinserted_rows() {
             )
         })
         .collect();
-    assert_eq!(described, ["1 delete null", "2 delete null", "4 upsert \"d\""]);
+    assert_eq!(described, ["1 delete null", "2 delete null", "4 update \"d\""]);
+}
+
+#[tokio::test]
+async fn soft_deletes_can_be_selected_and_excluded() {
+    let world = world().await;
+    for mode in [RowVersion, TimestampPk, ChangeTracking] {
+        let of = |operations: &[Operation]| SourceSettings {
+            operations: Some(operations.to_vec()),
+            ..settings(&world, mode, "flag")
+        };
+        let (rows, deletes) = if mode == ChangeTracking {
+            (of(&[Operation::Insert, Operation::Update]), of(&[Operation::Delete]))
+        } else {
+            (of(&[Operation::Upsert]), of(&[Operation::Delete]))
+        };
+        assert_eq!(described(rows, 9).await, [EXPECTED[0], EXPECTED[2]], "{mode}");
+        let expected = if mode == ChangeTracking {
+            // Existing rows are no changes.
+            EXPECTED.to_vec()
+        } else {
+            vec![EXPECTED[1], EXPECTED[3]]
+        };
+        assert_eq!(described(deletes, 9).await, expected, "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn operations_that_the_mode_does_not_report_are_rejected() {
+    let world = world().await;
+    for (mode, operation, expected) in [
+        (RowVersion, Operation::Insert, "has `insert`, expected `upsert` or `delete`"),
+        (ChangeTracking, Operation::Upsert, "which mode `change_tracking` distinguishes"),
+    ] {
+        let operations = Some(vec![operation]);
+        let settings = SourceSettings { operations, ..settings(&world, mode, "flag") };
+        let (error, text) = failure(settings).await;
+        assert!(text.contains(expected), "`{expected}` not in `{text}`");
+        assert_eq!(error.kind, ErrorKind::Configuration);
+    }
 }
 
 #[tokio::test]

@@ -96,6 +96,7 @@ pub(crate) fn settings(
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,
+        operations: None,
         settle: Duration::from_secs(5),
         clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),

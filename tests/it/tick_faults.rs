@@ -162,6 +162,7 @@ fn source(server: &Server, mode: CursorMode, timeout_ms: u64) -> Mssql {
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,
+        operations: None,
         settle: Duration::ZERO,
         clock: highwater::config::SourceClock::Utc,
         limits: SizeLimits::default(),

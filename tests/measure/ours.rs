@@ -111,6 +111,7 @@ pub(crate) fn source_up_to(
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,
+        operations: None,
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
         limits: SizeLimits { batch_bytes_max: bytes_max, ..SizeLimits::default() },

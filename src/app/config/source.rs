@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use highwater_mssql::source::{OnSchemaChange, Relation, SizeLimits, SourceClock, SourceSettings};
+use highwater_mssql::source::{
+    OnSchemaChange, Relation, SizeLimits, SourceClock, SourceSettings, check_operations,
+};
 use highwater_mssql::{Filter, FilterProblem, SqlConnection, check_database, check_query};
 
 use super::mistake::{Mistake, Shown};
@@ -11,6 +13,7 @@ use super::parse::{self, Expected};
 use super::read::Reader;
 use super::settings;
 use crate::cursor::CursorMode;
+use crate::event::Operation;
 
 /// Tenant of a service principal, as named by the Azure libraries.
 /// <https://learn.microsoft.com/dotnet/api/overview/azure/identity-readme#environment-variables>
@@ -72,6 +75,9 @@ pub(super) fn read(
         Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
         Some(_) | None => parse::column(text),
     });
+    let operations = reader.read_if_set(&settings::SOURCE_OPERATIONS, at, |text| {
+        read_operations(text, mode.flatten(), soft_delete.is_some())
+    });
     let settle = read_settle(reader, segment, mode.flatten());
     let clock = read_clock(reader, segment, mode.flatten());
     let audit_after = match mode {
@@ -101,6 +107,7 @@ pub(super) fn read(
         filter,
         filter_params,
         soft_delete,
+        operations,
         settle: settle?,
         clock: clock?,
         limits: limits?,
@@ -293,6 +300,14 @@ const MODES: [(&str, Option<CursorMode>); 5] = [
     ("integer+pk", Some(CursorMode::IntegerPk)),
 ];
 
+/// Operations by their names in settings.
+const OPERATIONS: [(&str, Operation); 4] = [
+    ("insert", Operation::Insert),
+    ("update", Operation::Update),
+    ("upsert", Operation::Upsert),
+    ("delete", Operation::Delete),
+];
+
 fn no_cursor() -> Result<String, Expected> {
     Err(Expected::new("nothing, since mode `change_tracking` has no cursor column")
         .hint("remove it, or set the mode to `auto`"))
@@ -301,6 +316,27 @@ fn no_cursor() -> Result<String, Expected> {
 fn no_soft_delete() -> Expected {
     Expected::new("nothing, since mode `integer+pk` sees inserted rows only")
         .hint("remove it, or set the mode to one that sees updates")
+}
+
+/// Parses operations. In mode `auto` the source checks them once it has chosen a mode.
+fn read_operations(
+    text: &str,
+    mode: Option<CursorMode>,
+    has_soft_deletes: bool,
+) -> Result<Vec<Operation>, Expected> {
+    let mut operations = Vec::new();
+    for word in text.split(',') {
+        let operation = parse::one_of(&OPERATIONS)(word.trim())?;
+        if operations.contains(&operation) {
+            return Err(Expected::new("operations separated by commas, each once"));
+        }
+        operations.push(operation);
+    }
+    if let Some(mode) = mode {
+        check_operations(&operations, mode, has_soft_deletes)
+            .map_err(|problem| Expected::new(problem.expected).hint(problem.hint))?;
+    }
+    Ok(operations)
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {

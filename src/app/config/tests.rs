@@ -50,6 +50,7 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > @least
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
+    HIGHWATER__POLLERS__ORDERS__SOURCE__OPERATIONS = upsert
     HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE = 0
     HIGHWATER__POLLERS__ORDERS__SOURCE__CLOCK = -03:30
     HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER = 10m
@@ -225,6 +226,7 @@ fn defaults_are_those_of_the_table() {
                         filter: None,
                         filter_params: {},
                         soft_delete: None,
+                        operations: None,
                         settle: 0ns,
                         clock: Utc,
                         limits: SizeLimits {
@@ -345,6 +347,11 @@ fn a_full_example_of_a_poller_reads_back() {
                 },
                 soft_delete: Some(
                     "deleted_at",
+                ),
+                operations: Some(
+                    [
+                        Upsert,
+                    ],
                 ),
                 settle: 0ns,
                 clock: Offset(

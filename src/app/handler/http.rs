@@ -93,7 +93,7 @@ use crate::redaction;
 use crate::state::Fence;
 
 mod auth;
-mod body;
+pub(super) mod body;
 mod client;
 mod concurrency;
 mod gzip;

@@ -13,6 +13,8 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::config::{BodyForm, HandlerConfig};
 use crate::cursor::CursorMode;
+use crate::event::Operation;
+use crate::handler::http::body::{cloud_events, debezium};
 use crate::source::mssql::RowSchema;
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -134,9 +136,14 @@ fn counter(minimum: u64, description: &str) -> Json {
     json!({ "type": "integer", "format": "int64", "minimum": minimum, "description": description })
 }
 
-fn operation(upsert: &str, delete: &str, rows: &RowSchema) -> Json {
-    let words = if rows.has_deletes { vec![upsert, delete] } else { vec![upsert] };
-    json!({ "type": "string", "enum": words })
+/// Returns the schema of the operations that can occur, by their names in a format.
+fn operation(name: fn(Operation) -> &'static str, rows: &RowSchema) -> Json {
+    let names = rows.operations.iter().copied().map(name);
+    json!({ "type": "string", "enum": names.collect::<Vec<_>>() })
+}
+
+fn has_deletes(rows: &RowSchema) -> bool {
+    rows.operations.contains(&Operation::Delete)
 }
 
 fn batch(is_step: bool) -> Json {
@@ -179,7 +186,7 @@ fn event(rows: &RowSchema) -> Json {
         "Event",
         &json!({
             "id": pattern(EVENT_ID, id),
-            "op": operation("upsert", "delete", rows),
+            "op": operation(Operation::as_str, rows),
             "pk": reference("Key"),
             "cursor": reference("Cursor"),
             "before": { "type": "null" },
@@ -192,12 +199,12 @@ fn event(rows: &RowSchema) -> Json {
 }
 
 fn after(rows: &RowSchema) -> Json {
-    if rows.has_deletes { or_null("Row") } else { reference("Row") }
+    if has_deletes(rows) { or_null("Row") } else { reference("Row") }
 }
 
 /// Requires that `after` is `null` for a deleted row, and for no other.
 fn relate(schema: &mut Json, rows: &RowSchema, delete: &str) {
-    let Some(schema) = schema.as_object_mut().filter(|_| rows.has_deletes) else { return };
+    let Some(schema) = schema.as_object_mut().filter(|_| has_deletes(rows)) else { return };
     let after = |name: &str| json!({ "properties": { "after": { "type": name } } });
     let is_delete = json!({ "properties": { "op": { "const": delete } } });
     schema.insert("if".to_owned(), is_delete);
@@ -247,7 +254,7 @@ fn cloud_event(rows: &RowSchema) -> Json {
             "specversion": constant("1.0"),
             "id": pattern(EVENT_ID, "The id of the event."),
             "source": pattern("^urn:highwater:", "URN of the poller."),
-            "type": operation("highwater.upsert", "highwater.delete", rows),
+            "type": operation(cloud_events::kind, rows),
             "subject": text("The key of the row, as JSON."),
             "datacontenttype": constant("application/json"),
             "data": reference("Event"),
@@ -256,14 +263,14 @@ fn cloud_event(rows: &RowSchema) -> Json {
 }
 
 fn change(rows: &RowSchema) -> Json {
-    let before = if rows.has_deletes { or_null("Key") } else { json!({ "type": "null" }) };
+    let before = if has_deletes(rows) { or_null("Key") } else { json!({ "type": "null" }) };
     let mut schema = object(
         "Change",
         &json!({
             "before": before,
             "after": after(rows),
             "source": reference("Source"),
-            "op": operation("r", "d", rows),
+            "op": operation(debezium::op, rows),
         }),
     );
     relate(&mut schema, rows, "d");
@@ -292,19 +299,19 @@ mod tests {
 
     use super::*;
 
-    fn rows(has_deletes: bool) -> RowSchema {
+    fn rows(operations: &[Operation]) -> RowSchema {
         let id = json!({ "id": { "type": "integer" } });
         RowSchema {
             mode: CursorMode::RowVersion,
             key: object("Key", &id),
             row: object("Row", &id),
-            has_deletes,
+            operations: operations.to_vec(),
         }
     }
 
     /// Returns names of definitions, and the required fields of the first level.
     fn outline(form: WireForm) -> String {
-        let schema = of_delivery(form, &rows(true));
+        let schema = of_delivery(form, &rows(&[Operation::Upsert, Operation::Delete]));
         let names = |json: &Json| {
             let names = json.as_object().into_iter().flat_map(Map::keys);
             names.cloned().collect::<Vec<_>>().join(" ")
@@ -353,21 +360,41 @@ mod tests {
 
     #[test]
     fn only_a_step_names_the_step() {
-        let schema = of_delivery(WireForm::Batch { is_step: false }, &rows(false));
+        let schema = of_delivery(WireForm::Batch { is_step: false }, &rows(&[Operation::Upsert]));
         assert_eq!(schema["properties"].get("step"), None);
         assert_eq!(schema["$defs"].get("Step"), None);
     }
 
     #[test]
     fn a_source_without_deletes_always_has_the_row() {
-        for (has_deletes, op, after) in [
-            (false, json!(["upsert"]), reference("Row")),
-            (true, json!(["upsert", "delete"]), or_null("Row")),
+        for (operations, op, after) in [
+            (vec![Operation::Upsert], json!(["upsert"]), reference("Row")),
+            (
+                vec![Operation::Upsert, Operation::Delete],
+                json!(["upsert", "delete"]),
+                or_null("Row"),
+            ),
         ] {
-            let event = event(&rows(has_deletes));
+            let event = event(&rows(&operations));
             assert_eq!(event["properties"]["op"]["enum"], op);
             assert_eq!(event["properties"]["after"], after);
-            assert_eq!(event.get("if").is_some(), has_deletes);
+            assert_eq!(event.get("if").is_some(), operations.contains(&Operation::Delete));
+        }
+    }
+
+    #[test]
+    fn operations_have_the_names_of_the_format() {
+        let rows = rows(&Operation::ALL);
+        for (schema, field, names) in [
+            (event(&rows), "op", ["insert", "update", "upsert", "delete"]),
+            (change(&rows), "op", ["c", "u", "r", "d"]),
+            (
+                cloud_event(&rows),
+                "type",
+                ["highwater.insert", "highwater.update", "highwater.upsert", "highwater.delete"],
+            ),
+        ] {
+            assert_eq!(schema["properties"][field]["enum"], json!(names));
         }
     }
 }

@@ -19,10 +19,35 @@ pub use self::json::EventJson;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// The row was inserted or updated; a polling source does not know which.
+    /// The row was inserted after the poller's position, according to change tracking.
+    Insert,
+    /// The row was updated, and existed before, according to change tracking.
+    Update,
+    /// The row was inserted or updated; its source does not know which.
     Upsert,
     /// The row was deleted.
     Delete,
+}
+
+impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 4] = [Self::Insert, Self::Update, Self::Upsert, Self::Delete];
+
+    /// Returns the name in events and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Upsert => "upsert",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
 }
 
 /// Identity of one state of one row: the key by which a handler recognises a redelivery.
@@ -286,6 +311,19 @@ mod tests {
             ChangeEvent::encode(&label(), Operation::Upsert, cursor(1, 7), &[("name", &row)]);
         expect_test::expect![[r#"{"id":"2d2e","op":"upsert","pk":{"id":7},"cursor":{"kind":"rowversion","value":"0x0000000000000001","tiebreaker":{"id":7}},"before":null,"after":{"name":"x"},"source":{"poller":"orders","object":"dbo.orders","mode":"rowversion"}}"#]]
         .assert_eq(&event.json.replace(event.id.as_str(), "2d2e"));
+    }
+
+    #[test]
+    fn an_operation_changes_the_event_and_not_its_id() {
+        let row = Value::Text("x".to_owned());
+        for op in Operation::ALL {
+            let event = ChangeEvent::encode(&label(), op, cursor(1, 7), &[("name", &row)]);
+            assert_eq!(event.id, EventId::of("orders", &cursor(1, 7)));
+            let json: serde_json::Value = serde_json::from_str(&event.json).unwrap();
+            assert_eq!(json["op"], op.as_str());
+            assert_eq!(json["op"], serde_json::to_value(op).unwrap());
+            assert_eq!(json["after"].is_null(), op == Operation::Delete, "{op}");
+        }
     }
 
     #[test]

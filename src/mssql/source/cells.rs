@@ -200,17 +200,15 @@ impl Plan {
     ) -> Result<(), SqlError> {
         let Place { position, key } = self.placed(cells, answer)?;
         let kind = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
-        let op = if kind.flatten().is_some_and(is_deleted) {
-            Operation::Delete
-        } else {
-            Operation::Upsert
-        };
+        // Only a change has a version: a row that was read as it is now shows no operation.
+        let is_change = self.cursor.is_none() && matches!(position, Value::Int(_));
+        let op = kind.flatten().map_or(Operation::Upsert, |cell| operation(cell, is_change));
         let sizes = self.sizes_at()..self.sizes_at() + self.guard.width();
         let sizes: Vec<Value> = sizes.map(|at| self.value(cells, at)).collect();
         let begin = answer.json.len();
         let columns = match op {
             Operation::Delete => EncodedColumns::default(),
-            Operation::Upsert => {
+            Operation::Insert | Operation::Update | Operation::Upsert => {
                 let cells = cells.iter().zip(&self.forms);
                 self.columns.encode(&mut answer.json, cells, |json, (cell, form)| {
                     form.push(json, cell);
@@ -241,7 +239,13 @@ struct Place {
     key: Vec<Value>,
 }
 
-/// Whether the last cell of a row marks it as deleted.
-fn is_deleted(cell: &ColumnData<'_>) -> bool {
-    matches!(cell, ColumnData::String(Some(kind)) if kind == "D")
+/// Returns the operation in the last cell of a row.
+fn operation(cell: &ColumnData<'_>, is_change: bool) -> Operation {
+    let ColumnData::String(Some(kind)) = cell else { return Operation::Upsert };
+    match kind.as_ref() {
+        "D" => Operation::Delete,
+        "I" if is_change => Operation::Insert,
+        "U" if is_change => Operation::Update,
+        _ => Operation::Upsert,
+    }
 }

@@ -207,6 +207,7 @@ mod tests {
             filter: None,
             filter_params: std::collections::BTreeMap::new(),
             soft_delete: None,
+            operations: None,
             settle: Duration::ZERO,
             clock: crate::source::SourceClock::Utc,
             limits: SizeLimits::default(),

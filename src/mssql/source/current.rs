@@ -35,7 +35,9 @@ impl Plan {
         params.extend(values.map(|value| Param::Text(value.to_owned())));
         let filter =
             self.filter.as_ref().map(|filter| filter.sql(|at| format!("@P{}", first + at)));
-        let filter = filter.map(|filter| format!("\nAND {filter}")).unwrap_or_default();
+        let conditions = self.selected.iter().cloned().chain(filter);
+        let filter = conditions
+            .fold(String::new(), |filter, condition| format!("{filter}\nAND {condition}"));
         let rows = format!("FROM {} AS t\nWHERE {}{filter};", self.quoted, key_is("t"));
         let select = self.select.join(", ");
         let deleted = self.deleted.as_deref().map(operation);

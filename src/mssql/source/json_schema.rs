@@ -9,6 +9,7 @@
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
+use highwater_engine::event::Operation;
 use highwater_engine::source::FetchError;
 use serde_json::{Map, Value as Json, json};
 
@@ -30,8 +31,8 @@ pub struct RowSchema {
     pub key: Json,
     /// The delivered columns of a row: an object.
     pub row: Json,
-    /// Whether rows can be delivered as deleted.
-    pub has_deletes: bool,
+    /// The operations that can occur.
+    pub operations: Vec<Operation>,
 }
 
 impl Mssql {
@@ -59,7 +60,7 @@ impl Mssql {
             mode: choice.mode,
             key: object("Key", "The key of the row.", key)?,
             row: object("Row", "The columns of the row in its current state.", row)?,
-            has_deletes: choice.mode == CursorMode::ChangeTracking || plan.deleted.is_some(),
+            operations: plan.selection.possible(),
         })
     }
 }

@@ -174,6 +174,7 @@ mod tests {
             filter: None,
             filter_params: std::collections::BTreeMap::new(),
             soft_delete: None,
+            operations: None,
             settle: Duration::ZERO,
             clock: crate::source::SourceClock::Utc,
             limits: SizeLimits { value_bytes_max: 20, batch_bytes_max: 1_000 },

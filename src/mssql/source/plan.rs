@@ -27,6 +27,7 @@ use super::mark::{Marks, Seen};
 use super::origin::Origin;
 use super::query::{Bases, Bounds, Read};
 use super::schema::{Known, Schema};
+use super::selection::Selection;
 use super::{SourceSettings, decode, tracking, unique_key, zone};
 
 /// What to read, and in which order.
@@ -71,6 +72,9 @@ pub(super) struct Plan {
     pub(super) partition: Option<Partition>,
     /// The condition under which a row counts as deleted.
     pub(super) deleted: Option<String>,
+    /// The operations to deliver, and the condition for that on a row of the table.
+    pub(super) selection: Selection,
+    pub(super) selected: Option<String>,
     pub(super) settle_ms: i32,
     /// The clock of a time column.
     pub(super) clock: SourceClock,
@@ -191,6 +195,8 @@ impl Plan {
         }
         let delivered = columns::delivered(settings, origin, choice, described)?;
         let deleted = columns::deleted(settings, origin, mode, described)?;
+        let selection = Selection::new(settings.operations.as_deref(), mode, deleted.is_some())
+            .map_err(configuration)?;
         let names = Columns::new(delivered.iter().map(|column| column.name.as_str()));
         let mut read = delivered;
         let key_at: Vec<_> =
@@ -216,6 +222,8 @@ impl Plan {
             settle_ms: settle_ms(settings.settle, cursor.as_ref())?,
             clock: settings.clock,
             width: select.len() + 1 + usize::from(cursor.is_none() || deleted.is_some()),
+            selected: selection.of_row(deleted.as_deref()),
+            selection,
             deleted,
             cursor,
             key,
@@ -342,6 +350,7 @@ impl Plan {
             key: &self.key,
             select: &self.select,
             deleted: self.deleted.as_deref(),
+            selected: self.selected.as_deref(),
             filter: self.filter.as_ref(),
             partition: self.partition,
             clock: self.clock,

@@ -39,6 +39,8 @@ pub(super) struct Read<'a> {
     pub(super) select: &'a [String],
     /// The condition under which a row counts as deleted.
     pub(super) deleted: Option<&'a str>,
+    /// The condition that a row's operation is delivered.
+    pub(super) selected: Option<&'a str>,
     pub(super) filter: Option<&'a Filter>,
     /// The partition to read.
     pub(super) partition: Option<Partition>,
@@ -113,6 +115,7 @@ impl Read<'_> {
             CursorMode::ChangeTracking => {}
         }
         conditions.extend(self.of_partition());
+        conditions.extend(self.selected.map(str::to_owned));
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
         // A column may appear only once in the order.
@@ -183,6 +186,7 @@ impl Read<'_> {
             conditions.push(format!("t.{} IS NOT NULL", quote(&self.cursor.name)));
         }
         conditions.extend(self.of_partition());
+        conditions.extend(self.selected.map(str::to_owned));
         let first = params.0 + 1;
         conditions.extend(self.filter.map(|filter| filter.sql(|at| format!("@P{}", first + at))));
         let key = self.key.iter().filter(|column| *column != self.cursor);

@@ -189,6 +189,7 @@ mod tests {
             key: &key,
             select: &[],
             deleted: None,
+            selected: None,
             filter: None,
             partition: None,
             clock: crate::source::SourceClock::Utc,

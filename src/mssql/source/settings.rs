@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use highwater_engine::cursor::CursorMode;
+use highwater_engine::event::Operation;
 use highwater_engine::partition::Partition;
 
 use super::SizeLimits;
@@ -65,6 +66,8 @@ pub struct SourceSettings {
     pub filter_params: BTreeMap<String, String>,
     /// Column that marks a row as deleted.
     pub soft_delete: Option<String>,
+    /// The operations to deliver; all if absent.
+    pub operations: Option<Vec<Operation>>,
     /// How late a commit may be in the modes that cannot detect it: `timestamp+pk`, `integer+pk`.
     pub settle: Duration,
     /// The clock of a cursor column that holds times without an offset, in mode `timestamp+pk`.

@@ -11,6 +11,18 @@
 //! version is read *after* the changes: if it is above the requested one, the answer is discarded. It also
 //! advances while a table is idle, so the version up to which everything is known is stored in the document,
 //! and updated from time to time.
+//!
+//! # Operations
+//!
+//! The server reports the net operation since the requested version: a row that was inserted and updated since then
+//! is an insert. Rows of the table carry no operation.
+//!
+//! The requested version is not the version of what was delivered last. While nothing is delivered it stays, and
+//! while a backlog is read in several pages, it may be before delivered inserts, or after an insert whose row changed
+//! before it was read. If only inserts or only updates are selected, the reported operation must not hide a change:
+//! see [`Plan::requested`] and [`Selection::has_updates_without_inserts`].
+//!
+//! [`Selection::has_updates_without_inserts`]: super::selection::Selection::has_updates_without_inserts
 
 use std::sync::Arc;
 
@@ -38,6 +50,10 @@ const COMPLETE_TO: &str = "complete_to";
 const NOTED_AT: &str = "noted_at";
 /// The version of a change.
 const VERSION: &str = "c.SYS_CHANGE_VERSION";
+/// The condition that a row was inserted after the requested version.
+const INSERTED: &str = "c.SYS_CHANGE_OPERATION = N'I'";
+/// The version of the last insert of a row.
+const CREATED: &str = "c.SYS_CHANGE_CREATION_VERSION";
 /// Operators of the condition that a row is after a position.
 const AFTER: [&str; 3] = [">", ">", ">="];
 /// Operators of the condition that a row is at or before a position.
@@ -63,6 +79,14 @@ impl Statement {
         self.params.extend(filter.values().map(|value| Param::Text(value.to_owned())));
         filter.sql(|at| format!("@P{}", first + at))
     }
+}
+
+/// The changes of a window.
+struct Changes {
+    /// The `FROM` clause, with its conditions.
+    from: String,
+    /// The expression for the operation of a change: `D`, `I` or `U`.
+    operation: String,
 }
 
 /// Where a fetch starts and ends.
@@ -154,6 +178,7 @@ impl Plan {
             conditions.push(bound(&self.bound_key("t", cursor, statement)?, operators));
         }
         conditions.extend(self.of_partition("t"));
+        conditions.extend(self.selected.clone());
         conditions.extend(self.filter.as_ref().map(|filter| statement.filter(filter)));
         let filter = match conditions.as_slice() {
             [] => String::new(),
@@ -177,30 +202,40 @@ impl Plan {
         since: i64,
         statement: &mut Statement,
     ) -> Result<String, FetchError> {
-        let (from, gone) = self.changes_from(window, range, since, statement)?;
-        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
+        let Changes { from, operation } = self.changes_from(window, range, since, statement)?;
         // If rows fill the page, the changes after them would be read for nothing.
         let condition = if range.rows { "IF @@ROWCOUNT < @P1\n" } else { "" };
         Ok(format!(
-            "{condition}SELECT TOP (@P1) {}, {VERSION} AS [__version], {}\n\
+            "{condition}SELECT TOP (@P1) {}, {VERSION} AS [__version], {operation} AS [__op]\n\
              {from}\nORDER BY {VERSION}, {};",
             self.select_of_change().join(", "),
-            operation(&deleted),
             self.key_names_of("c").join(", "),
         ))
     }
 
-    /// Returns the `FROM` clause for the changes of a window, and the condition that a change's row is gone.
+    /// Returns what selects the changes of a window, and distinguishes their operations.
     fn changes_from(
         &self,
         window: FetchWindow<'_>,
         range: Range,
         since: i64,
         statement: &mut Statement,
-    ) -> Result<(String, String), FetchError> {
+    ) -> Result<Changes, FetchError> {
+        let requested = self.requested(window, range, since);
+        let is_earlier = requested < since;
         let since = statement.bind(Param::BigInt(since));
         let version = VERSION;
+        let mut inserted = INSERTED.to_owned();
+        if self.selection.has_updates_without_inserts() {
+            inserted = format!("{inserted} AND {version} = {CREATED}");
+        }
         let mut conditions = vec![format!("{version} <= @cur")];
+        let requested = if is_earlier {
+            conditions.push(format!("{version} > {since}"));
+            statement.bind(Param::BigInt(requested))
+        } else {
+            since
+        };
         for (cursor, at, operators) in
             [(window.after, range.after, AFTER), (window.upto, range.upto, UPTO)]
         {
@@ -240,13 +275,31 @@ impl Plan {
                 statement.filter(filter)
             ));
         }
+        let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
+        let operation =
+            format!("CASE WHEN {deleted} THEN N'D' WHEN {inserted} THEN N'I' ELSE N'U' END");
+        conditions.extend(self.selection.of_change(&operation));
         let from = format!(
-            "FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\nWHERE {}",
+            "FROM CHANGETABLE(CHANGES {}, {requested}) AS c LEFT JOIN {} AS t ON {same}\nWHERE {}",
             self.quoted,
             self.quoted,
             conditions.join("\nAND "),
         );
-        Ok((from, gone))
+        Ok(Changes { from, operation })
+    }
+
+    /// Returns the version that operations are relative to, at most `since`.
+    ///
+    /// It is `since`, except if inserts are delivered and updates are not. A row that was inserted in a backlog and
+    /// changed before it was read would be an update then, and never be delivered. So operations are relative to the
+    /// last version that was read completely, and an insert may be delivered twice.
+    fn requested(&self, window: FetchWindow<'_>, range: Range, since: i64) -> i64 {
+        let is_in_changes = range.after.is_some_and(|at| at.phase == TrackedPhase::Changes);
+        if is_in_changes && self.selection.has_inserts_without_updates() {
+            known(window.state).unwrap_or(0).min(since)
+        } else {
+            since
+        }
     }
 
     /// Returns the statement and parameters that count the changes of a window, up to its limit. A window
@@ -266,7 +319,7 @@ impl Plan {
             )
         })?;
         let mut statement = Statement { params: vec![Self::count_param(window)] };
-        let (from, _gone) = self.changes_from(window, range, since, &mut statement)?;
+        let Changes { from, .. } = self.changes_from(window, range, since, &mut statement)?;
         let sql = format!(
             "DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();\n\
              SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) {VERSION} AS [__one]\n{from}) AS w;"
@@ -277,7 +330,11 @@ impl Plan {
     fn table_count(&self, window: FetchWindow<'_>) -> (String, Vec<Param>) {
         let mut statement = Statement { params: vec![Self::count_param(window)] };
         let filter = self.filter.as_ref().map(|filter| statement.filter(filter));
-        let filter = filter.map(|filter| format!("\nWHERE {filter}")).unwrap_or_default();
+        let conditions: Vec<String> = self.selected.iter().cloned().chain(filter).collect();
+        let filter = match conditions.as_slice() {
+            [] => String::new(),
+            some => format!("\nWHERE {}", some.join("\nAND ")),
+        };
         let sql = format!(
             "SELECT COUNT_BIG(*) AS [__rows] FROM (SELECT TOP (@P1) 1 AS [__one] FROM {} AS t{filter}) AS w;",
             self.quoted

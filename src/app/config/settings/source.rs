@@ -59,6 +59,12 @@ pub(in crate::config) const SOURCE_SOFT_DELETE: Setting = Setting::new(
     Words("none"),
     "Column that marks a row as deleted: a flag if it is not 0, any other type if it is not `NULL`.",
 );
+pub(in crate::config) const SOURCE_OPERATIONS: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__OPERATIONS",
+    Words("all"),
+    "Operations to deliver, separated by commas: `insert`, `update` and `delete` with `change_tracking`; \
+     `upsert` and, with `SOURCE__SOFT_DELETE`, `delete` in other modes.",
+);
 pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",
     Text("5s"),

@@ -100,6 +100,43 @@ fn a_mode_without_updates_has_no_soft_deletes() {
 }
 
 #[test]
+fn operations_must_be_ones_that_the_mode_reports() {
+    use crate::event::Operation::{Delete, Insert, Upsert};
+    let tracked = [("MODE", "change_tracking"), ("CURSOR", "")];
+    let read = source(&[&tracked[..], &[("OPERATIONS", "insert, delete")]].concat()).unwrap();
+    assert_eq!(read.operations, Some(vec![Insert, Delete]));
+    assert_eq!(source(&[]).unwrap().operations, None);
+    let soft = source(&[("SOFT_DELETE", "gone"), ("OPERATIONS", "delete,upsert")]).unwrap();
+    assert_eq!(soft.operations, Some(vec![Delete, Upsert]));
+    let auto = source(&[("MODE", "auto"), ("OPERATIONS", "insert")]).unwrap();
+    assert_eq!(auto.operations, Some(vec![Insert]), "the source checks it");
+    for (settings, expected) in [
+        (
+            &[("OPERATIONS", "insert,delete")][..],
+            "expected `upsert`, since mode `rowversion` does not",
+        ),
+        (
+            &[("OPERATIONS", "insert")],
+            "hint: mode `change_tracking` reports `insert`, `update` and",
+        ),
+        (
+            &[("SOFT_DELETE", "gone"), ("OPERATIONS", "update")],
+            "expected `upsert` or `delete`, since",
+        ),
+        (&[("OPERATIONS", "upsert,upsert")], "each once"),
+        (&[("OPERATIONS", "inserts")], "did you mean `insert`?"),
+        (&[("OPERATIONS", "upsert,")], "expected `insert`, `update`, `upsert` or `delete`"),
+        (
+            &[tracked[0], tracked[1], ("OPERATIONS", "upsert")],
+            "which mode `change_tracking` distinguishes",
+        ),
+    ] {
+        let errors = source(settings).unwrap_err();
+        assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
+    }
+}
+
+#[test]
 fn a_filter_and_its_parameters_must_match() {
     let read = source(&[("FILTER", "region = @region"), ("FILTER_PARAMS__REGION", "EU")]).unwrap();
     assert_eq!(read.filter_params["REGION"], "EU");

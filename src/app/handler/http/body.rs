@@ -1,7 +1,7 @@
 //! The body of a delivery, in one of three formats. Pure.
 
-mod cloud_events;
-mod debezium;
+pub(in crate::handler) mod cloud_events;
+pub(in crate::handler) mod debezium;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -60,10 +60,9 @@ impl EventEncoder {
         let json = self.buffer.begin();
         json.push_str("{\"id\":\"");
         json.push_str(id.as_str());
-        json.push_str(match op {
-            Operation::Upsert => "\",\"op\":\"upsert\",\"pk\":",
-            Operation::Delete => "\",\"op\":\"delete\",\"pk\":",
-        });
+        json.push_str("\",\"op\":\"");
+        json.push_str(op.as_str());
+        json.push_str("\",\"pk\":");
         json.push_str(&self.key);
         json.push_str(",\"cursor\":{\"kind\":\"");
         json.push_str(cursor.mode.as_str());
@@ -72,7 +71,7 @@ impl EventEncoder {
         json.push_str(",\"tiebreaker\":");
         json.push_str(&self.key);
         json.push_str("},\"before\":null,\"after\":");
-        json.push_str(if op == Operation::Upsert { after } else { "null" });
+        json.push_str(if op == Operation::Delete { "null" } else { after });
         json.push_str(&self.tail);
         id
     }
@@ -166,19 +165,22 @@ mod tests {
         })
     }
 
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop::sample::select(Operation::ALL.to_vec())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn events_are_written_as_serde_does(
             names: (String, String),
-            rows in prop::collection::vec((cursor(), any::<bool>(), 0_u8..99), 1..4),
+            rows in prop::collection::vec((cursor(), operation(), 0_u8..99), 1..4),
         ) {
             let source = SourceLabel { poller: names.0, object: names.1, mode: "rowversion" };
             let mut encoder = EventEncoder::new(&source, rows.len(), 0);
             let mut expected = Vec::new();
-            for (cursor, is_deleted, after) in rows {
-                let op = if is_deleted { Operation::Delete } else { Operation::Upsert };
+            for (cursor, op, after) in rows {
                 let after = format!("{{\"a\":{after}}}");
                 encoder.push(op, cursor.clone(), &after);
                 let id = EventId::of(&source.poller, &cursor);
@@ -189,7 +191,7 @@ mod tests {
                     pk: &cursor.key,
                     cursor: &cursor,
                     before: (),
-                    after: (op == Operation::Upsert).then_some(&after),
+                    after: (op != Operation::Delete).then_some(&after),
                     source: &source,
                 };
                 expected.push(serde_json::to_string(&wire).unwrap());

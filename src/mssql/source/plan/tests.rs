@@ -36,6 +36,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,
+        operations: None,
         settle: Duration::from_secs(5),
         clock: SourceClock::Utc,
         limits: SizeLimits::default(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use highwater_engine::cursor::KeyValues;
+use highwater_engine::event::Operation;
 
 use super::*;
 use crate::connection_string::SqlConnection;
@@ -33,6 +34,14 @@ fn column(name: &str, type_name: &str, primary: bool) -> Column {
 }
 
 fn plan(filter: Option<&str>) -> Plan {
+    plan_of(filter, None, None)
+}
+
+fn plan_of(
+    filter: Option<&str>,
+    soft_delete: Option<&str>,
+    operations: Option<Vec<Operation>>,
+) -> Plan {
     let settings = SourceSettings {
         poller: "p".to_owned(),
         connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
@@ -44,14 +53,18 @@ fn plan(filter: Option<&str>) -> Plan {
         columns_excluded: Vec::new(),
         filter: filter.map(str::to_owned),
         filter_params: std::collections::BTreeMap::new(),
-        soft_delete: None,
+        soft_delete: soft_delete.map(str::to_owned),
+        operations,
         settle: Duration::ZERO,
         clock: crate::source::SourceClock::Utc,
         limits: SizeLimits::default(),
         partition: None,
         on_schema_change: crate::source::OnSchemaChange::Follow,
     };
-    let columns = [column("b", "money", true), column("a", "int", true), column("x", "int", false)];
+    let gone = Column { nullable: true, ..column("gone", "bit", false) };
+    let mut columns =
+        vec![column("b", "money", true), column("a", "int", true), column("x", "int", false)];
+    columns.extend(soft_delete.map(|_| gone));
     let choice = Choice::of(&settings).unwrap().unwrap();
     let origin = Origin::of(&settings).unwrap();
     let filter = crate::source::origin::filter(&settings).unwrap();
@@ -122,7 +135,7 @@ fn rows_are_read_first_and_changes_after_them() {
             )
             ORDER BY t.[a], t.[b];
             IF @@ROWCOUNT < @P1
-            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
+            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' WHEN c.SYS_CHANGE_OPERATION = N'I' THEN N'I' ELSE N'U' END AS [__op]
             FROM CHANGETABLE(CHANGES [dbo].[t], @P4) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
             WHERE c.SYS_CHANGE_VERSION <= @cur
             AND (c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL OR EXISTS (SELECT 1 FROM [dbo].[t] AS t WHERE t.[a] = c.[a] AND t.[b] = c.[b] AND (x = 1 OR x = 2 -- these
@@ -153,7 +166,7 @@ fn rows_are_read_first_and_changes_after_them() {
         &expect![[r#"
             DECLARE @cur BIGINT = CHANGE_TRACKING_CURRENT_VERSION();
             SELECT @cur AS [__cur], CONVERT(NVARCHAR(33), SYSUTCDATETIME(), 126) AS [__now];
-            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' ELSE N'U' END AS [__op]
+            SELECT TOP (@P1) CAST(c.[b] AS decimal(19, 4)) AS [b], c.[a], t.[x], c.SYS_CHANGE_VERSION AS [__version], CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL THEN N'D' WHEN c.SYS_CHANGE_OPERATION = N'I' THEN N'I' ELSE N'U' END AS [__op]
             FROM CHANGETABLE(CHANGES [dbo].[t], @P2) AS c LEFT JOIN [dbo].[t] AS t ON t.[a] = c.[a] AND t.[b] = c.[b]
             WHERE c.SYS_CHANGE_VERSION <= @cur
             AND c.SYS_CHANGE_VERSION >= @P3 AND (c.SYS_CHANGE_VERSION > @P3 OR c.[a] > CAST(@P4 AS int) OR (c.[a] = CAST(@P4 AS int) AND c.[b] > CAST(@P5 AS money)))
@@ -162,6 +175,70 @@ fn rows_are_read_first_and_changes_after_them() {
             SELECT CHANGE_TRACKING_MIN_VALID_VERSION(OBJECT_ID(N'[dbo].[t]')) AS [__min];
             [BigInt(10), BigInt(7), BigInt(8), BigInt(1), Text("2.0000"), BigInt(9), BigInt(1), Text("2.0000")]"#]],
     );
+}
+
+#[test]
+fn inserts_without_updates_are_relative_to_the_last_complete_version() {
+    let text = |after: &str, known: Option<&str>, operations: &[Operation]| {
+        let after = at(after);
+        let state = known.map_or_else(SourceState::new, |known| recorded_to(known, NOON));
+        let window = window(Some(&after), None, &state);
+        let plan = plan_of(None, None, Some(operations.to_vec()));
+        let (sql, params) = plan.tracked_statement(window).unwrap();
+        (sql, format!("{params:?}"))
+    };
+    let inserts = [Operation::Insert, Operation::Delete];
+    let (sql, params) = text("8", Some("3"), &inserts);
+    assert!(sql.contains("CHANGETABLE(CHANGES [dbo].[t], @P3)"), "{sql}");
+    assert!(sql.contains("<= @cur\nAND c.SYS_CHANGE_VERSION > @P2\nAND"), "{sql}");
+    assert!(params.starts_with("[BigInt(10), BigInt(7), BigInt(3), BigInt(8), "), "{params}");
+    let (_, params) = text("8", None, &inserts);
+    assert!(params.starts_with("[BigInt(10), BigInt(7), BigInt(0), BigInt(8), "), "{params}");
+    for (after, known, operations) in [
+        ("8", Some("3"), &[Operation::Insert, Operation::Update][..]),
+        ("8", Some("3"), &[Operation::Update]),
+        ("8", Some("7"), &inserts),
+        ("8", Some("9"), &inserts),
+        ("snapshot@8", None, &inserts),
+    ] {
+        let (sql, _) = text(after, known, operations);
+        assert!(!sql.contains("c.SYS_CHANGE_VERSION > @P2\n"), "{after} {known:?}: {sql}");
+    }
+}
+
+#[test]
+fn the_server_selects_operations() {
+    let state = SourceState::new();
+    let at = at("snapshot@7");
+    let window = window(Some(&at), None, &state);
+    let texts = |operations: &[Operation]| {
+        let plan = plan_of(None, Some("gone"), Some(operations.to_vec()));
+        (plan.tracked_statement(window).unwrap().0, plan.tracked_count(window).unwrap().0)
+    };
+    let operation = |inserted: &str| {
+        format!(
+            "CASE WHEN c.SYS_CHANGE_OPERATION = N'D' OR t.[a] IS NULL OR t.[gone] <> 0 THEN N'D' \
+             WHEN c.SYS_CHANGE_OPERATION = N'I'{inserted} THEN N'I' ELSE N'U' END"
+        )
+    };
+    // An update is delivered even if the insert before it was passed after the position.
+    let unchanged = " AND c.SYS_CHANGE_VERSION = c.SYS_CHANGE_CREATION_VERSION";
+    let row =
+        "\nAND CASE WHEN t.[gone] <> 0 THEN N'D' ELSE N'U' END = N'U'\nORDER BY t.[a], t.[b];";
+    for (operations, inserted, selected, is_row_selected) in [
+        (vec![Operation::Insert, Operation::Delete], "", "N'I', N'D'", false),
+        (vec![Operation::Update], unchanged, "N'U'", true),
+    ] {
+        let (fetch, count) = texts(&operations);
+        let selected = format!("\nAND {} IN ({selected})", operation(inserted));
+        assert!(fetch.contains(&format!("{selected}\nORDER BY")), "{fetch}");
+        assert!(count.contains(&selected), "{count}");
+        assert_eq!(fetch.contains(row), is_row_selected, "{fetch}");
+    }
+    let all = texts(&[Operation::Insert, Operation::Update, Operation::Delete]);
+    let plan = plan_of(None, Some("gone"), None);
+    assert_eq!(all.0, plan.tracked_statement(window).unwrap().0, "all of them need no condition");
+    assert_eq!(all.1, plan.tracked_count(window).unwrap().0);
 }
 
 #[test]
