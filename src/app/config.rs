@@ -71,7 +71,7 @@ pub use highwater_mssql::source::{OnSchemaChange, Relation, SourceClock, SourceS
 pub use highwater_mssql::{Encrypt, SqlAuth, SqlConnection, connection_keys_table};
 
 use self::read::Reader;
-use crate::partition::whole_of;
+use crate::partition::poller_of_partition;
 
 /// Reserve at the end of the function timeout to record that a tick failed.
 pub const FUNCTION_TIMEOUT_RESERVE: Duration = Duration::from_secs(15);
@@ -201,7 +201,7 @@ impl Config {
         let needed = alone.map(|poller| NeededFunction {
             folder: folder_of(poller),
             poller: &poller.name,
-            whole: whole_of(&poller.name),
+            whole: poller_of_partition(&poller.name),
         });
         let groups = self.groups.iter().filter_map(|(segment, group)| {
             let (folder, poller) = (segment.to_ascii_lowercase(), group.pollers.first()?);

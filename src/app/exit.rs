@@ -154,11 +154,11 @@ fn exit_of(error: &TickError) -> Exit {
         TickError::Load(LoadError::Format(_))
         | TickError::Acquire(_)
         | TickError::Fingerprint { .. }
-        | TickError::Divided { .. }
+        | TickError::OtherPartitionCount { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
         | TickError::FirstRunElsewhere { .. }
-        | TickError::DividedElsewhere { .. }
+        | TickError::OtherPartitionCountElsewhere { .. }
         | TickError::Normalize(_) => Exit::Failed,
     }
 }

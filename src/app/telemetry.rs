@@ -54,7 +54,7 @@ use crate::config::{Vars, metrics_address};
 use crate::error::chain;
 use crate::metrics;
 use crate::status::StatusReader;
-use crate::trace::{Collected, SpanLayer, TARGET, TICK_TARGET};
+use crate::trace::{PendingExport, SpanLayer, TARGET, TICK_TARGET};
 
 pub use self::export::FLUSH_TIME_MAX;
 pub use self::lines::flush_lines;
@@ -120,7 +120,7 @@ impl Telemetry {
         lines::start();
         let form = LineForm::of(vars);
         let settings = Settings::of(vars);
-        let collected = Arc::new(Collected::default());
+        let collected = Arc::new(PendingExport::default());
         let subscriber = Registry::default()
             .with(line_layer(filter, form, ticks))
             .with(exported(filter, &settings, &collected));
@@ -260,7 +260,7 @@ where
 fn exported<S>(
     filter: &str,
     settings: &Settings,
-    collected: &Arc<Collected>,
+    collected: &Arc<PendingExport>,
 ) -> Option<impl tracing_subscriber::Layer<S> + use<S>>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,

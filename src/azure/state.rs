@@ -16,7 +16,7 @@ use azure_storage_blob::models::{
     BlobClientDownloadOptions, BlobClientDownloadResult, BlobClientUploadOptions,
 };
 use highwater_engine::store::{
-    ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written,
+    ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, StoredValue, WriteResult,
 };
 use time::OffsetDateTime;
 
@@ -65,7 +65,7 @@ impl BlobStore {
         self.container.create().await
     }
 
-    async fn load_once(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load_once(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.container.create_once().await?;
         let name = self.location(key);
         let options = BlobClientDownloadOptions {
@@ -81,7 +81,7 @@ impl BlobStore {
                 match failure.answer() {
                     Some(answer) if answer.code == "BlobNotFound" => {
                         let date = answer.date.ok_or_else(|| unknown(&name, NO_DATE))?;
-                        Ok(Loaded { stored: None, date })
+                        Ok(ReadResult { stored: None, date })
                     }
                     Some(_) | None => Err(self.container.failed(&name, &failure)),
                 }
@@ -93,7 +93,7 @@ impl BlobStore {
         &self,
         name: &str,
         found: BlobClientDownloadResult,
-    ) -> Result<Loaded, StoreError> {
+    ) -> Result<ReadResult, StoreError> {
         if total_bytes(&found.headers).is_some_and(|bytes| bytes > BYTES_MAX) {
             return Err(too_large(name));
         }
@@ -107,8 +107,8 @@ impl BlobStore {
         let bytes = found.body.collect().await;
         let bytes =
             bytes.map_err(|error| self.container.failed(name, &Failure::of(&error)))?.to_vec();
-        let stored = Stored { bytes, etag: ETag(etag.into()), last_modified };
-        Ok(Loaded { stored: Some(stored), date })
+        let stored = StoredValue { bytes, etag: ETag(etag.into()), last_modified };
+        Ok(ReadResult { stored: Some(stored), date })
     }
 
     async fn store_once(
@@ -116,7 +116,7 @@ impl BlobStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let name = self.location(key);
         if bytes.len() > BYTES_MAX {
             return Err(too_large(&name));
@@ -138,7 +138,7 @@ impl BlobStore {
                 let etag =
                     written.etag.ok_or_else(|| unknown(&name, "the answer has no `ETag`"))?;
                 let date = date(&name, written.raw_response.headers())?;
-                Ok(Written { etag: ETag(etag.into()), date })
+                Ok(WriteResult { etag: ETag(etag.into()), date })
             }
             Err(error) => Err(self.container.refused(&name, &Failure::of(&error))),
         }
@@ -159,7 +159,7 @@ impl StateStore for BlobStore {
         self.create_container().await.map(|_created| ())
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.container.in_time(&self.location(key), self.load_once(key)).await
     }
 
@@ -168,7 +168,7 @@ impl StateStore for BlobStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         self.container.in_time(&self.location(key), self.store_once(key, bytes, precondition)).await
     }
 

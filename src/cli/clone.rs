@@ -14,7 +14,7 @@ use highwater::builder::App;
 use highwater::config::{Vars, is_poller_name};
 use highwater::cursor::Cursor;
 use highwater::error::chain;
-use highwater::partition::whole_of;
+use highwater::partition::poller_of_partition;
 use highwater::poller::{Operator, Poller};
 use highwater::range::position_text;
 
@@ -177,7 +177,7 @@ fn nothing_to_copy(source: &str, new_name: &str, is_set_up: bool) -> Failed {
 /// Rejects partitions: cloning one of them would copy only a part of the poller.
 fn refuse_divided<T>(known: &BTreeMap<String, T>, names: [&str; 2]) -> Result<(), Failed> {
     let is_divided = |name: &str| {
-        let is_part = |known: &String| is_of(known, name) && whole_of(known) != known;
+        let is_part = |known: &String| is_of(known, name) && poller_of_partition(known) != known;
         known.keys().any(is_part)
     };
     let Some(name) = names.into_iter().find(|name| is_divided(name)) else { return Ok(()) };

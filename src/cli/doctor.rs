@@ -118,7 +118,7 @@ mod tests {
         let found = [
             of("a", Finding::ok("edition", "Developer")),
             of("a", Finding::warning("index", "none\n\u{1b}[2J", "CREATE INDEX x".repeat(10))),
-            of("b", Finding::only_real("plan")),
+            of("b", Finding::needs_real_server("plan")),
             of("b", Finding::error("rights", "none", "GRANT")),
         ];
         expect_test::expect![[r#"

@@ -42,7 +42,7 @@ fn plain(text: &str) -> String {
 pub(super) fn exit<T>(found: &[T], of: impl Fn(&T) -> Finding) -> Exit {
     match verdict(&found.iter().map(of).collect::<Vec<_>>()) {
         Verdict::Healthy => Exit::Done,
-        Verdict::Ill => Exit::Failed,
+        Verdict::Unhealthy => Exit::Failed,
         Verdict::Unreachable => Exit::Unavailable,
     }
 }

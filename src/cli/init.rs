@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say};
 use super::parts;
-use highwater::admin::Init;
+use highwater::admin::InitResult;
 use highwater::config::Vars;
 use highwater::cursor::Cursor;
 use highwater::poller::Poller;
@@ -75,8 +75,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
 async fn start(poller: &Poller) -> Result<Started, Failed> {
     let name = poller.name();
     match poller.admin().init().await? {
-        Init::Started { after } => Ok(Started { poller: name.to_owned(), after }),
-        Init::StartedBefore => {
+        InitResult::Started { after } => Ok(Started { poller: name.to_owned(), after }),
+        InitResult::StartedBefore => {
             let text = format!("poller `{name}` already has a state; nothing was changed");
             Err(Failed::new(Exit::Failed, text))
         }

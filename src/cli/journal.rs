@@ -13,7 +13,7 @@ use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, say, say_bytes, tell, time_text};
 use super::pause::WhoOption;
 use super::poller;
-use highwater::admin::Compacting;
+use highwater::admin::CompactResult;
 use highwater::clock::{Clock as _, SystemClock};
 use highwater::config::{Vars, parse_duration};
 use highwater::journal::{Entry, EventKind, Filter, History, JournalMode, Line, Verdict};
@@ -258,12 +258,12 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     let by = options.who.name(vars);
     let operator = Operator { by: &by, reason: &options.reason };
     let (seq, dropped, kept) = match poller.admin().compact(operator).await? {
-        Compacting::Compacted { seq, dropped, kept } => (seq, dropped, kept),
-        Compacting::NoDocument => {
+        CompactResult::Compacted { seq, dropped, kept } => (seq, dropped, kept),
+        CompactResult::NoDocument => {
             let text = format!("{name}: there is no state document to start from");
             return Err(Failed::new(Exit::Failed, text));
         }
-        Compacting::NotAppended => {
+        CompactResult::NotAppended => {
             let text = format!("{name}: the document could not be appended; nothing was dropped");
             return Err(Failed::new(Exit::Unavailable, text));
         }

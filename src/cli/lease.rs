@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say};
 use super::{restore, stored_poller};
-use highwater::admin::{Present, RestoreError};
+use highwater::admin::{PresentState, RestoreError};
 use highwater::config::Vars;
 use highwater::error::chain;
 use highwater::poller::{Operator, Poller};
@@ -111,7 +111,7 @@ async fn raise(
     vars: &dyn Vars,
     options: &BreakOptions,
     poller: &Poller,
-    present: &Present,
+    present: &PresentState,
     fence: Fence,
 ) -> Result<Exit, Failed> {
     let name = options.poller.as_str();

@@ -49,7 +49,7 @@ use highwater::builder::App;
 use highwater::builder::parts::Divisible;
 use highwater::config::{LocalSettings, ProcessVars, Vars};
 use highwater::error::chain;
-use highwater::partition::whole_of;
+use highwater::partition::poller_of_partition;
 use highwater::poller::Poller;
 use highwater::process;
 use highwater::suggestion;
@@ -234,7 +234,7 @@ async fn stored_poller(vars: &dyn Vars, name: &str) -> Result<Arc<Poller>, Faile
 }
 
 async fn stored_part(vars: &dyn Vars, name: &str, app: &App) -> Result<Arc<Poller>, Failed> {
-    let whole = whole_of(name);
+    let whole = poller_of_partition(name);
     // If the settings have an unpartitioned poller of that name, no old partition has it.
     let may_be_old = whole != name || !app.pollers.contains_key(name);
     if may_be_old
@@ -263,7 +263,7 @@ fn parts(vars: &dyn Vars, name: &str) -> Result<Vec<Arc<Poller>>, Failed> {
 
 /// Whether `poller` is the requested one, or a partition of it.
 fn is_of(poller: &str, requested: &str) -> bool {
-    poller == requested || whole_of(poller) == requested
+    poller == requested || poller_of_partition(poller) == requested
 }
 
 /// Reports an unknown poller name, and lists the known ones.

@@ -87,5 +87,5 @@ pub(super) async fn run(
         tell(&line);
     }
     tell(&report.summary());
-    Ok(if report.needs_somebody() { Exit::Failed } else { Exit::Done })
+    Ok(if report.needs_operator() { Exit::Failed } else { Exit::Done })
 }

@@ -16,7 +16,7 @@ use highwater::error::chain;
 use highwater::event::counted;
 use highwater::partition::PARTITIONS_MAX;
 use highwater::poller::Operator;
-use highwater::repartition::{Division, Repartition, RepartitionError, division};
+use highwater::repartition::{PartitionLayout, Repartition, RepartitionError, partition_layout};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -56,7 +56,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let Some(divisible) = Divisible::build(vars, name)? else {
         return Err(unknown(name, &App::build(vars)?.pollers));
     };
-    let found = division(&*divisible.store, name).await.map_err(of_load)?;
+    let found = partition_layout(&*divisible.store, name).await.map_err(of_load)?;
     let Some(from) = found.parts else {
         let text = format!("poller `{name}` never ran: just set `{}` to `{to}`", setting(name));
         return Err(Failed::new(Exit::Usage, text));
@@ -101,7 +101,7 @@ fn setting(name: &str) -> String {
 }
 
 /// Returns the plan.
-fn plan(name: &str, to: u16, found: &Division) -> String {
+fn plan(name: &str, to: u16, found: &PartitionLayout) -> String {
     let from = found.parts.unwrap_or(1);
     let begins = match &found.under_way {
         Some(record) => format!(

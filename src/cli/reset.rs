@@ -309,7 +309,7 @@ fn failed(error: ResetError) -> Failed {
         | ResetError::StillLost { .. }
         | ResetError::CannotKeep { .. }
         | ResetError::OtherDocument
-        | ResetError::Dividing { .. }) => {
+        | ResetError::Repartitioning { .. }) => {
             Failed::new(Exit::Failed, format!("{error}; nothing was done"))
         }
         ResetError::Restore(error) => restore::failed(error),

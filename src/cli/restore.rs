@@ -12,7 +12,7 @@ use super::confirm::{Asked, confirm};
 use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
 use super::state::words;
 use super::{poller_to_restore, reset};
-use highwater::admin::{Present, RestoreError, Restored};
+use highwater::admin::{PresentState, RestoreError, RestoredDocument};
 use highwater::config::Vars;
 use highwater::document::LoadError;
 use highwater::error::{chain, reset_to_beginning};
@@ -77,7 +77,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
             }));
             return Ok(Exit::Done);
         }
-        Verdict::Behind { .. } | Verdict::BegunAnew { .. } => {
+        Verdict::Behind { .. } | Verdict::RestartedHistory { .. } => {
             return refuse("; a rebuilt document would be older than the stored one");
         }
         Verdict::DocumentIsOlder { .. }
@@ -150,7 +150,7 @@ pub(super) async fn import(vars: &dyn Vars, import: &ImportOptions) -> Result<Ex
         }
         text
     };
-    let weighed = Box::pin(poller.admin().weigh_against(&document, &present)).await;
+    let weighed = Box::pin(poller.admin().compare_with(&document, &present)).await;
     let weighed = weighed.map_err(|error| Failed::new(Exit::Usage, error.to_string()))?;
     if let Some(weight) = weighed.filter(|_| present.held_by.is_none()) {
         let [again, skipped] = reset::weight_lines(&weight, document.checkpoint.cursor.as_ref());
@@ -166,7 +166,7 @@ async fn put(
     (event, options): (EventKind, &Options),
     vars: &dyn Vars,
     plan: &str,
-    (document, present): (&StateDocument, &Present),
+    (document, present): (&StateDocument, &PresentState),
 ) -> Result<Exit, Failed> {
     let name = poller.name();
     if let Some(owner_id) = present.held_by.clone() {
@@ -179,7 +179,7 @@ async fn put(
     let reason = options.asked.reason().unwrap_or_default();
     let restored =
         poller.admin().restore(document, present, (event, Operator { by: &by, reason })).await;
-    let Restored { document, saved } = restored.map_err(failed)?;
+    let RestoredDocument { document, saved } = restored.map_err(failed)?;
     let report = Report {
         poller: name,
         changed: true,
@@ -213,7 +213,7 @@ fn plan(
     name: &str,
     from: &str,
     document: &StateDocument,
-    present: &Present,
+    present: &PresentState,
     known: Option<&StateDocument>,
 ) -> String {
     let position = |document: &StateDocument| {

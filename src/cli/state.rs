@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
 use super::{poller, restore};
-use highwater::admin::{HistoryCheck, Present};
+use highwater::admin::{HistoryCheck, PresentState};
 use highwater::config::Vars;
 use highwater::error::chain;
 use highwater::event::counted;
@@ -58,7 +58,7 @@ fn missing(name: &str) -> Failed {
 
 async fn show(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed> {
     let name = &options.poller;
-    let Present { document, held_by, .. } = poller(vars, name)?.admin().present().await?;
+    let PresentState { document, held_by, .. } = poller(vars, name)?.admin().present().await?;
     let document = document?.ok_or_else(|| missing(name))?;
     say_rows(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
     Ok(Exit::Done)
@@ -144,7 +144,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         }
         Verdict::Agrees
         | Verdict::Behind { .. }
-        | Verdict::BegunAnew { .. }
+        | Verdict::RestartedHistory { .. }
         | Verdict::DocumentIsOlder { .. }
         | Verdict::NotBegun { .. }
         | Verdict::Removed { .. }
@@ -172,7 +172,7 @@ fn name_of(examined: &HistoryCheck) -> &'static str {
     match &examined.verdict {
         Verdict::Agrees => "agrees",
         Verdict::Behind { .. } => "behind",
-        Verdict::BegunAnew { .. } => "begun_anew",
+        Verdict::RestartedHistory { .. } => "begun_anew",
         Verdict::DocumentIsOlder { .. } => "document_is_older",
         Verdict::Differs(_) => "differs",
         Verdict::NotBegun { .. } => "not_begun",
@@ -196,7 +196,7 @@ pub(super) fn words(name: &str, examined: &HistoryCheck) -> String {
             "the journal has no entries for writes {from} to {to} of the document: an append failed, or \
              a crash came before it"
         ),
-        Verdict::BegunAnew { generation } => {
+        Verdict::RestartedHistory { generation } => {
             format!(
                 "the document was recreated as generation {generation}, and no entry records that yet"
             )

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::output::{Exit, Failed, OutputOption, say, say_rows};
 use super::poller;
 use super::warnings::Warnings;
-use highwater::admin::{HeldBack, Peek};
+use highwater::admin::{HeldBackRows, Peek};
 use highwater::builder::check_handler;
 use highwater::config::Vars;
 use highwater::cursor::Cursor;
@@ -77,7 +77,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
 }
 
 /// Returns the summary of a tick that found rows but could not deliver any yet.
-fn waiting(poller: &str, HeldBack { rows, more, settling }: HeldBack) -> String {
+fn waiting(poller: &str, HeldBackRows { rows, more, settling }: HeldBackRows) -> String {
     let at_least = if more { "at least " } else { "" };
     let (counted, verb) = (counted(rows, "row"), if rows == 1 { "waits" } else { "wait" });
     if settling {
@@ -114,12 +114,12 @@ async fn dry_run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let name = options.poller.as_str();
     let (poller, warnings) = (poller(vars, name)?, Warnings::default());
     let peeked = poller.admin().peek(options.show).with_subscriber(warnings.subscriber()).await;
-    let Peek { hindrance, after, rows, more, first, last, events } = peeked?;
+    let Peek { block_reason, after, rows, more, first, last, events } = peeked?;
     let events: Result<Vec<&RawValue>, _> =
         events.iter().map(|event| serde_json::from_str(&event.json)).collect();
     let report = Report {
         poller: name,
-        hindrance: hindrance.map(|outcome| outcome_row(&Ok(outcome)).outcome),
+        hindrance: block_reason.map(|outcome| outcome_row(&Ok(outcome)).outcome),
         rows,
         more,
         after: after.as_ref(),

@@ -16,16 +16,16 @@ mod reset;
 mod restore;
 
 pub use self::clone::CloneError;
-pub use self::history::{Compacting, HistoryCheck};
-pub use self::init::Init;
+pub use self::history::{CompactResult, HistoryCheck};
+pub use self::init::InitResult;
 pub use self::pause::{PauseOutcome, ResumeOutcome};
-pub use self::peek::{HeldBack, Peek};
+pub use self::peek::{HeldBackRows, Peek};
 pub use self::quarantine_entries::StoredEntry;
 pub use self::range::{RangeEnd, RangeSize, RangeStart};
 pub use self::redrive::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
 pub use self::repartition::SeedError;
 pub use self::reset::{ResetError, ResetImpact, ResetPlan, ResetTo, RowCount};
-pub use self::restore::{Present, RestoreError, Restored};
+pub use self::restore::{PresentState, RestoreError, RestoredDocument};
 pub use crate::poller::Operator;
 use crate::poller::Poller;
 

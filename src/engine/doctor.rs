@@ -75,7 +75,7 @@ impl Finding {
     }
 
     /// Returns a finding for a check that only a real SQL Server can answer, not the embedded one.
-    pub fn only_real(check: &'static str) -> Self {
+    pub fn needs_real_server(check: &'static str) -> Self {
         let found = "only a real server answers this; the embedded development server does not";
         Self { level: Level::Unknown, ..Self::ok(check, found) }
     }
@@ -102,7 +102,7 @@ pub enum Verdict {
     /// No error; there may be warnings.
     Healthy,
     /// At least one error.
-    Ill,
+    Unhealthy,
     /// Something needed could not be reached, so not everything was checked.
     Unreachable,
 }
@@ -111,7 +111,7 @@ pub enum Verdict {
 pub fn verdict(findings: &[Finding]) -> Verdict {
     let judge = |finding: &Finding| match finding.level {
         Level::Error if finding.unreachable => Verdict::Unreachable,
-        Level::Error => Verdict::Ill,
+        Level::Error => Verdict::Unhealthy,
         Level::Ok | Level::Unknown | Level::Warning => Verdict::Healthy,
     };
     findings.iter().map(judge).max().unwrap_or(Verdict::Healthy)
@@ -130,7 +130,7 @@ mod tests {
         let lost = Finding::unreachable("e", "silent", "start it");
         assert_eq!(verdict(&[]), Verdict::Healthy);
         assert_eq!(verdict(&[ok.clone(), unknown, warning.clone()]), Verdict::Healthy);
-        assert_eq!(verdict(&[warning, error.clone(), ok]), Verdict::Ill);
+        assert_eq!(verdict(&[warning, error.clone(), ok]), Verdict::Unhealthy);
         assert_eq!(verdict(&[error.clone(), lost, error]), Verdict::Unreachable);
     }
 

@@ -31,15 +31,15 @@ pub use self::format::{
 };
 pub use self::lease_record::{LeaseRecord, ReleasedGrants};
 pub use self::partition::{NoCommonBound, RepartitionRecord, common_bound, seed_position};
-pub(crate) use self::position_loss::forgiven;
+pub(crate) use self::position_loss::without_loss;
 pub use self::range::RangeRecord;
 pub use self::snapshot::Snapshot;
 pub use self::state_document::{
-    Checkpoint, CheckpointMetadata, FailureRecord, Histogram, InFlight, LastFailure, Observed,
-    OnMissingState, Paused, RECENT_MAX, RecentTick, StateDocument,
+    BacklogObservation, Checkpoint, CheckpointMetadata, FailureRecord, Histogram, InFlight,
+    LastFailure, OnMissingState, Paused, RECENT_MAX, RecentTick, StateDocument,
 };
 pub use self::step_results::{STEP_TAKEN, StepResult};
 pub use self::transitions::{
-    Acquire, AfterCommit, Commit, EndOfTick, Failure, LeaseAge, LeaseState, Refusal, TOKEN_MAX,
+    Acquire, AfterCommit, Commit, DocumentAge, EndOfTick, Failure, LeaseState, Refusal, TOKEN_MAX,
 };
 pub use crate::grant::{FencingToken, Generation, Holder};

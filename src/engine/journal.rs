@@ -36,7 +36,7 @@ mod verify;
 pub use self::appender::Appender;
 pub use self::changes::{ApplyError, Changes};
 pub use self::entry::{Details, Entry, EventKind, JournalMode, VERSION};
-pub use self::fold::{Finding, Folded, fold, read_lines};
+pub use self::fold::{Finding, FoldResult, fold, read_lines};
 pub use self::history::{Filter, History, Line};
 pub use self::memory::MemoryJournal;
 pub use self::record::{Append, HolderEvent, Numbering, Recorder};

@@ -68,7 +68,7 @@ impl fmt::Debug for Lease<'_> {
 
 /// The result of requesting a lease.
 #[derive(Debug)]
-pub enum Acquired<'a> {
+pub enum AcquireResult<'a> {
     /// It was granted.
     Held(Box<Lease<'a>>),
     /// The document has changed since it was read, or was missing and is blank now. No lease was granted; read the
@@ -98,7 +98,7 @@ impl<'a> Lease<'a> {
         context: LeaseContext<'a>,
         base: &Snapshot,
         batch: Option<InFlight>,
-    ) -> Result<Acquired<'a>, LeaseError> {
+    ) -> Result<AcquireResult<'a>, LeaseError> {
         let granted = base.document.acquire(asked(context, base, batch));
         Box::pin(Self::acquire_measured(context, base, granted)).await
     }
@@ -107,10 +107,10 @@ impl<'a> Lease<'a> {
         context: LeaseContext<'a>,
         base: &Snapshot,
         granted: Result<StateDocument, Refusal>,
-    ) -> Result<Acquired<'a>, LeaseError> {
+    ) -> Result<AcquireResult<'a>, LeaseError> {
         let mut document = match granted {
             Ok(document) => document,
-            Err(refusal) => return Ok(Acquired::Refused(refusal)),
+            Err(refusal) => return Ok(AcquireResult::Refused(refusal)),
         };
         document.write_id = context.instance.next_write_id();
         recorder(context).numbering().number(EventKind::LeaseAcquired, &mut document);
@@ -124,11 +124,11 @@ impl<'a> Lease<'a> {
             let mut blank = StateDocument::blank(&base.document.poller_name, fingerprint);
             blank.partition = base.document.partition;
             writer.create(&blank).await?;
-            return Ok(Acquired::Conflict);
+            return Ok(AcquireResult::Conflict);
         };
         let written = Box::pin(writer.replace(document, etag)).await?;
         let Some(snapshot) = written else {
-            return Ok(Acquired::Conflict);
+            return Ok(AcquireResult::Conflict);
         };
         let marked = snapshot.document.marked;
         let lease = Self {
@@ -146,7 +146,7 @@ impl<'a> Lease<'a> {
         };
         let event = EventKind::LeaseAcquired;
         lease.note(event, || Details::of(event, &base.document, lease.document()));
-        Ok(Acquired::Held(Box::new(lease)))
+        Ok(AcquireResult::Held(Box::new(lease)))
     }
 
     /// Returns which grant of which document this is.
@@ -322,7 +322,7 @@ impl<'a> Lease<'a> {
         let apply = move |document: &StateDocument, holder: &Holder| {
             let released = document.release(holder, now, tick.clone())?;
             Ok(match &pause {
-                Some(pause) => released.paused_by_holder(pause.clone()),
+                Some(pause) => released.with_pause(pause.clone()),
                 None => released,
             })
         };

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use self::backlog::DocumentMetrics;
 pub(crate) use self::backlog::DocumentStats;
 pub use self::database::DatabaseCalls;
-pub use self::functions::{Invocations, Running, Trigger};
+pub use self::functions::{Invocations, RunningInvocation, Trigger};
 use self::help::help;
 pub use self::states::{POLLER_STATE, export_states};
 
@@ -210,7 +210,7 @@ impl Metrics {
     }
 
     /// Records that a tick of a poller starts.
-    pub(crate) fn begun(&self, poller: &str) {
+    pub(crate) fn tick_started(&self, poller: &str) {
         let mut known = self.known.lock();
         if known.contains_key(poller) {
             return;
@@ -371,8 +371,8 @@ impl Metrics {
     }
 
     /// Counts a renewal.
-    pub(crate) fn heartbeat(&self, poller: &str, landed: bool) {
-        let outcome = KeyValue::new("outcome", if landed { "ok" } else { "failed" });
+    pub(crate) fn heartbeat(&self, poller: &str, succeeded: bool) {
+        let outcome = KeyValue::new("outcome", if succeeded { "ok" } else { "failed" });
         self.leases.heartbeats.add(1, &[named(poller), outcome]);
     }
 

@@ -199,7 +199,7 @@ impl Poller {
 
     /// Sets how batches follow each other.
     #[must_use]
-    pub fn flowing(self, flow: Flow) -> Self {
+    pub fn with_flow(self, flow: Flow) -> Self {
         Self { flow, ..self }
     }
 
@@ -219,7 +219,7 @@ impl Poller {
     /// Makes it a replay of what `poller` has delivered. Rows that it quarantines belong to that poller, and no tick
     /// starts without a document that [`Admin::begin_range`](crate::admin::Admin::begin_range) created.
     #[must_use]
-    pub fn again_for(self, poller: &str) -> Self {
+    pub fn with_replay_of(self, poller: &str) -> Self {
         Self { range_of: Some(poller.to_owned()), start_now: true, ..self }
     }
 
@@ -258,7 +258,7 @@ impl Poller {
     }
 
     /// Returns how many partitions the keys are divided into.
-    pub(crate) fn division(&self) -> u16 {
+    pub(crate) fn partition_count(&self) -> u16 {
         self.partition.map_or(1, |partition| partition.count)
     }
 
@@ -273,7 +273,7 @@ impl Poller {
 
     /// Reports changes through `notifier`.
     #[must_use]
-    pub fn notifying(self, notifier: Arc<dyn Notifier>) -> Self {
+    pub fn with_notifier(self, notifier: Arc<dyn Notifier>) -> Self {
         Self { notifier: Some(notifier), ..self }
     }
 

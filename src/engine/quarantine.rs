@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use crate::cursor::RowVersion;
     use crate::document::{FencingToken, Generation};
-    use crate::event::{BatchIdentity, Digested, SourceLabel};
+    use crate::event::{BatchIdentity, EventsDigest, SourceLabel};
     use crate::value::Value;
 
     fn event(text: &str) -> ChangeEvent {
@@ -292,7 +292,7 @@ mod tests {
             replay_id: None,
             after: None,
             upto: &event.cursor,
-            digest: &Digested::of(std::slice::from_ref(event)),
+            digest: &EventsDigest::of(std::slice::from_ref(event)),
         });
         let row = QuarantinedRow {
             poller: "orders",

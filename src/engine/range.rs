@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use thiserror::Error;
 
-pub use self::direction::{Direction, is_first_reading, misfit, refuse_future, refuse_other_key};
+pub use self::direction::{Direction, is_first_reading, mismatch, refuse_future, refuse_other_key};
 use crate::cursor::{
     Cursor, CursorError, CursorMode, KeyValues, RowVersion, TrackedPhase, TrackedPosition,
     normalize_timestamp,

@@ -50,8 +50,8 @@ use tracing::{error, info, warn};
 pub use self::counted::Calls;
 use self::counted::CountedStore;
 pub use self::judge::Thresholds;
-use self::judge::{Configured, Judged, Subject, judge};
-use self::memory::{Memory, Remembered};
+use self::judge::{ConfiguredPoller, MetCondition, Subject, judge};
+use self::memory::{Memory, PollerMemory};
 use self::range::SeenRange;
 pub use self::report::{Finding, Outcome, Report};
 use self::scan::{StoredDocument, StoredNames};
@@ -60,7 +60,7 @@ use crate::cursor::SourceFingerprint;
 use crate::document::{FormatError, Generation, RangeRecord, Refusal, Snapshot, StateDocument};
 use crate::error::chain;
 use crate::journal::{JournalMode, Recorder};
-use crate::lease::{Acquired, Instance, Lease, LeaseContext, LeaseError, LeaseTerms};
+use crate::lease::{AcquireResult, Instance, Lease, LeaseContext, LeaseError, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::poller::Poller;
 use crate::store::{StateKey, StateStore, StoreError};
@@ -257,8 +257,8 @@ impl Controller {
                     }
                 }
                 StoredDocument::Unreadable(why) => {
-                    let judged = Judged::new(Condition::StateUnreadable, Action::Alarm, why);
-                    survey.add(&name, judged, Outcome::Told);
+                    let judged = MetCondition::new(Condition::StateUnreadable, Action::Alarm, why);
+                    survey.add(&name, judged, Outcome::Reported);
                 }
                 StoredDocument::Nothing(_) => {}
             }
@@ -266,12 +266,12 @@ impl Controller {
         self.examine_parts(&mut survey, &listing);
         for (name, range) in std::mem::take(&mut survey.ranges) {
             if let Some(judged) = range.judge(&self.parts.thresholds) {
-                survey.add(&name, judged, Outcome::Told);
+                survey.add(&name, judged, Outcome::Reported);
             }
         }
         for name in self.parts.pollers.keys().filter(|name| !listing.has_document(name)) {
             let judged = judge::configuration_without_state(name, listing.marked.contains(name));
-            survey.add(name, judged, Outcome::Told);
+            survey.add(name, judged, Outcome::Reported);
         }
         survey.findings.sort_by(|a, b| (&a.poller, a.condition).cmp(&(&b.poller, b.condition)));
         Ok(survey)
@@ -282,7 +282,7 @@ impl Controller {
         survey: &mut Survey,
         name: &str,
         base: &Snapshot,
-        (before, quarantined, repairs): (Option<&Remembered>, u64, bool),
+        (before, quarantined, repairs): (Option<&PollerMemory>, u64, bool),
     ) {
         let document = &base.document;
         let age = base.age(self.store.grain());
@@ -299,7 +299,7 @@ impl Controller {
                     Box::pin(self.repair(base, judged.condition, configured.as_ref())).await
                 }
                 true => Outcome::Planned,
-                false => Outcome::Told,
+                false => Outcome::Reported,
             };
             survey.written += u64::from(outcome == Outcome::Done);
             survey.add(name, judged, outcome);
@@ -309,7 +309,7 @@ impl Controller {
             && let Some(verdict) = Box::pin(poller.admin().verify_latest()).await
             && let Some(judged) = judge::journal_differs(name, &verdict)
         {
-            survey.add(name, judged, Outcome::Told);
+            survey.add(name, judged, Outcome::Reported);
         }
         if document.paused.is_some() {
             survey.paused.insert(name.to_owned());
@@ -331,19 +331,19 @@ impl Controller {
         }
         let known = configured.unwrap_or_default();
         let waiting_since = judge::rows_wait_since(document, &known, before, now);
-        let remembered = Remembered::of(document, waiting_since, quarantined, before);
+        let remembered = PollerMemory::of(document, waiting_since, quarantined, before);
         survey.memory.0.extend(remembered.map(|remembered| (name.to_owned(), remembered)));
     }
 
     /// Queries a poller for what its document does not say; an unanswered query means unknown.
-    async fn configured(&self, poller: &Poller, base: &Snapshot) -> Configured {
+    async fn configured(&self, poller: &Poller, base: &Snapshot) -> ConfiguredPoller {
         let document = &base.document;
         let age = base.age(self.store.grain());
-        let fingerprint_matches = poller.is_of_its_source(document).await;
+        let fingerprint_matches = poller.matches_source(document).await;
         let asks = fingerprint_matches == Some(true)
             && judge::is_silent(document, age, self.parts.thresholds.stuck_after);
         let rows_wait = if asks { poller.has_rows_waiting(document).await } else { None };
-        Configured {
+        ConfiguredPoller {
             journaled: poller.keeps_journal(),
             retry_delay_max: poller.retry_delay_max(),
             retry_after_max: poller.retry_after_max(),
@@ -358,7 +358,7 @@ impl Controller {
             let is_there =
                 listing.documents.contains(&parent) || self.parts.pollers.contains_key(&parent);
             if !is_there || (survey.paused.contains(&parent) && !is_paused) {
-                survey.add(&name, judge::parent_gone(&parent, is_there), Outcome::Told);
+                survey.add(&name, judge::parent_gone(&parent, is_there), Outcome::Reported);
             }
         }
     }
@@ -391,8 +391,8 @@ impl Controller {
 }
 
 impl Survey {
-    fn add(&mut self, poller: &str, judged: Judged, outcome: Outcome) {
-        let Judged { condition, action, found } = judged;
+    fn add(&mut self, poller: &str, judged: MetCondition, outcome: Outcome) {
+        let MetCondition { condition, action, found } = judged;
         let poller = poller.to_owned();
         self.findings.push(Finding { poller, condition, action, found, outcome });
     }
@@ -418,14 +418,16 @@ async fn acquire(context: LeaseContext<'_>) -> Result<Holder<'_>, RecoveryError>
         if base.document.is_blank() {
             let milliseconds = base.now().unix_timestamp_nanos() / 1_000_000;
             let generation = Generation(u64::try_from(milliseconds).unwrap_or(0).max(1));
-            let begun = base.document.begun(generation, &fingerprint);
+            let begun = base.document.started(generation, &fingerprint);
             base = base.with(begun);
         }
         match Lease::acquire(context, &base, None).await? {
-            Acquired::Held(lease) => return Ok(Holder::This(lease)),
-            Acquired::Refused(Refusal::Held { owner_id }) => return Ok(Holder::Another(owner_id)),
-            Acquired::Refused(refusal) => return Err(LeaseError::Refused(refusal).into()),
-            Acquired::Conflict => {}
+            AcquireResult::Held(lease) => return Ok(Holder::This(lease)),
+            AcquireResult::Refused(Refusal::Held { owner_id }) => {
+                return Ok(Holder::Another(owner_id));
+            }
+            AcquireResult::Refused(refusal) => return Err(LeaseError::Refused(refusal).into()),
+            AcquireResult::Conflict => {}
         }
     }
     Ok(Holder::Another("another instance".to_owned()))

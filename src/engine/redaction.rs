@@ -93,7 +93,7 @@ pub fn excerpt(bytes: &[u8], chars_max: usize) -> String {
 }
 
 /// Returns the end of a foreign text for an error, like [`excerpt`].
-pub fn excerpt_of_end(bytes: &[u8], chars_max: usize) -> String {
+pub fn excerpt_tail(bytes: &[u8], chars_max: usize) -> String {
     let text = redact_cut(bytes);
     let text = text.trim();
     let skipped = text.chars().count().saturating_sub(chars_max);

@@ -51,7 +51,7 @@ pub struct Repartition {
 
 /// How the keys of a poller are partitioned, by its documents.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Division {
+pub struct PartitionLayout {
     /// The number of partitions; `None` if there is no document yet.
     pub parts: Option<u16>,
     /// The repartition in progress, if any.
@@ -60,7 +60,7 @@ pub struct Division {
 
 /// The result of a repartition.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Repartitioned {
+pub struct RepartitionResult {
     /// Position after which the new partitions start; `None` for the beginning.
     pub after: Option<Cursor>,
     /// Rows that the old partitions delivered to reach it.
@@ -133,7 +133,10 @@ impl From<LoadError> for RepartitionError {
 /// # Errors
 ///
 /// [`LoadError`] if they cannot be read.
-pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, LoadError> {
+pub async fn partition_layout(
+    store: &dyn StateStore,
+    poller: &str,
+) -> Result<PartitionLayout, LoadError> {
     let first = crate::partition::Partition { index: 0, count: 2 }.name(poller);
     let (mut placed, mut announced) = (None, None);
     for name in [poller, first.as_str()] {
@@ -144,16 +147,16 @@ pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, 
         };
         let document = decode(name, &stored.bytes)?;
         if let Some(record) = document.repartition {
-            return Ok(Division { parts: Some(record.from), under_way: Some(record) });
+            return Ok(PartitionLayout { parts: Some(record.from), under_way: Some(record) });
         }
         if document.names_partition_count() && document.taken_over_by.is_none() {
             let parts = if has_position(&document) { &mut placed } else { &mut announced };
-            *parts = Some(document.divided_into());
+            *parts = Some(document.partition_count());
         }
     }
     let mut parts = placed;
     if parts.is_none() {
-        parts = division_of_others(store, poller, &first).await?;
+        parts = layout_of_others(store, poller, &first).await?;
     }
     if parts.is_none() {
         // It ran unpartitioned, and has lost its document.
@@ -161,12 +164,12 @@ pub async fn division(store: &dyn StateStore, poller: &str) -> Result<Division, 
         parts = marker.map(|_| 1);
     }
     // A blank document only says what was about to start; that may have been interrupted.
-    Ok(Division { parts: parts.or(announced), under_way: None })
+    Ok(PartitionLayout { parts: parts.or(announced), under_way: None })
 }
 
 /// Returns the partitioning according to the documents of later partitions, since that of the first one may be
 /// lost. `None` also if the store cannot list.
-async fn division_of_others(
+async fn layout_of_others(
     store: &dyn StateStore,
     poller: &str,
     first: &str,
@@ -179,16 +182,17 @@ async fn division_of_others(
     let mut announced = None;
     for key in keys {
         let StateKey::Document(name) = &key else { continue };
-        if name == first || name == poller || crate::partition::whole_of(name) != poller {
+        if name == first || name == poller || crate::partition::poller_of_partition(name) != poller
+        {
             continue;
         }
         let Some(stored) = store.load(&key).await?.stored else { continue };
         let document = decode(name, &stored.bytes)?;
         if document.names_partition_count() && document.taken_over_by.is_none() {
             if has_position(&document) {
-                return Ok(Some(document.divided_into()));
+                return Ok(Some(document.partition_count()));
             }
-            announced = Some(document.divided_into());
+            announced = Some(document.partition_count());
         }
     }
     Ok(announced)
@@ -210,7 +214,7 @@ impl Repartition {
         mut self,
         operator: Operator<'_>,
         report: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<Repartitioned, RepartitionError> {
+    ) -> Result<RepartitionResult, RepartitionError> {
         let mut record = self.hold(operator).await?;
         report(&format!("paused {} partitions", record.from));
         let mut rows = 0;
@@ -218,7 +222,7 @@ impl Repartition {
             rows = self.catch_up(&mut record, operator, report).await?;
         }
         self.begin_new(&record, operator, report).await?;
-        Ok(Repartitioned { after: record.after, rows })
+        Ok(RepartitionResult { after: record.after, rows })
     }
 
     /// Returns the first old partition; its document has the record.
@@ -247,7 +251,7 @@ impl Repartition {
                     RepartitionError::Other { name: part.name().to_owned(), expected: from }
                 })?;
                 if (found.from, found.to) != (from, to) {
-                    let poller = crate::partition::whole_of(part.name()).to_owned();
+                    let poller = crate::partition::poller_of_partition(part.name()).to_owned();
                     let (from, to) = (found.from, found.to);
                     return Err(RepartitionError::UnderWay { poller, from, to });
                 }
@@ -307,7 +311,7 @@ impl Repartition {
         for part in &self.from {
             let mut polls = 0;
             let found = loop {
-                match part.admin().standing_document().await? {
+                match part.admin().document_and_holder().await? {
                     Some((document, None)) => break Some(document),
                     None => break None,
                     Some((_, Some(holder))) if polls == POLLS_MAX => {
@@ -395,7 +399,8 @@ async fn run_up(part: &Poller) -> Result<u64, RepartitionError> {
 fn no_bound(why: NoCommonBound, first: Option<&Poller>) -> RepartitionError {
     RepartitionError::NoCommonBound(match why {
         NoCommonBound::FirstReading => {
-            let poller = crate::partition::whole_of(first.map(Poller::name).unwrap_or_default());
+            let poller =
+                crate::partition::poller_of_partition(first.map(Poller::name).unwrap_or_default());
             format!(
                 "a partition is still reading the initial snapshot of the table: run \
                  `highwater resume {poller}`, wait until every partition reads changes (`highwater \

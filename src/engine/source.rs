@@ -64,7 +64,7 @@ impl Lag {
     /// Returns the lag after the source was read to its end: skipped positions belong to other tables, and no
     /// row that was read is pending.
     #[must_use]
-    pub fn at_the_end(self) -> Self {
+    pub fn after_full_read(self) -> Self {
         let time = self.time.map(|_| Duration::ZERO);
         Self { time, positions: self.positions.map(|_| 0), ..self }
     }

@@ -19,16 +19,16 @@ use serde::Serialize;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use self::health::{Evidence, Health, PollerState, Severity, Stored, Trigger};
+use self::health::{Evidence, Health, PollerState, Severity, StoredState, Trigger};
 pub use self::poller::{
     BacklogStatus, Batch, Event, Lease, Pause, RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
 };
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
-use crate::partition::whole_of;
+use crate::partition::poller_of_partition;
 use crate::poller::Poller;
-use crate::poller::tick_history::Seen;
+use crate::poller::tick_history::LastSeen;
 use crate::recovery::scan::{StoredDocument, StoredNames, documents};
 use crate::schedule::Schedule;
 use crate::store::{StateKey, StateStore, StoreError};
@@ -107,7 +107,7 @@ impl StatusReader {
                 known.into_iter().filter(|known| known == name).collect()
             }
             StatusQuery::One(name) => {
-                let is_of_it = |known: &String| known == name || whole_of(known) == name;
+                let is_of_it = |known: &String| known == name || poller_of_partition(known) == name;
                 known.into_iter().filter(is_of_it).collect::<Vec<String>>()
             }
         };
@@ -153,7 +153,8 @@ impl StatusReader {
             StoredDocument::Document(base) => {
                 let (age, now) = (base.age(self.state.grain()), base.now());
                 let inputs = StatusInputs { age, now, quarantined, ttl, poller: name };
-                let stored = Stored::Found(Box::new(health::Document::of(&base.document, age)));
+                let stored =
+                    StoredState::Found(Box::new(health::Document::of(&base.document, age)));
                 let status = Status {
                     health: self.health(name, Some(now), stored),
                     schedule: self.schedule_text(name),
@@ -164,19 +165,19 @@ impl StatusReader {
                 (status, Some(now))
             }
             StoredDocument::Unreadable(error) => {
-                let health = self.health(name, None, Stored::Unreadable(&error));
+                let health = self.health(name, None, StoredState::Unreadable(&error));
                 (Status { last_error: Some(error), ..without(health) }, None)
             }
             StoredDocument::Nothing(date) => {
                 let ran_before = listing.marked.contains(name);
-                let health = self.health(name, Some(date), Stored::Missing { ran_before });
+                let health = self.health(name, Some(date), StoredState::Missing { ran_before });
                 (without(health), None)
             }
         }
     }
 
     /// Returns the health of a poller. `now` is `None` if the store gave no time; then nothing is judged by time.
-    fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: Stored<'_>) -> Health {
+    fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: StoredState<'_>) -> Health {
         let poller = self.pollers.get(name);
         let process = now.zip(poller).map(|(now, poller)| poller.process(now));
         Evidence {
@@ -248,7 +249,7 @@ impl StatusReader {
         let poller = self.pollers.get(name)?;
         let seen = match (poller.seen(), self.disabled.get(name)) {
             (None, None) => return None,
-            (None, Some(_)) => Seen::Missing { ran_before: false },
+            (None, Some(_)) => LastSeen::Missing { ran_before: false },
             (Some(seen), _) => seen,
         };
         let now = time_of(poller);
@@ -282,12 +283,12 @@ impl StatusReader {
             let Some(poller) = self.pollers.get(&name) else { continue };
             match found {
                 StoredDocument::Document(snapshot) => poller.note_snapshot(&snapshot),
-                StoredDocument::Unreadable(error) => poller.note_seen(Seen::Unreadable(error)),
+                StoredDocument::Unreadable(error) => poller.note_seen(LastSeen::Unreadable(error)),
                 StoredDocument::Nothing(date) => {
                     let marker = self.state.load(&StateKey::Marker(name)).await;
                     let Ok(marker) = marker else { continue };
                     poller.note_time(date);
-                    poller.note_seen(Seen::Missing { ran_before: marker.stored.is_some() });
+                    poller.note_seen(LastSeen::Missing { ran_before: marker.stored.is_some() });
                 }
             }
         }

@@ -109,7 +109,7 @@ impl fmt::Display for StateKey {
 
 /// A stored value, with the version at which it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredValue {
     /// The content.
     pub bytes: Vec<u8>,
     /// Its version.
@@ -120,16 +120,16 @@ pub struct Stored {
 
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct ReadResult {
     /// The value; `None` if nothing is stored under the key.
-    pub stored: Option<Stored>,
+    pub stored: Option<StoredValue>,
     /// The service's clock at the time of the answer.
     pub date: OffsetDateTime,
 }
 
 /// The result of a successful write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// The new version.
     pub etag: ETag,
     /// The service's clock at the time of the answer.
@@ -221,7 +221,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError>;
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError>;
 
     /// Writes `bytes` under `key` if `precondition` holds.
     ///
@@ -233,7 +233,7 @@ pub trait StateStore: fmt::Debug + Send + Sync {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError>;
+    ) -> Result<WriteResult, StoreError>;
 
     /// Returns the keys of the application, sorted; foreign names are left out.
     ///

@@ -21,11 +21,11 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 
 pub use self::broken::{Fault, PanickingHandler};
-pub use self::journaled::Journaled;
+pub use self::journaled::JournaledWorld;
 use self::pace::Pace;
-pub use self::steady::Steady;
+pub use self::steady::SteadyHandler;
 pub use self::store::{Call, Calls, FaultyStore};
-pub use self::watched::{Logged, Watched};
+pub use self::watched::{Logged, WatchedWorld};
 pub use self::world::{
     TTL, World, admin, break_lease, calls, document_in, killed_after, limits, rewrite, sleep,
     take_over, tick, timed_tick,

@@ -31,7 +31,7 @@ use self::prefetch::Prefetch;
 use self::report::Report;
 pub use self::report::TickLine;
 use crate::document::Snapshot;
-use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::notice::Change;
 use crate::poller::memory::Memory;
 use crate::poller::outcome::refused_outcome;
@@ -162,7 +162,7 @@ impl<'p> Tick<'p> {
 
             // Blocked? By another instance's lease, a pause, a backoff, lost rows or a fence that is ahead. Writes
             // nothing.
-            if let Some(outcome) = poller.hindrance(&base) {
+            if let Some(outcome) = poller.block_reason(&base) {
                 return Ok(outcome);
             }
             poller.refuse_lost(&base.document)?;
@@ -175,9 +175,9 @@ impl<'p> Tick<'p> {
             // Acquire the lease: one write, under the tag of the document that gave the position, which proves that
             // the position still was current. The first lease of a poller also writes its marker.
             let lease = match self.acquire(&base, &batch).await? {
-                Acquisition::Held(lease) => *lease,
-                Acquisition::Refused(outcome) => return Ok(outcome),
-                Acquisition::Conflict => {
+                TickLease::Held(lease) => *lease,
+                TickLease::Refused(outcome) => return Ok(outcome),
+                TickLease::Conflict => {
                     self.memory.forget();
                     continue;
                 }
@@ -247,7 +247,7 @@ impl<'p> Tick<'p> {
         &mut self,
         base: &Snapshot,
         batch: &Batch,
-    ) -> Result<Acquisition<'p>, TickError> {
+    ) -> Result<TickLease<'p>, TickError> {
         let poller = self.poller;
         let context = LeaseContext {
             store: &*poller.store,
@@ -264,23 +264,25 @@ impl<'p> Tick<'p> {
             Lease::acquire(context, base, in_flight).await
         };
         match asked.map_err(TickError::Acquire)? {
-            Acquired::Held(mut lease) => {
+            AcquireResult::Held(mut lease) => {
                 self.report.lease_acquired(&lease, base);
                 poller.log_first_run(&lease, base);
                 poller.mark(&mut lease).await;
-                Ok(Acquisition::Held(lease))
+                Ok(TickLease::Held(lease))
             }
-            Acquired::Conflict => Ok(Acquisition::Conflict),
-            Acquired::Refused(refusal) => match refused_outcome(&refusal, poller.lapses_at(base)) {
-                Some(outcome) => Ok(Acquisition::Refused(outcome)),
-                None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
-            },
+            AcquireResult::Conflict => Ok(TickLease::Conflict),
+            AcquireResult::Refused(refusal) => {
+                match refused_outcome(&refusal, poller.lapses_at(base)) {
+                    Some(outcome) => Ok(TickLease::Refused(outcome)),
+                    None => Err(TickError::Acquire(LeaseError::Refused(refusal))),
+                }
+            }
         }
     }
 }
 
 /// The result of requesting the lease.
-enum Acquisition<'p> {
+enum TickLease<'p> {
     Held(Box<Lease<'p>>),
     /// The tick ends with this outcome.
     Refused(TickOutcome),

@@ -16,7 +16,7 @@ use tracing::Span;
 use tracing_subscriber::registry::{LookupSpan as _, Registry};
 
 use self::layer::OpenSpan;
-pub use self::layer::{Collected, FinishedSpan, LogRecord, SpanKind, SpanLayer};
+pub use self::layer::{FinishedSpan, LogRecord, PendingExport, SpanKind, SpanLayer};
 
 /// Target of the spans that are exported, and of nothing else.
 pub const TARGET: &str = "highwater::span";

@@ -36,7 +36,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use highwater_engine::store::{
-    ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written,
+    ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 
 use crate::connection::{Param, SqlError};
@@ -130,11 +130,11 @@ impl StateStore for SqlStore {
         GRAIN
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let name = key.path();
         let params = self.row(&name)?;
         let request = Request { name: &name, sql: &self.statements.load, params: &params };
-        let convert = |rows: Result<Vec<Loaded>, SqlError>| match rows {
+        let convert = |rows: Result<Vec<ReadResult>, SqlError>| match rows {
             // Without its primary key the table keeps duplicates created concurrently.
             Ok(rows) if rows.len() > 1 => Err(failure::not_unique(&name, &self.table, rows.len())),
             Ok(mut rows) => rows.pop().ok_or_else(|| no_row(&name)),
@@ -148,7 +148,7 @@ impl StateStore for SqlStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let name = key.path();
         if bytes.len() > BYTES_MAX {
             let reason = format!("a document is limited to {BYTES_MAX} bytes");
@@ -168,7 +168,7 @@ impl StateStore for SqlStore {
             }
         };
         let conflict = || StoreError::Conflict { key: name.clone() };
-        let convert = |rows: Result<Vec<Written>, SqlError>| match (rows, precondition) {
+        let convert = |rows: Result<Vec<WriteResult>, SqlError>| match (rows, precondition) {
             (Ok(mut rows), Precondition::Matches(_)) => rows.pop().ok_or_else(conflict),
             (Ok(mut rows), Precondition::Absent) => rows.pop().ok_or_else(|| no_row(&name)),
             (Err(error), Precondition::Absent) if failure::is_duplicate(&error) => Err(conflict()),

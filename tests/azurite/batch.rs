@@ -3,7 +3,7 @@
 use highwater_engine::cursor::{Cursor, KeyValues, RowVersion};
 use highwater_engine::document::{FencingToken, Generation};
 use highwater_engine::event::{
-    BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel,
+    BatchId, BatchIdentity, ChangeEvent, EventsDigest, Operation, SourceLabel,
 };
 use highwater_engine::handler::{CallTries, Delivery, Handler, HandlerError, Progress};
 use highwater_engine::value::Value;
@@ -38,7 +38,7 @@ impl Batch {
             replay_id: None,
             after: None,
             upto: &events.last().unwrap().cursor,
-            digest: &Digested::of(&events),
+            digest: &EventsDigest::of(&events),
         };
         Self { id: BatchId::of(&identity), source, events, progress: Progress::default() }
     }

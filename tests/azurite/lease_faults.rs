@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_azure::BlobStore;
-use highwater_engine::admin::Init;
+use highwater_engine::admin::InitResult;
 use highwater_engine::clock::SystemClock;
 use highwater_engine::document::{StateDocument, decode};
 use highwater_engine::handler::HandlerError;
@@ -214,7 +214,10 @@ async fn a_clock_one_hour_ahead_does_not_take_over_a_live_lease() {
 async fn an_explicit_start_creates_the_container() {
     let setup = Setup::without_container().await;
     setup.source.put(1, "first");
-    assert_eq!(setup.instance("a").admin().init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(
+        setup.instance("a").admin().init().await.unwrap(),
+        InitResult::Started { after: None }
+    );
     let report = setup.instance("a").tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use highwater_azure::BlobService;
 use highwater_azure::BlobStore;
 use highwater_engine::store::{
-    Precondition, StateKey, StateStore, StoreError, Written, conformance,
+    Precondition, StateKey, StateStore, StoreError, WriteResult, conformance,
 };
 
 use crate::emulator::{self, Azurite, KEY, TIMEOUT, fresh_container};
@@ -116,8 +116,8 @@ async fn one_of_two_writers_with_the_same_etag_wins_each_round() {
         };
         let (a, b) = tokio::join!(tokio::spawn(write(b'a')), tokio::spawn(write(b'b')));
         tag = match (a.unwrap(), b.unwrap()) {
-            (Ok(Written { etag, .. }), Err(StoreError::Conflict { .. }))
-            | (Err(StoreError::Conflict { .. }), Ok(Written { etag, .. })) => etag,
+            (Ok(WriteResult { etag, .. }), Err(StoreError::Conflict { .. }))
+            | (Err(StoreError::Conflict { .. }), Ok(WriteResult { etag, .. })) => etag,
             both => panic!("round {round}: {both:?}"),
         };
     }

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, SourceLabel};
+use highwater::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest, SourceLabel};
 use highwater::handler::{CallTries, Delivery, Progress, http};
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
@@ -20,7 +20,7 @@ use highwater::policy::FailurePolicy;
 use highwater::poller::{Limits, Poller, PollerParts, TickOutcome};
 use highwater::source::Rows;
 use highwater::state::{
-    Acquire, AfterCommit, AuditStep, Commit, FencingToken, Generation, LeaseAge, MemoryStore,
+    Acquire, AfterCommit, AuditStep, Commit, DocumentAge, FencingToken, Generation, MemoryStore,
     StateDocument, StateKey, StateStore as _, decode, encode,
 };
 use highwater::testing::{self, RecordingHandler, TableSource};
@@ -87,7 +87,7 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
         replay_id: None,
         after: None,
         upto: &events.last().unwrap().cursor,
-        digest: &Digested::of(events),
+        digest: &EventsDigest::of(events),
     });
     let delivery = Delivery {
         poller: &source.poller,
@@ -112,9 +112,9 @@ fn body(source: &SourceLabel, events: &[ChangeEvent]) -> Vec<u8> {
 /// The two writes of a tick that delivers: transition and serialization of each.
 fn document() {
     let world = World::new();
-    let document = world.seasoned();
+    let document = world.started_poller();
     let now = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
-    let age = LeaseAge { since_write: Duration::from_secs(9), grain: Duration::ZERO };
+    let age = DocumentAge { since_write: Duration::from_secs(9), grain: Duration::ZERO };
     let ttl = Duration::from_secs(120);
     let owner_id = "a";
     let commit = Commit {
@@ -138,7 +138,7 @@ fn document() {
 /// A tick that finds nothing, with the document cached.
 fn idle_tick() {
     let world = World::new();
-    world.seasoned();
+    world.started_poller();
     let request = TickRequest { invocation_id: "invocation".to_owned(), ..TickRequest::default() };
     world.tick();
     let report = counted(|| world.runtime.block_on(world.poller.tick(&request)));
@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Returns the document after as many ticks as it records.
-    fn seasoned(&self) -> StateDocument {
+    fn started_poller(&self) -> StateDocument {
         for id in 0..60 {
             self.source.put(id, "new");
             self.tick();

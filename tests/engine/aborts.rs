@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Poller, StopSignal, TickError, TickOutcome};
-use highwater_engine::testing::{Steady, Watched, World, sleep, tick};
+use highwater_engine::testing::{SteadyHandler, WatchedWorld, World, sleep, tick};
 use highwater_engine::tick::{TickReport, TickRequest};
 
 /// Runs a tick that is requested to stop after some seconds, and aborted some seconds later.
@@ -25,9 +25,9 @@ async fn aborted(poller: &Poller, stop_after: u64, abort_after: u64) -> TickRepo
 
 #[tokio::test(start_paused = true)]
 async fn an_aborted_call_releases_the_lease_and_counts_no_attempt_and_no_crash() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     world.handler.then_take(Duration::from_secs(1000));
     let finished = world.handler.finished();
@@ -74,7 +74,7 @@ impl Handler for Lingering {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_released_only_after_an_aborted_call_has_settled() {
     let world = World::new();
-    drop(world.seasoned("z").await);
+    drop(world.started_poller("z").await);
     world.source.put(1, "new");
     let handler = Arc::new(Lingering { world: world.clone(), released: OnceLock::new() });
     let poller = world.with_handler(handler.clone()).instance("a");
@@ -87,7 +87,7 @@ async fn a_lease_is_released_only_after_an_aborted_call_has_settled() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_finishes_within_the_grace_period_is_committed() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(50);
     world.handler.then_take(Duration::from_secs(10));
     let report = aborted(&poller, 5, 8).await;
@@ -97,9 +97,9 @@ async fn a_call_that_finishes_within_the_grace_period_is_committed() {
 #[tokio::test(start_paused = true)]
 async fn rows_accepted_by_an_aborted_call_are_committed() {
     let world = World::new();
-    drop(world.seasoned("z").await);
+    drop(world.started_poller("z").await);
     world.source.fill(10);
-    let handler = Arc::new(Steady::default());
+    let handler = Arc::new(SteadyHandler::default());
     let poller = world.with_handler(handler.clone()).instance("a");
     // Four seconds for each row: two are committed by a renewal at 10 s, the third with the abort.
     let report = aborted(&poller, 5, 8).await;
@@ -114,7 +114,7 @@ async fn rows_accepted_by_an_aborted_call_are_committed() {
 #[tokio::test(start_paused = true)]
 async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.source.delay(Duration::from_secs(60));
     let report = aborted(&poller, 1, 2).await;
@@ -132,7 +132,7 @@ async fn the_pause_before_a_retry_is_aborted_without_another_call() {
     let on_failure = OnFailure::Quarantine;
     let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
     let world = World::new().with_policy(policy);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     // The pause before the first retry is 100 to 200 ms long.
     world.handler.then(async {

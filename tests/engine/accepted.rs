@@ -9,14 +9,16 @@ use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::FailurePolicy;
 use highwater_engine::poller::{Poller, TickError, TickOutcome, outcome_row};
 use highwater_engine::source::RetainedState;
-use highwater_engine::testing::{Call, Fault, Steady, World, calls, killed_after, sleep, tick};
+use highwater_engine::testing::{
+    Call, Fault, SteadyHandler, World, calls, killed_after, sleep, tick,
+};
 use highwater_engine::tick::TickRequest;
 
-async fn steady() -> (World, Arc<Steady>, Poller) {
+async fn steady() -> (World, Arc<SteadyHandler>, Poller) {
     let world = World::new();
-    drop(world.seasoned("z").await);
+    drop(world.started_poller("z").await);
     world.source.fill(10);
-    let handler = Arc::new(Steady::default());
+    let handler = Arc::new(SteadyHandler::default());
     let poller = world.with_handler(handler.clone()).instance("a");
     (world, handler, poller)
 }
@@ -127,7 +129,11 @@ fn busy() -> HandlerError {
 
 /// Checks that the five rows committed by renewals, at 10 s and 20 s, are in report, metric and document. The
 /// handler is then `stopped`.
-async fn check_counted(stopped: impl AsyncFnOnce(&World, &Steady), seconds: u64, outcome: &str) {
+async fn check_counted(
+    stopped: impl AsyncFnOnce(&World, &SteadyHandler),
+    seconds: u64,
+    outcome: &str,
+) {
     let (mut world, handler, _) = steady().await;
     world.limits.handler_stop_after = Duration::from_secs(seconds);
     let poller = world.with_handler(handler.clone()).instance("a");
@@ -147,7 +153,7 @@ async fn check_counted(stopped: impl AsyncFnOnce(&World, &Steady), seconds: u64,
 #[tokio::test(start_paused = true)]
 async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
     let fails = |error: fn() -> HandlerError| {
-        async move |_: &World, handler: &Steady| {
+        async move |_: &World, handler: &SteadyHandler| {
             handler.fail_after(6);
             handler.fail_with(error());
         }
@@ -156,8 +162,8 @@ async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
     check_counted(fails(|| HandlerError::Misconfigured("401".to_owned())), 285, "handler_failed")
         .await;
     check_counted(fails(|| HandlerError::Gone("410".to_owned())), 285, "handler_failed").await;
-    check_counted(async |_: &World, _: &Steady| {}, 25, "out_of_time").await;
-    let taken_away = async |world: &World, _: &Steady| {
+    check_counted(async |_: &World, _: &SteadyHandler| {}, 25, "out_of_time").await;
+    let taken_away = async |world: &World, _: &SteadyHandler| {
         sleep(25).await;
         let broken = world.document().await.break_lease().unwrap();
         world.overwrite(&encode(&broken)).await;

@@ -8,7 +8,8 @@ use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
 use highwater_engine::testing::{
-    Call, Fault, Steady, TableSource, Watched, World, calls, killed_after, limits, sleep, tick,
+    Call, Fault, SteadyHandler, TableSource, WatchedWorld, World, calls, killed_after, limits,
+    sleep, tick,
 };
 use highwater_engine::tick::TickRequest;
 
@@ -24,7 +25,7 @@ fn timed_with(limits: Limits) -> World {
 }
 
 fn auditing(world: &World, owner_id: &str) -> Poller {
-    world.instance(owner_id).auditing(Duration::from_secs(WAIT))
+    world.instance(owner_id).with_audit_after(Duration::from_secs(WAIT))
 }
 
 /// Delivers row 1, and row 2 whose transaction started after that of row 7, which is still open.
@@ -94,7 +95,7 @@ async fn a_window_found_complete_is_not_read_again_after_a_reload() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_changed_since_delivery_has_left_its_window_and_is_not_lost() {
-    let watched = Watched::of(timed());
+    let watched = WatchedWorld::of(timed());
     let world = &watched.world;
     let (poller, _) = with_open_transaction(world).await;
     world.source.put(1, "changed");
@@ -108,7 +109,7 @@ async fn a_row_changed_since_delivery_has_left_its_window_and_is_not_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_an_unchanged_window_is_not_redelivered() {
-    let watched = Watched::of(timed());
+    let watched = WatchedWorld::of(timed());
     let world = &watched.world;
     with_open_transaction(world).await;
     sleep(WAIT).await;
@@ -119,7 +120,7 @@ async fn after_a_restart_an_unchanged_window_is_not_redelivered() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_a_changed_window_is_redelivered_with_the_same_ids() {
-    let watched = Watched::of(timed());
+    let watched = WatchedWorld::of(timed());
     let world = &watched.world;
     let (_, open) = with_open_transaction(world).await;
     let before = world.handler.received();
@@ -144,7 +145,7 @@ async fn after_a_restart_a_changed_window_is_redelivered_with_the_same_ids() {
 
 #[tokio::test(start_paused = true)]
 async fn late_rows_are_logged_and_counted_once_however_often_they_are_retried() {
-    let watched = Watched::of(timed());
+    let watched = WatchedWorld::of(timed());
     let world = &watched.world;
     let (poller, open) = with_open_transaction(world).await;
     world.source.put_late(7, open);
@@ -232,7 +233,7 @@ async fn a_rejected_late_row_is_quarantined_by_the_policy() {
         bisect_on_error: true,
         ..FailurePolicy::default()
     };
-    let watched = Watched::of(timed().with_policy(policy));
+    let watched = WatchedWorld::of(timed().with_policy(policy));
     let world = &watched.world;
     let poller = auditing(world, "a");
     let open = [7, 8, 9].map(|id| (id, world.source.reserve()));
@@ -397,10 +398,10 @@ async fn other_modes_and_pollers_without_auditing_close_no_windows() {
 
 #[tokio::test(start_paused = true)]
 async fn windows_are_exact_after_partially_accepted_batches() {
-    let watched = Watched::of(timed());
+    let watched = WatchedWorld::of(timed());
     let world = &watched.world;
-    let poller = world.with_handler(Arc::new(Steady::default())).instance("a");
-    let poller = poller.auditing(Duration::from_secs(WAIT));
+    let poller = world.with_handler(Arc::new(SteadyHandler::default())).instance("a");
+    let poller = poller.with_audit_after(Duration::from_secs(WAIT));
     world.source.fill(6);
     tick(&poller).await.unwrap();
     let document = world.document().await;

@@ -7,14 +7,14 @@ use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::Flow;
 use highwater_engine::poller::{Limits, Skipped, TickOutcome};
 use highwater_engine::store::StateKey;
-use highwater_engine::testing::{Watched, World, limits, sleep, tick};
+use highwater_engine::testing::{WatchedWorld, World, limits, sleep, tick};
 use highwater_engine::tick::TickRequest;
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_records_size_position_and_age() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let key = StateKey::Document("p".to_owned());
     let stored = world.stored(&key).await.unwrap();
     let number = |n: usize| f64::from(u32::try_from(n).unwrap());
@@ -34,9 +34,9 @@ async fn a_tick_records_size_position_and_age() {
 #[tokio::test(start_paused = true)]
 async fn pending_rows_are_counted_if_a_tick_leaves_any() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
-    let watched = Watched::of(World::with(one_batch));
+    let watched = WatchedWorld::of(World::with(one_batch));
     let world = &watched.world;
-    let poller = world.instance("a").counting_behind(7);
+    let poller = world.instance("a").with_backlog_count_max(7);
     let pending_rows = || watched.gauge("highwater.rows.behind");
     for id in 0..13 {
         world.source.put(id, "new");
@@ -65,9 +65,9 @@ async fn pending_rows_are_counted_if_a_tick_leaves_any() {
 #[tokio::test(start_paused = true)]
 async fn counting_uses_at_most_a_tenth_of_the_time() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
-    let watched = Watched::of(World::with(one_batch));
+    let watched = WatchedWorld::of(World::with(one_batch));
     let world = &watched.world;
-    let poller = world.instance("a").counting_behind(100);
+    let poller = world.instance("a").with_backlog_count_max(100);
     let pending_rows = || watched.gauge("highwater.rows.behind");
     world.source.fill(50);
     world.source.delay(Duration::from_secs(2));
@@ -88,7 +88,7 @@ async fn counting_uses_at_most_a_tenth_of_the_time() {
 async fn a_tick_that_delivers_stores_the_backlog_it_leaves() {
     let one_batch = Limits { batches_max: Some(1), ..limits() };
     let world = World::with(one_batch);
-    let poller = world.instance("a").counting_behind(100);
+    let poller = world.instance("a").with_backlog_count_max(100);
     let reported = async || {
         let observed = world.document().await.observed.unwrap();
         (observed.positions, observed.rows)
@@ -115,11 +115,11 @@ async fn a_tick_that_delivers_stores_the_backlog_it_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_requests_are_counted_by_outcome() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let world = &watched.world;
     let requests =
         |outcome| watched.counted("highwater.lease.acquire.attempts", Some(("outcome", outcome)));
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let before = (requests("acquired"), requests("conflict"));
     tick(&poller).await.unwrap();
     assert_eq!(
@@ -147,7 +147,7 @@ async fn lease_requests_are_counted_by_outcome() {
 async fn a_poller_that_has_read_everything_has_no_lag_even_if_other_tables_are_written() {
     let status_interval = Duration::from_secs(60);
     let world = World::with(Limits { status_interval, ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     // Like writes to other tables: positions without rows.
     for _ in 0..21 {
         world.source.reserve();
@@ -166,7 +166,7 @@ async fn a_following_tick_records_the_rows_it_could_not_deliver() {
         interval: Duration::from_secs(1),
     };
     let flow = Flow { follow: Some(follow), ..Flow::default() };
-    let poller = world.seasoned("a").await.flowing(flow);
+    let poller = world.started_poller("a").await.with_flow(flow);
     let (result, ()) = tokio::join!(tick(&poller), async {
         sleep(2).await;
         world.source.put(1, "new");

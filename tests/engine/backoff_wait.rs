@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use highwater_engine::handler::HandlerError;
 use highwater_engine::poller::{Operator, Poller, StopSignal, TickOutcome, outcome_row};
-use highwater_engine::testing::{Watched, World, admin, limits, sleep, tick};
+use highwater_engine::testing::{WatchedWorld, World, admin, limits, sleep, tick};
 use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ async fn retried(poller: &Poller, retries_max: usize, pause: u64) -> Vec<String>
 #[tokio::test(start_paused = true)]
 async fn a_tick_waits_for_a_backoff_that_ends_before_its_deadline() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     for _ in 0..3 {
         world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -48,7 +48,7 @@ async fn a_tick_waits_for_a_backoff_that_ends_before_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn rows_are_delivered_even_if_every_host_retry_falls_into_the_backoff() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     // Three retries with pauses of 5 s would be over after 15 s; the next tick is a day later.
     let minutes = limits().tick_time_max.as_secs() * 5 / 2;
@@ -59,9 +59,9 @@ async fn rows_are_delivered_even_if_every_host_retry_falls_into_the_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_with_unlimited_retries_calls_rarely_while_a_poller_backs_off() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     let hour = 3_600;
     world.handler.then_fail(throttled(hour));
@@ -75,7 +75,7 @@ async fn a_host_with_unlimited_retries_calls_rarely_while_a_poller_backs_off() {
 #[tokio::test(start_paused = true)]
 async fn a_tick_that_waits_sees_a_resume_and_a_stop() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     world.handler.then_fail(throttled(3_600));
     tick(&poller).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn a_tick_that_waits_sees_a_resume_and_a_stop() {
 #[tokio::test(start_paused = true)]
 async fn a_tick_that_is_not_retried_does_not_wait() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();

@@ -13,7 +13,7 @@ use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
 use highwater_engine::quarantine::Reason;
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, RecordingHandler, Watched, World, killed_after, limits, sleep, tick,
+    Call, Fault, RecordingHandler, WatchedWorld, World, killed_after, limits, sleep, tick,
 };
 use tokio::sync::Notify;
 
@@ -74,7 +74,7 @@ async fn drain(poller: &Poller, ticks_max: u32) -> u32 {
 async fn one_rejected_row_in_ten_thousand_costs_fourteen_calls_plus_one() {
     for bad in [1, 2, 4_999, 5_000, 5_001, 7_777, 9_999, 10_000_i64] {
         let world = world(policy(OnFailure::Quarantine, true), 10_000);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(10_000);
         world
             .handler
@@ -101,7 +101,7 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
         for bad in (1..=rows).step_by(step).chain([rows]) {
             let bad = i64::try_from(bad).unwrap();
             let world = world(policy(OnFailure::Quarantine, true), rows);
-            let poller = world.seasoned("a").await;
+            let poller = world.started_poller("a").await;
             world.source.fill(i64::try_from(rows).unwrap());
             let holds = move |ids: &[i64]| ids.contains(&bad);
             world.handler.judge_by(move |ids| if holds(ids) { Err(rejected()) } else { Ok(()) });
@@ -121,7 +121,7 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
 async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_order() {
     let bad: &[i64] = &[3, 4, 17, 30];
     let world = world(policy(OnFailure::Quarantine, true), 10);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(30);
     fail_on(&world, bad, rejected);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
@@ -139,7 +139,7 @@ async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_or
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_target_quarantines_nothing_however_long_it_lasts() {
     let world = world(policy(OnFailure::Quarantine, true), 10);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(30);
     world.handler.judge_by(|_| Err(failed()));
     for _ in 0..50 {
@@ -165,7 +165,7 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
     ];
     for error in errors {
         let world = world(policy(OnFailure::Quarantine, true), 1_000);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(1_000);
         let is_down = Arc::new(AtomicBool::new(true));
         let down = Arc::clone(&is_down);
@@ -197,10 +197,10 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
 #[tokio::test(start_paused = true)]
 async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
     let policy = FailurePolicy { breaker_rows: 2, ..policy(OnFailure::Quarantine, true) };
-    let mut watched = Watched::new();
+    let mut watched = WatchedWorld::new();
     watched.world.policy = policy;
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(9);
     fail_on(world, &[1, 2, 3, 4, 5, 6, 7, 8, 9], rejected);
     for _ in 0..5 {
@@ -221,7 +221,7 @@ async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
 #[tokio::test(start_paused = true)]
 async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_row_is_accepted() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     fail_on(&world, &[6], failed);
     for _ in 0..2 {
@@ -241,7 +241,7 @@ async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_
 async fn a_probe_runs_even_if_the_batch_limit_is_reached() {
     let mut world = world(policy(OnFailure::Quarantine, true), 8);
     world.limits.batches_max = Some(1);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     fail_on(&world, &[1], failed);
     drain(&poller, 10).await;
@@ -251,7 +251,7 @@ async fn a_probe_runs_even_if_the_batch_limit_is_reached() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     world.handler.judge_by(|_| Err(failed()));
     for _ in 0..2 {
@@ -270,7 +270,7 @@ async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_probe_releases_the_lease_and_counts_no_crash() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(2);
     world.handler.judge_by(|_| Err(failed()));
     for attempt in 1..=10 {
@@ -291,7 +291,7 @@ async fn an_unreadable_probe_releases_the_lease_and_counts_no_crash() {
 #[tokio::test(start_paused = true)]
 async fn crashes_before_a_reported_failure_do_not_count_against_a_row() {
     let world = world(policy(OnFailure::Quarantine, true), 1);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(2);
     for owner_id in ["b", "c"] {
         world.handler.then(std::future::pending());
@@ -312,7 +312,7 @@ async fn the_age_of_a_failure_starts_with_the_first_counted_attempt() {
     let record_age_max = Some(Duration::from_secs(3600));
     let policy = FailurePolicy { record_age_max, ..policy(OnFailure::Stop, false) };
     let world = world(policy, 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     let busy = || HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     world.handler.judge_by(move |_| Err(busy()));
@@ -330,7 +330,7 @@ async fn the_age_of_a_failure_starts_with_the_first_counted_attempt() {
 async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_them() {
     let bad: &[i64] = &[4, 5, 6];
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(12);
     fail_on(&world, bad, failed);
     drain(&poller, 40).await;
@@ -345,7 +345,7 @@ async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_t
 #[tokio::test(start_paused = true)]
 async fn the_last_row_of_a_table_is_not_quarantined_until_another_row_arrives() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     fail_on(&world, &[3], failed);
     for _ in 0..10 {
@@ -369,7 +369,7 @@ async fn wrong_settings_and_back_pressure_count_no_attempt() {
         || HandlerError::Throttled { reason: "429".to_owned(), retry_after: None },
     ] {
         let world = world(policy(OnFailure::Quarantine, true), 8);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(3);
         world.handler.judge_by(move |_| Err(error()));
         for _ in 0..20 {
@@ -384,7 +384,7 @@ async fn wrong_settings_and_back_pressure_count_no_attempt() {
 #[tokio::test(start_paused = true)]
 async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     let world = world(policy(OnFailure::Stop, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     fail_on(&world, &[5], rejected);
     let error = tick(&poller).await.unwrap_err();
@@ -404,8 +404,10 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     assert_eq!(accepted_keys(&world, &[5]), [1, 2, 3, 4]);
     // Fixed and resumed.
     world.handler.judge_by(|_| Ok(()));
-    let age =
-        highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age = highwater_engine::document::DocumentAge {
+        since_write: Duration::ZERO,
+        grain: Duration::ZERO,
+    };
     let resumed = world.document().await.resume(age);
     world.overwrite(&encode(&resumed)).await;
     drain(&world.instance("b"), 3).await;
@@ -419,7 +421,7 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
 #[tokio::test(start_paused = true)]
 async fn stop_without_halving_pauses_after_the_attempts() {
     let world = world(policy(OnFailure::Stop, false), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     fail_on(&world, &[5], failed);
     for attempts in 1..=3 {
@@ -436,7 +438,7 @@ async fn rows_that_fail_for_too_long_count_as_exhausted() {
     let policy =
         FailurePolicy { record_age_max, attempts_max: 1_000, ..policy(OnFailure::Stop, false) };
     let world = world(policy, 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     world.handler.judge_by(|_| Err(failed()));
     for _ in 0..6 {
@@ -451,7 +453,7 @@ async fn rows_that_fail_for_too_long_count_as_exhausted() {
 #[tokio::test(start_paused = true)]
 async fn retry_with_halving_delivers_the_rows_before_the_bad_row_and_waits_there() {
     let world = world(policy(OnFailure::Retry, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(16);
     fail_on(&world, &[6], rejected);
     for _ in 0..10 {
@@ -467,7 +469,7 @@ async fn retry_with_halving_delivers_the_rows_before_the_bad_row_and_waits_there
 #[tokio::test(start_paused = true)]
 async fn a_row_named_by_the_handler_is_quarantined_without_halving() {
     let world = world(policy(OnFailure::Quarantine, false), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(16);
     world.handler.judge_by(|ids| match ids.iter().position(|id| *id == 3) {
         Some(accepted) => Err(HandlerError::Partial { accepted, reason: "row 3".to_owned() }),
@@ -485,7 +487,7 @@ async fn a_row_named_by_the_handler_is_quarantined_without_halving() {
 async fn rows_accepted_before_a_named_row_are_never_quarantined() {
     let policy = FailurePolicy { attempts_max: 1, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     world.handler.then_fail(HandlerError::Partial { accepted: 4, reason: "row 5".to_owned() });
     tick(&poller).await.unwrap_err();
@@ -498,7 +500,7 @@ async fn rows_accepted_before_a_named_row_are_never_quarantined() {
 #[tokio::test(start_paused = true)]
 async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(1);
     fail_on(&world, &[1], rejected);
     // The first write is the lease's, the second the quarantine's.
@@ -514,7 +516,7 @@ async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
 #[tokio::test(start_paused = true)]
 async fn a_row_quarantined_before_a_crash_is_one_entry() {
     let world = world(policy(OnFailure::Quarantine, true), 8);
-    let a = world.seasoned("a").await;
+    let a = world.started_poller("a").await;
     world.source.fill(3);
     fail_on(&world, &[2], rejected);
     // Lease, commit of row 1, the entry; the process is killed while it waits for the next write.
@@ -603,7 +605,7 @@ fn all_delivered_keys(world: &World, but: &[i64]) -> Vec<i64> {
 #[tokio::test(start_paused = true)]
 async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alone() {
     let world = world(policy(OnFailure::Quarantine, true), 16);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(16);
     let died = run_processes(&world, &[11], 20).await;
     assert!(died >= 2, "{died} processes crashed: the policy's limit");
@@ -620,7 +622,7 @@ async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alon
 async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
     let policy = FailurePolicy { crashes_max: 1, ..policy(OnFailure::Quarantine, true) };
     let world = world(policy, 1);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(2);
     let killed_in_the_call = async |poller: &Poller| {
         world.handler.then(std::future::pending());
@@ -644,7 +646,7 @@ async fn a_row_is_not_quarantined_for_a_crash_of_the_row_probed_after_it() {
     let policy =
         FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 1);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(2);
     fail_on(&world, &[1], failed);
     assert!(run_process(&world, "b", &[2]).await.is_none(), "the probe has killed it");
@@ -661,7 +663,7 @@ async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_w
     let policy =
         FailurePolicy { attempts_max: 1, crashes_max: 3, ..policy(OnFailure::Quarantine, false) };
     let world = world(policy, 1);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(2);
     fail_on(&world, &[1], failed);
     assert!(run_process(&world, "b", &[2]).await.is_none(), "the probe has killed it");
@@ -677,7 +679,7 @@ async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_w
 #[tokio::test(start_paused = true)]
 async fn a_failing_row_is_distinguished_from_an_outage_even_if_a_later_row_crashes_processes() {
     let world = world(policy(OnFailure::Quarantine, true), 16);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(16);
     fail_on(&world, &[3], failed);
     run_processes(&world, &[6], 60).await;
@@ -705,7 +707,7 @@ impl Handler for Recognising {
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_its_target_recognises_is_retried_whole_until_its_attempts_are_exhausted() {
     let world = world(policy(OnFailure::Quarantine, true), 100);
-    drop(world.seasoned("z").await);
+    drop(world.started_poller("z").await);
     let poller = world.with_handler(Arc::new(Recognising(world.handler.clone()))).instance("a");
     world.source.fill(4);
     fail_on(&world, &[3], failed);

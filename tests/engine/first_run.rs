@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use highwater_engine::admin::{Init, ResetTo};
+use highwater_engine::admin::{InitResult, ResetTo};
 use highwater_engine::document::{StateDocument, encode};
 use highwater_engine::partition::Partition;
 use highwater_engine::poller::{Operator, Poller, TickError, TickOutcome, outcome_row};
-use highwater_engine::repartition::{Repartition, division};
+use highwater_engine::repartition::{Repartition, partition_layout};
 use highwater_engine::source::Source;
 use highwater_engine::store::{Precondition, StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, FaultyStore, TableSource, Watched, World, admin, sleep, tick,
+    Call, Fault, FaultyStore, TableSource, WatchedWorld, World, admin, sleep, tick,
 };
 
 /// A world whose state is kept under another application in the same store.
@@ -21,7 +21,7 @@ fn renamed(world: &World, app: &str) -> World {
 #[tokio::test(start_paused = true)]
 async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.put(1, "later");
     let slot = renamed(&world, "slot");
     let poller = slot.instance("b");
@@ -54,7 +54,7 @@ async fn a_renamed_app_stops_at_its_first_tick_and_names_both_paths_and_commands
 #[tokio::test(start_paused = true)]
 async fn a_renamed_app_that_starts_from_now_names_the_other_app_before_it_suggests_init() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.put(1, "backlog");
     let slot = renamed(&world, "slot");
     let poller = slot.instance("b").starting_now();
@@ -73,7 +73,7 @@ fn partition(world: &World, index: u16, count: u16) -> Poller {
     let source = TableSource::new(&name);
     let source = own.map_or(source, |own| TableSource::new(&name).of_partition(own));
     source.fill(3);
-    world.poller(&name, &name, Arc::new(source)).dividing(own)
+    world.poller(&name, &name, Arc::new(source)).with_partition(own)
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +88,7 @@ async fn a_renamed_app_with_another_partition_count_stops_with_the_fix() {
         let slot = renamed(&world, "slot");
         for index in (0..here).rev() {
             let error = tick(&partition(&slot, index, here)).await.unwrap_err();
-            assert!(matches!(error, TickError::DividedElsewhere { .. }), "{error:?}");
+            assert!(matches!(error, TickError::OtherPartitionCountElsewhere { .. }), "{error:?}");
             assert_eq!(outcome_row(&Err(error)).event, "first_run_elsewhere");
             let error = tick(&partition(&slot, index, here)).await.unwrap_err().to_string();
             for part in [
@@ -114,12 +114,12 @@ async fn a_renamed_app_with_another_partition_count_stops_with_the_fix() {
         assert_eq!(world.handler.ids().len(), delivered);
         // The last command: the blank documents that the stopped ticks left do not prevent the copies.
         let store = world.memory.of_app("slot").unwrap();
-        let division = async || division(&*store, "p").await.unwrap().parts;
-        assert_eq!(division().await, Some(there), "{there} to {here}");
+        let stored_count = async || partition_layout(&*store, "p").await.unwrap().parts;
+        assert_eq!(stored_count().await, Some(there), "{there} to {here}");
         let of = |count: u16| (0..count).map(|index| partition(&slot, index, count)).collect();
         let repartition = Repartition::new(of(there), of(here));
         Box::pin(repartition.run(operator, &|_| ())).await.unwrap();
-        assert_eq!(division().await, Some(here), "{there} to {here}");
+        assert_eq!(stored_count().await, Some(here), "{there} to {here}");
         for index in 0..here {
             let ended = tick(&partition(&slot, index, here)).await;
             assert_eq!(ended.unwrap(), TickOutcome::Idle, "part {index} of {here}");
@@ -144,8 +144,8 @@ async fn no_partition_of_a_different_count_starts_if_the_first_lost_its_document
         assert_eq!(outcome_row(&Err(error)).event, expected, "partition {index}");
     }
     assert_eq!(world.handler.ids().len(), delivered, "nothing is redelivered");
-    let division = division(&*world.memory, "p").await.unwrap();
-    assert_eq!(division.parts, Some(2), "as the second one says");
+    let layout = partition_layout(&*world.memory, "p").await.unwrap();
+    assert_eq!(layout.parts, Some(2), "as the second one says");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn a_partitioned_poller_of_another_source_does_not_stop_a_first_start() {
     let own = Partition { index: 0, count: 2 };
     let other = TableSource::with_fingerprint("p__p0", "dbo.other").of_partition(own);
     other.fill(3);
-    tick(&world.poller("p__p0", "a", Arc::new(other)).dividing(Some(own))).await.unwrap();
+    tick(&world.poller("p__p0", "a", Arc::new(other)).with_partition(Some(own))).await.unwrap();
     tick(&partition(&renamed(&world, "slot"), 0, 4)).await.unwrap();
     assert_eq!(world.handler.received().len(), 2);
 }
@@ -162,11 +162,14 @@ async fn a_partitioned_poller_of_another_source_does_not_stop_a_first_start() {
 #[tokio::test(start_paused = true)]
 async fn init_starts_a_poller_explicitly() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let slot = renamed(&world, "slot");
     let poller = slot.instance("b");
     assert!(matches!(tick(&poller).await, Err(TickError::FirstRunElsewhere { .. })));
-    assert_eq!(admin(&slot.instance("cli")).init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(
+        admin(&slot.instance("cli")).init().await.unwrap(),
+        InitResult::Started { after: None }
+    );
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.handler.ids(), [0, 0], "as requested");
 }
@@ -174,7 +177,7 @@ async fn init_starts_a_poller_explicitly() {
 #[tokio::test(start_paused = true)]
 async fn unrelated_documents_do_not_stop_a_poller() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     // Another source under the same name.
     let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
     other.put(5, "other");
@@ -183,7 +186,7 @@ async fn unrelated_documents_do_not_stop_a_poller() {
     // A document that has delivered nothing, and an unreadable one, which is reported.
     let blank = encode(&StateDocument::blank("p", world.source.shape().fingerprint.clone()));
     for (bytes, warning) in [(blank, None), (b"{".to_vec(), Some("`elsewhere/p.json`: "))] {
-        let empty = Watched::of(World::new());
+        let empty = WatchedWorld::of(World::new());
         let elsewhere = empty.world.memory.of_app("elsewhere").unwrap();
         let key = StateKey::Document("p".to_owned());
         elsewhere.store(&key, bytes, Precondition::Absent).await.unwrap();
@@ -209,7 +212,7 @@ async fn unrelated_documents_do_not_stop_a_poller() {
 #[tokio::test(start_paused = true)]
 async fn a_store_without_list_permission_is_reported_and_does_not_stop_a_first_start() {
     for (fault, continues) in [(Fault::Refused, true), (Fault::Unreachable, false)] {
-        let watched = Watched::of(World::new());
+        let watched = WatchedWorld::of(World::new());
         watched.world.source.put(1, "first");
         watched.world.store.break_next(Call::List, fault);
         let result = tick(&watched.world.instance("a")).await;
@@ -225,8 +228,8 @@ async fn a_store_without_list_permission_is_reported_and_does_not_stop_a_first_s
 
 #[tokio::test(start_paused = true)]
 async fn a_first_start_is_logged_once_with_its_path_and_position() {
-    let watched = Watched::of(World::new());
-    let poller = watched.world.seasoned("a").await;
+    let watched = WatchedWorld::of(World::new());
+    let poller = watched.world.started_poller("a").await;
     let logged = watched.logged("first_run");
     assert_eq!(logged["path"], "app/p.json");
     assert_eq!(logged["start"], "the beginning");
@@ -238,8 +241,8 @@ async fn a_first_start_is_logged_once_with_its_path_and_position() {
 /// A document created by a command, under which no tick has run, is the only trace of where rows come from.
 #[tokio::test(start_paused = true)]
 async fn a_start_is_logged_again_for_a_document_that_was_recreated() {
-    let watched = Watched::of(World::new());
-    let poller = watched.world.seasoned("a").await;
+    let watched = WatchedWorld::of(World::new());
+    let poller = watched.world.started_poller("a").await;
     let cli = watched.world.instance("cli");
     let operator = Operator { by: "ann", reason: "start again" };
     // A reset of an existing document is not a start.
@@ -258,7 +261,7 @@ async fn a_start_is_logged_again_for_a_document_that_was_recreated() {
 #[tokio::test(start_paused = true)]
 async fn the_most_recent_writer_of_several_apps_is_named() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let operator = Operator { by: "ann", reason: "app renamed" };
     for app in ["zeta", "beta"] {
         sleep(1).await;

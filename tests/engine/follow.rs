@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 fn following(poller: Poller, seconds: u64) -> Poller {
     let follow = Follow { time: Duration::from_secs(seconds), interval: INTERVAL };
-    poller.flowing(Flow { follow: Some(follow), ..Flow::default() })
+    poller.with_flow(Flow { follow: Some(follow), ..Flow::default() })
 }
 
 async fn report(poller: &Poller) -> TickReport {
@@ -24,7 +24,7 @@ async fn report(poller: &Poller) -> TickReport {
 #[tokio::test(start_paused = true)]
 async fn rows_are_delivered_within_the_interval_and_counted_by_the_tick() {
     let world = World::new();
-    let poller = following(world.seasoned("a").await, 30);
+    let poller = following(world.started_poller("a").await, 30);
     world.source.fill(1);
     let began_at = Instant::now();
     let (report, ()) = tokio::join!(report(&poller), async {
@@ -49,7 +49,7 @@ async fn rows_are_delivered_within_the_interval_and_counted_by_the_tick() {
 #[tokio::test(start_paused = true)]
 async fn a_following_tick_without_rows_counts_as_one_idle_tick() {
     let world = World::new();
-    let poller = following(world.seasoned("a").await, 10);
+    let poller = following(world.started_poller("a").await, 10);
     let before = world.source.fetches();
     for _ in 0..2 {
         assert_eq!(report(&poller).await.result.unwrap(), TickOutcome::Idle);
@@ -68,7 +68,7 @@ async fn a_following_tick_without_rows_counts_as_one_idle_tick() {
 #[tokio::test(start_paused = true)]
 async fn stopping_a_tick_ends_following() {
     let world = World::new();
-    let poller = following(world.seasoned("a").await, 100);
+    let poller = following(world.started_poller("a").await, 100);
     let stop = StopSignal::new();
     let began_at = Instant::now();
     let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
@@ -89,7 +89,7 @@ async fn tick_limits_apply_to_all_polls_of_a_following_tick() {
         tick_time_max: Duration::from_secs(20),
         ..limits()
     });
-    let poller = following(world.seasoned("a").await, 100);
+    let poller = following(world.started_poller("a").await, 100);
     let began_at = Instant::now();
     let (ended, ()) = tokio::join!(report(&poller), async {
         for id in 1..=5 {
@@ -108,7 +108,7 @@ async fn tick_limits_apply_to_all_polls_of_a_following_tick() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_or_a_pause_ends_following() {
     let world = World::new();
-    let poller = following(world.seasoned("a").await, 60);
+    let poller = following(world.started_poller("a").await, 60);
     let began_at = Instant::now();
     let (failed, ()) = tokio::join!(report(&poller), async {
         sleep(2).await;
@@ -120,7 +120,7 @@ async fn a_failure_or_a_pause_ends_following() {
     sleep(2).await;
     let (paused, ()) = tokio::join!(report(&poller), async {
         sleep(2).await;
-        let document = world.document().await.paused_by_holder(Paused {
+        let document = world.document().await.with_pause(Paused {
             by: "operator".to_owned(),
             reason: "maintenance".to_owned(),
             at: time::OffsetDateTime::UNIX_EPOCH,
@@ -138,7 +138,7 @@ async fn a_failure_or_a_pause_ends_following() {
 #[tokio::test(start_paused = true)]
 async fn another_instance_may_take_over_between_two_polls() {
     let world = World::new();
-    let (a, b) = (following(world.seasoned("a").await, 20), world.instance("b"));
+    let (a, b) = (following(world.started_poller("a").await, 20), world.instance("b"));
     let (followed, ()) = tokio::join!(report(&a), async {
         sleep(5).await;
         world.source.put(1, "new");

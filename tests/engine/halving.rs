@@ -27,7 +27,7 @@ fn sizes(world: &World) -> Vec<usize> {
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_too_large_is_halved_and_each_half_committed_in_order() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(10);
     script(&world, &[10, 5, 3, 2, 5], 3);
     // The second half of ten is too large again, so it is halved too.
@@ -57,7 +57,7 @@ async fn a_batch_that_is_too_large_is_halved_and_each_half_committed_in_order() 
 #[tokio::test(start_paused = true)]
 async fn halves_of_the_same_rows_have_the_same_ids() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(4);
     script(&world, &[4, 2], 2);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -74,7 +74,7 @@ async fn halves_of_the_same_rows_have_the_same_ids() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_half_is_retried_with_the_whole_in_flight_batch() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     script(&world, &[4], 2);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -89,7 +89,7 @@ async fn a_failed_half_is_retried_with_the_whole_in_flight_batch() {
 #[tokio::test(start_paused = true)]
 async fn a_single_row_that_is_too_large_is_rejected_and_blocks_the_rows_after_it() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     for _ in 0..3 {
         world.handler.then_fail(too_large());
@@ -107,7 +107,7 @@ async fn a_single_row_that_is_too_large_is_rejected_and_blocks_the_rows_after_it
 #[tokio::test(start_paused = true)]
 async fn tick_limits_apply_to_halves_too() {
     let world = World::with(Limits { batches_max: Some(1), ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     script(&world, &[4, 2], 2);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });

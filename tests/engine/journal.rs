@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater_engine::admin::Compacting;
+use highwater_engine::admin::CompactResult;
 use highwater_engine::document::{Fence, FencingToken, Generation, StaleWrite};
 use highwater_engine::handler::chain::Chain;
 use highwater_engine::handler::{HandlerError, Step};
@@ -16,8 +16,8 @@ use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Limits, Operator, TickOutcome};
 use highwater_engine::store::StoreError;
 use highwater_engine::testing::{
-    Call, Fault, Journaled, Steady, TableSource, Watched, World, admin, break_lease, calls, limits,
-    sleep, tick,
+    Call, Fault, JournaledWorld, SteadyHandler, TableSource, WatchedWorld, World, admin,
+    break_lease, calls, limits, sleep, tick,
 };
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ use EventKind::{
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(25);
     tick(&poller).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
         BatchComplete,
     ];
     assert_eq!(journaled.events().await, recorded);
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     tick(&poller).await.unwrap();
     assert_eq!(journaled.events().await.len(), recorded.len(), "an idle tick records nothing");
     let batches = journaled.entries().await;
@@ -55,9 +55,9 @@ async fn a_tick_that_delivered_appends_once_and_an_idle_tick_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn storage_calls_with_a_journal_add_one_append_per_active_tick() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let (world, journal) = (&journaled.world, &journaled.journal);
-    let poller = journaled.of(world.seasoned("a").await);
+    let poller = journaled.of(world.started_poller("a").await);
     world.source.fill(25);
     tick(&poller).await.unwrap();
     assert_eq!((world.store.take_calls(), journal.take_appends()), (calls(0, 4, 0), 1), "batches");
@@ -85,7 +85,7 @@ async fn storage_calls_with_a_journal_add_one_append_per_active_tick() {
         "chain, and its first lease"
     );
     assert!(journaled.events().await.contains(&EventKind::StepComplete));
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 /// A third of [`TTL`].
@@ -96,21 +96,21 @@ async fn a_long_tick_is_one_append_for_each_heartbeat_interval() {
     // One batch of 35 s records nothing after the first interval except its end. With eight batches of 4 s
     // something is recorded in each interval, though the lease is never renewed: commits count as renewals.
     for (batches, each, appends) in [(1, 35, 2), (8, 4, 4)] {
-        let journaled = Journaled::new(JournalMode::Full);
-        let poller = journaled.of(journaled.world.seasoned("a").await);
+        let journaled = JournaledWorld::new(JournalMode::Full);
+        let poller = journaled.of(journaled.world.started_poller("a").await);
         journaled.world.source.fill(batches * 10);
         for _ in 0..batches {
             journaled.world.handler.then_take(Duration::from_secs(each));
         }
         tick(&poller).await.unwrap();
         assert_eq!(journaled.journal.take_appends(), appends, "{batches} batches");
-        journaled.assert_tells_all().await;
+        journaled.assert_complete().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_journal_of_a_killed_tick_rebuilds_everything_committed() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     journaled.world.source.fill(80);
     for _ in 0..8 {
         journaled.world.handler.then_take(Duration::from_secs(4));
@@ -135,7 +135,7 @@ async fn the_journal_of_a_killed_tick_rebuilds_everything_committed() {
         (90, &ids[80..90]),
         "only the eighth batch is redelivered"
     );
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,7 +222,7 @@ impl JournalStore for Refusing {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_append_does_not_fail_the_tick_and_is_reported() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let (world, journal) = (&watched.world, Arc::new(Refusing::default()));
     let poller = world.instance("a").with_journal(JournalMode::Full, journal.clone(), None);
     let mut ends = Vec::new();
@@ -245,13 +245,13 @@ async fn a_failed_append_does_not_fail_the_tick_and_is_reported() {
 }
 
 /// An hour in which a status note is due at most every second.
-fn noting(mode: JournalMode, source: TableSource) -> Journaled {
+fn noting(mode: JournalMode, source: TableSource) -> JournaledWorld {
     let limits = Limits {
         status_interval: Duration::from_secs(1),
         state_refresh: Duration::from_secs(3_600),
         ..limits()
     };
-    Journaled::in_world(World::with(limits).with_source(source), mode)
+    JournaledWorld::in_world(World::with(limits).with_source(source), mode)
 }
 
 fn ask(world: &World, mark: &str, at_once: bool) {
@@ -272,7 +272,7 @@ async fn source_state_written_by_an_idle_tick_is_recorded() {
         ask(&journaled.world, "1", at_once);
         tick(&poller).await.unwrap();
         assert!(!journaled.world.source_state().await.is_empty(), "it is written");
-        journaled.assert_tells_all().await;
+        journaled.assert_complete().await;
         assert_eq!(journaled.events().await[recorded..], [EventKind::Noted], "at once: {at_once}");
         // A note without changes has no number and no entry.
         let seq = journaled.world.document().await.journal_seq;
@@ -298,7 +298,7 @@ async fn idle_ticks_counted_with_a_note_are_recorded() {
     sleep(2).await;
     tick(&poller).await.unwrap();
     assert!(!journaled.world.source_state().await.is_empty());
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,20 +307,20 @@ async fn the_first_document_that_an_idle_tick_creates_is_recorded() {
     ask(&journaled.world, "1", true);
     tick(&journaled.instance("a")).await.unwrap();
     assert_eq!(journaled.events().await, [EventKind::Noted]);
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_window_that_an_idle_tick_drops_is_recorded() {
     let journaled = noting(JournalMode::Full, TableSource::new("p").by_time());
-    let poller = journaled.instance("a").auditing(Duration::from_secs(3));
+    let poller = journaled.instance("a").with_audit_after(Duration::from_secs(3));
     journaled.world.source.fill(2);
     tick(&poller).await.unwrap();
     assert_eq!(journaled.world.document().await.audit.windows.len(), 1);
     sleep(5).await;
     tick(&poller).await.unwrap();
     assert_eq!(journaled.world.document().await.audit.windows.len(), 0);
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -339,18 +339,18 @@ async fn notes_have_no_number_if_only_commits_are_recorded() {
 /// A renewal has no number, but it may record that the marker exists.
 #[tokio::test(start_paused = true)]
 async fn changes_written_with_a_renewal_are_recorded() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     journaled.world.source.fill(1);
     journaled.world.handler.then_take(Duration::from_secs(100));
     tick(&journaled.instance("a")).await.unwrap();
     let recorded = [LeaseAcquired, ExecutionStarted, EventKind::Noted, BatchComplete];
     assert_eq!(journaled.events().await, recorded);
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_commits_are_recorded_in_mode_commits() {
-    let journaled = Journaled::new(JournalMode::Commits);
+    let journaled = JournaledWorld::new(JournalMode::Commits);
     let poller = journaled.instance("a");
     journaled.world.source.fill(15);
     tick(&poller).await.unwrap();
@@ -364,7 +364,7 @@ async fn only_commits_are_recorded_in_mode_commits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_keeps_no_journal_unless_configured() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     journaled.world.source.fill(1);
     tick(&journaled.instance("a")).await.unwrap();
     tick(&journaled.world.instance("b")).await.unwrap();
@@ -374,7 +374,7 @@ async fn a_poller_keeps_no_journal_unless_configured() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_a_rejection_and_a_pause_are_recorded_with_their_reasons() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -383,12 +383,12 @@ async fn a_failure_a_rejection_and_a_pause_are_recorded_with_their_reasons() {
     let failed = journaled.entries().await.pop().unwrap().details;
     assert_eq!((failed.attempt, failed.rows), (Some(1), Some(1)));
     assert!(failed.error.unwrap().contains("503"));
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     sleep(5).await;
     journaled.world.handler.then_fail(HandlerError::Gone("410".to_owned()));
     tick(&poller).await.unwrap_err();
     assert_eq!(journaled.events().await.last(), Some(&LeaseReleased));
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -399,32 +399,32 @@ async fn a_pause_by_a_tick_is_recorded_even_if_failures_are_not() {
     for (policy, error) in
         [(FailurePolicy::default(), gone()), (stops, HandlerError::Retryable("503".to_owned()))]
     {
-        let mut journaled = Journaled::new(JournalMode::Commits);
+        let mut journaled = JournaledWorld::new(JournalMode::Commits);
         journaled.world.policy = policy;
         let poller = journaled.instance("a");
         journaled.world.source.fill(1);
         journaled.world.handler.then_fail(error);
         tick(&poller).await.unwrap_err();
         assert_eq!(journaled.events().await, [EventKind::Paused]);
-        journaled.assert_tells_all().await;
+        journaled.assert_complete().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn rows_committed_by_a_renewal_are_recorded_like_any_commit() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     journaled.world.source.fill(10);
-    let handler = Arc::new(Steady::default());
+    let handler = Arc::new(SteadyHandler::default());
     let poller = journaled.of(journaled.world.with_handler(handler.clone()).instance("a"));
     tick(&poller).await.unwrap();
     let recorded = journaled.events().await;
     assert!(recorded.iter().filter(|event| **event == BatchComplete).count() > 2, "{recorded:?}");
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     journaled.world.source.fill(1);
     let a = journaled.instance("a");
     tick(&a).await.unwrap();
@@ -445,7 +445,7 @@ async fn a_crash_leaves_a_gap_that_the_next_owner_closes() {
 #[tokio::test(start_paused = true)]
 async fn verify_explains_what_a_crashed_or_failed_first_tick_leaves() {
     for (mode, writes) in [(JournalMode::Full, 1), (JournalMode::Commits, 0)] {
-        let journaled = Journaled::new(mode);
+        let journaled = JournaledWorld::new(mode);
         journaled.world.source.fill(1);
         journaled.world.handler.then_take(Duration::from_secs(60));
         let a = journaled.instance("a");
@@ -459,7 +459,7 @@ async fn verify_explains_what_a_crashed_or_failed_first_tick_leaves() {
         tick(&b).await.unwrap();
         assert_eq!(admin(&b).examine().await.unwrap().verdict, Verdict::Agrees, "{mode:?}");
     }
-    let journaled = Journaled::new(JournalMode::Commits);
+    let journaled = JournaledWorld::new(JournalMode::Commits);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     journaled.world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -469,7 +469,7 @@ async fn verify_explains_what_a_crashed_or_failed_first_tick_leaves() {
 }
 
 /// Removes the whole journal.
-async fn remove_all(journaled: &Journaled) {
+async fn remove_all(journaled: &JournaledWorld) {
     for part in journaled.journal.list("p").await.unwrap() {
         journaled.journal.remove(&part, None).await.unwrap();
     }
@@ -478,7 +478,7 @@ async fn remove_all(journaled: &Journaled) {
 #[tokio::test(start_paused = true)]
 async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
     for mode in [JournalMode::Full, JournalMode::Commits] {
-        let journaled = Journaled::new(mode);
+        let journaled = JournaledWorld::new(mode);
         let poller = journaled.instance("a");
         journaled.world.source.fill(1);
         tick(&poller).await.unwrap();
@@ -493,7 +493,7 @@ async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
         // It restarts with the current document.
         let operator = Operator { by: "eve@laptop", reason: "why" };
         let begun = admin(&journaled.instance("b")).compact(operator).await.unwrap();
-        assert!(matches!(begun, Compacting::Compacted { .. }), "{begun:?}");
+        assert!(matches!(begun, CompactResult::Compacted { .. }), "{begun:?}");
         assert_eq!(journaled.verdict().await, Verdict::Agrees, "{mode:?}");
     }
 }
@@ -502,7 +502,7 @@ async fn a_removed_journal_is_distinguished_from_one_that_never_started() {
 async fn lost_responses_and_concurrent_writes_leave_no_gap() {
     for fault in [Fault::LostAnswer, Fault::LostRequest, Fault::Unreachable] {
         for put in 0..3 {
-            let journaled = Journaled::new(JournalMode::Full);
+            let journaled = JournaledWorld::new(JournalMode::Full);
             let poller = journaled.instance("a");
             journaled.world.source.fill(1);
             tick(&poller).await.unwrap();
@@ -512,26 +512,26 @@ async fn lost_responses_and_concurrent_writes_leave_no_gap() {
             }
             journaled.world.store.break_next(Call::Store, fault);
             tick(&poller).await.unwrap();
-            journaled.assert_tells_all().await;
+            journaled.assert_complete().await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_instances_write_one_journal() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let (a, b) = (journaled.instance("a"), journaled.instance("b"));
     for round in 0..6 {
         journaled.world.source.fill(3);
         let poller = if round % 2 == 0 { &a } else { &b };
         tick(poller).await.unwrap();
-        journaled.assert_tells_all().await;
+        journaled.assert_complete().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_owner_reports_that_it_was_rejected() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
@@ -550,7 +550,7 @@ async fn a_stale_owner_reports_that_it_was_rejected() {
 #[tokio::test(start_paused = true)]
 async fn a_quarantined_row_is_recorded_with_its_reason() {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
-    let journaled = Journaled::in_world(World::new().with_policy(policy), JournalMode::Full);
+    let journaled = JournaledWorld::in_world(World::new().with_policy(policy), JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     journaled.world.handler.then_fail(HandlerError::Rejected("400".to_owned()));
@@ -558,24 +558,24 @@ async fn a_quarantined_row_is_recorded_with_its_reason() {
     let entries = journaled.entries().await;
     let aside = entries.iter().find(|entry| entry.event == RowQuarantined).unwrap();
     assert_eq!(aside.details.reason.as_deref(), Some("refused"));
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn operator_actions_are_recorded_between_ticks() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
     let by_hand = journaled.instance("operator");
     let operator = Operator { by: "eve@laptop", reason: "why" };
     admin(&by_hand).pause(operator).await.unwrap();
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     admin(&by_hand).resume(operator).await.unwrap();
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     let entries = journaled.entries().await;
     let paused = entries.iter().find(|entry| entry.event == EventKind::Paused).unwrap();
     assert_eq!(paused.details.by.as_deref(), Some("eve@laptop"));

@@ -34,7 +34,7 @@ async fn now(world: &World) -> OffsetDateTime {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_a_tick_failing_without_a_lease_are_one_per_status_interval() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let lease = world.document().await.lease;
     failing_tick(&world, &poller).await;
     assert_eq!(world.store.take_calls(), calls(0, 1, 0), "the first failure is written at once");
@@ -61,7 +61,7 @@ async fn storage_calls_of_a_tick_failing_without_a_lease_are_one_per_status_inte
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_an_idle_tick_after_a_failure_are_one_write() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     failing_tick(&world, &poller).await;
     sleep(1).await;
     world.store.take_calls();
@@ -80,7 +80,7 @@ async fn storage_calls_of_an_idle_tick_after_a_failure_are_one_write() {
 #[tokio::test(start_paused = true)]
 async fn a_commit_clears_the_failure_and_records_the_last_success() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     failing_tick(&world, &poller).await;
     sleep(7).await;
     world.source.put(1, "new");
@@ -95,7 +95,7 @@ async fn a_commit_clears_the_failure_and_records_the_last_success() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_handler_is_recorded_with_the_release_and_counted_until_a_success() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     for (attempt, error) in [
         (1, HandlerError::Retryable("503".to_owned())),
@@ -116,7 +116,7 @@ async fn a_failed_handler_is_recorded_with_the_release_and_counted_until_a_succe
 #[tokio::test(start_paused = true)]
 async fn nothing_is_recorded_while_another_instance_holds_the_lease() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     // Its cached document says that the lease is free, until the write is rejected.
     tick(&poller).await.unwrap();
     world.source.put(1, "new");
@@ -140,7 +140,7 @@ async fn a_failure_neither_creates_nor_starts_a_document() {
     let poller = world.instance("a");
     failing_tick(&world, &poller).await;
     assert!(world.stored(&StateKey::Document("p".to_owned())).await.is_none());
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.memory.lose(&StateKey::Document("p".to_owned()));
     for _ in 0..2 {
         sleep(300).await;
@@ -152,7 +152,7 @@ async fn a_failure_neither_creates_nor_starts_a_document() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_does_not_change_how_a_tick_fails() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.store.break_next(Call::Store, Fault::Unreachable);
     world.source.fail_next("connection refused");
     let error = tick(&poller).await.unwrap_err();
@@ -166,7 +166,7 @@ async fn a_store_that_is_down_does_not_change_how_a_tick_fails() {
 #[tokio::test(start_paused = true)]
 async fn without_a_status_interval_only_writes_under_the_lease_record_failures() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     failing_tick(&world, &poller).await;
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));
     assert_eq!(last_failure(&world).await, None);
@@ -176,7 +176,7 @@ async fn without_a_status_interval_only_writes_under_the_lease_record_failures()
 async fn a_recorded_error_is_bounded_and_contains_no_secrets() {
     redaction::hold(["hunter2hunter2"]);
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let reason = format!("password hunter2hunter2 {}\nsecond line", "x".repeat(5_000));
     world.source.fail_with(FetchError::new(ErrorKind::Transient, reason));
     tick(&poller).await.unwrap_err();
@@ -189,7 +189,7 @@ async fn a_recorded_error_is_bounded_and_contains_no_secrets() {
 #[tokio::test(start_paused = true)]
 async fn a_view_reads_what_the_process_saw_while_a_tick_runs() {
     let world = world();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     failing_tick(&world, &poller).await;
     sleep(5).await;
     world.source.put(1, "new");

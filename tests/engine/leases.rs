@@ -8,19 +8,19 @@ use highwater_engine::document::{Fence, encode};
 use highwater_engine::poller::{Operator, Poller, TickError};
 use highwater_engine::store::{Precondition, StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, Watched, World, admin, break_lease, killed_after, sleep, tick,
+    Call, Fault, WatchedWorld, World, admin, break_lease, killed_after, sleep, tick,
 };
 
-fn watched() -> Watched {
-    Watched::of(World::new())
+fn watched() -> WatchedWorld {
+    WatchedWorld::of(World::new())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_active_from_its_grant_until_its_release_or_the_ticks_death() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
-    assert_eq!(watched.stands_at("highwater.lease.active"), 0);
+    let poller = world.started_poller("a").await;
+    assert_eq!(watched.gauge_value("highwater.lease.active"), 0);
     for end in [Duration::from_secs(5), Duration::from_secs(1000)] {
         world.source.put(1, "new");
         world.handler.then_take(end);
@@ -28,10 +28,10 @@ async fn a_lease_is_active_from_its_grant_until_its_release_or_the_ticks_death()
         let mut running = Box::pin(tokio::time::timeout(killed_after, tick(&poller)));
         let early = tokio::time::timeout(Duration::from_secs(1), running.as_mut()).await;
         assert!(early.is_err(), "the handler runs");
-        assert_eq!(watched.stands_at("highwater.lease.active"), 1);
+        assert_eq!(watched.gauge_value("highwater.lease.active"), 1);
         assert_eq!(running.as_mut().await.is_ok(), end < killed_after);
         drop(running);
-        assert_eq!(watched.stands_at("highwater.lease.active"), 0);
+        assert_eq!(watched.gauge_value("highwater.lease.active"), 0);
     }
 }
 
@@ -39,7 +39,7 @@ async fn a_lease_is_active_from_its_grant_until_its_release_or_the_ticks_death()
 async fn lease_acquisition_time_is_measured() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let (before, sum) = watched.measured("highwater.lease.acquire.duration");
     world.source.put(1, "new");
     world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(2)));
@@ -53,7 +53,7 @@ async fn lease_acquisition_time_is_measured() {
 async fn heartbeats_are_counted_by_outcome() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(25));
     tick(&poller).await.unwrap();
@@ -74,7 +74,7 @@ async fn heartbeats_are_counted_by_outcome() {
 async fn an_expired_lease_counts_once_with_its_batch_and_the_time_since_its_holder_wrote() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
@@ -93,7 +93,7 @@ async fn an_expired_lease_counts_once_with_its_batch_and_the_time_since_its_hold
 async fn a_write_under_a_stale_token_is_counted_wherever_it_is_rejected() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let rejected = |by| watched.counted("highwater.fence.rejections", Some(("by", by)));
     world.source.put(1, "new");
     let generation = world.generation().await;
@@ -122,7 +122,7 @@ async fn a_write_under_a_stale_token_is_counted_wherever_it_is_rejected() {
 async fn the_ring_keeps_the_longest_duration_of_each_step_without_an_extra_write() {
     let watched = watched();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.store.take_calls();
     for seconds in [25, 1] {
         world.source.fill(1);
@@ -166,7 +166,7 @@ async fn a_copy_of_an_app_never_replaces_the_live_owner_however_often_it_ticks()
         tick(poller).await
     };
     let (live, copy) = (World::new(), World::new());
-    let owner = live.seasoned("a").await;
+    let owner = live.started_poller("a").await;
     let key = StateKey::Document("p".to_owned());
     let bytes = encode(&live.document().await);
     copy.memory.store(&key, bytes, Precondition::Absent).await.unwrap();

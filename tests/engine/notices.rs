@@ -40,7 +40,7 @@ impl Recorded {
 
 fn notified(poller: Poller) -> (Poller, Arc<Recorded>) {
     let recorded = Arc::new(Recorded::default());
-    (poller.notifying(recorded.clone()), recorded)
+    (poller.with_notifier(recorded.clone()), recorded)
 }
 
 fn world(on_failure: OnFailure) -> World {
@@ -58,7 +58,7 @@ fn world(on_failure: OnFailure) -> World {
 #[tokio::test(start_paused = true)]
 async fn quarantined_rows_and_an_open_breaker_are_reported_once() {
     let world = world(OnFailure::Quarantine);
-    let (poller, recorded) = notified(world.seasoned("a").await);
+    let (poller, recorded) = notified(world.started_poller("a").await);
     world.source.fill(9);
     world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
     for _ in 0..4 {
@@ -87,7 +87,7 @@ async fn a_poller_that_a_rule_pauses_is_reported_once_by_the_tick_that_paused_it
         [(gone, OnFailure::Retry, "target_gone"), (rejected, OnFailure::Stop, "on_failure_stop")]
     {
         let world = world(on_failure);
-        let (poller, recorded) = notified(world.seasoned("a").await);
+        let (poller, recorded) = notified(world.started_poller("a").await);
         let (other, of_other) = notified(world.instance("b"));
         world.source.fill(2);
         world.handler.judge_by(move |_| Err(error()));
@@ -110,7 +110,7 @@ async fn a_poller_that_a_rule_pauses_is_reported_once_by_the_tick_that_paused_it
 #[tokio::test(start_paused = true)]
 async fn a_pause_by_an_operator_is_not_reported() {
     let world = world(OnFailure::Quarantine);
-    let (poller, recorded) = notified(world.seasoned("a").await);
+    let (poller, recorded) = notified(world.started_poller("a").await);
     world.pause_in_the_next_call();
     world.source.fill(2);
     for _ in 0..2 {
@@ -123,7 +123,7 @@ async fn a_pause_by_an_operator_is_not_reported() {
 #[tokio::test(start_paused = true)]
 async fn lost_rows_are_reported_once_by_all_processes_together() {
     let world = world(OnFailure::Quarantine);
-    let (poller, recorded) = notified(world.seasoned("a").await);
+    let (poller, recorded) = notified(world.started_poller("a").await);
     world.source.put(1, "new");
     world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
     let expected = [(ChangeEvent::PollerStopped, Some("position_lost"), 1)];
@@ -141,7 +141,7 @@ async fn lost_rows_are_reported_once_by_all_processes_together() {
 #[tokio::test(start_paused = true)]
 async fn a_vanished_state_document_is_reported_once() {
     let world = world(OnFailure::Quarantine);
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let key = StateKey::Document("p".to_owned());
     let etag = world.stored(&key).await.unwrap().etag;
     world.memory.remove(&key, &etag).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_vanished_state_document_is_reported_once() {
 #[tokio::test(start_paused = true)]
 async fn failures_that_ticks_retry_are_not_reported() {
     let world = world(OnFailure::Retry);
-    let (poller, recorded) = notified(world.seasoned("a").await);
+    let (poller, recorded) = notified(world.started_poller("a").await);
     world.source.fill(2);
     world.handler.judge_by(|_| Err(HandlerError::Misconfigured("403".to_owned())));
     for _ in 0..3 {

@@ -11,7 +11,7 @@ use highwater_engine::policy::FailurePolicy;
 use highwater_engine::poller::{Limits, Operator, TickError, TickOutcome};
 use highwater_engine::source::Source;
 use highwater_engine::store::StateKey;
-use highwater_engine::testing::{Call, Fault, Watched, World, admin, limits, sleep, tick};
+use highwater_engine::testing::{Call, Fault, WatchedWorld, World, admin, limits, sleep, tick};
 use highwater_engine::tick::TickRequest;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -34,7 +34,7 @@ fn by(pausing: &PauseOutcome) -> &str {
 #[tokio::test(start_paused = true)]
 async fn a_repeated_pause_is_idempotent() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let paused = admin(&world.instance("cli-1")).pause(ANN).await.unwrap();
     assert!(matches!(&paused, PauseOutcome::Paused { running: None, .. }), "{paused:?}");
     let before = world.document().await;
@@ -59,7 +59,7 @@ async fn a_repeated_pause_is_idempotent() {
 #[tokio::test(start_paused = true)]
 async fn an_operator_command_does_not_recreate_a_vanished_document() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let key = StateKey::Document("p".to_owned());
     world.memory.lose(&key);
     let cli = world.instance("cli");
@@ -97,7 +97,7 @@ async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
         ResumeOutcome::NotPaused,
         "there is no state"
     );
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let before = world.document().await;
     assert_eq!(admin(&cli).resume(ANN).await.unwrap(), ResumeOutcome::NotPaused);
     assert_eq!(world.document().await, before, "nothing was written");
@@ -106,7 +106,7 @@ async fn a_poller_that_is_not_paused_has_nothing_to_resume() {
 #[tokio::test(start_paused = true)]
 async fn resume_ends_a_backoff_and_the_next_tick_of_any_process_retries() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     world.handler.then_fail(HandlerError::Retryable("down".to_owned()));
     tick(&poller).await.unwrap_err();
@@ -130,7 +130,7 @@ async fn resume_ends_a_backoff_and_the_next_tick_of_any_process_retries() {
 async fn an_operator_change_succeeds_despite_concurrent_writes() {
     for fault in [Fault::Unreachable, Fault::LostAnswer, Fault::LostRequest] {
         let world = World::new();
-        world.seasoned("a").await;
+        world.started_poller("a").await;
         let cli = world.instance("cli");
         world.store.break_next(Call::Load, Fault::Unreachable);
         world.store.break_next(Call::Store, fault);
@@ -143,7 +143,7 @@ async fn an_operator_change_succeeds_despite_concurrent_writes() {
     }
     // A holder that writes all the time.
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(60);
     world.store.break_next(Call::Load, Fault::Slow(Duration::ZERO));
     let cli = world.instance("cli");
@@ -164,7 +164,7 @@ async fn an_operator_change_succeeds_despite_concurrent_writes() {
 #[tokio::test(start_paused = true)]
 async fn an_unavailable_store_fails_an_operator_command_after_a_while() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     for _ in 0..100 {
         world.store.break_next(Call::Load, Fault::Unreachable);
     }
@@ -212,7 +212,7 @@ async fn resuming_reports_the_reason_of_the_pause() {
             ..FailurePolicy::default()
         };
         let world = World::new().with_policy(policy);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.put(1, "new");
         let reason = error.to_string();
         world.handler.then_fail(error);
@@ -236,9 +236,9 @@ async fn a_pause_is_logged_with_who_when_why_and_command_and_repeated_hourly() {
     for (operator, level) in
         [(ANN, "INFO"), (Operator { by: "failure policy of `p`", ..ANN }, "WARN")]
     {
-        let watched = Watched::of(World::new());
+        let watched = WatchedWorld::of(World::new());
         let world = &watched.world;
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.put(1, "new");
         admin(&world.instance("cli")).pause(operator).await.unwrap();
         let since = world.document().await.paused.unwrap().at;
@@ -269,13 +269,13 @@ async fn a_pause_is_logged_with_who_when_why_and_command_and_repeated_hourly() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backoff_names_its_cause_and_is_logged_at_each_failure() {
-    let watched = Watched::of(World::with(Limits {
+    let watched = WatchedWorld::of(World::with(Limits {
         retry_delay_min: Duration::from_secs(100),
         retry_delay_max: Duration::from_secs(100),
         ..limits()
     }));
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     let report = async || poller.tick(&TickRequest::default()).await;
     for (number, attempts) in [(1, ""), (2, ", 2 attempts")] {

@@ -11,8 +11,8 @@ use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
 use highwater_engine::poller::{Limits, Poller, StopSignal, TickError, TickOutcome};
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, FaultyStore, Journaled, World, break_lease, calls, killed_after, limits, sleep,
-    tick, timed_tick,
+    Call, Fault, FaultyStore, JournaledWorld, World, break_lease, calls, killed_after, limits,
+    sleep, tick, timed_tick,
 };
 use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ const COMMIT: Duration = Duration::from_secs(4);
 const WORK: Duration = Duration::from_secs(5);
 
 fn overlapping(poller: Poller) -> Poller {
-    poller.flowing(Flow { overlap_commit: true, ..Flow::default() })
+    poller.with_flow(Flow { overlap_commit: true, ..Flow::default() })
 }
 
 /// Lets the next handler call run `before`, and take a second.
@@ -48,7 +48,7 @@ fn ids(range: std::ops::RangeInclusive<i64>) -> Vec<i64> {
 async fn a_commit_overlaps_the_next_handler_call_at_no_extra_storage_call() {
     for overlap in [true, false] {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         let poller = if overlap { overlapping(poller) } else { poller };
         world.source.fill(30);
         let store = world.store.clone();
@@ -71,7 +71,7 @@ async fn a_commit_overlaps_the_next_handler_call_at_no_extra_storage_call() {
 #[tokio::test(start_paused = true)]
 async fn a_commit_is_sent_only_after_the_previous_one_is_confirmed() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(30);
     then_first(&world, |store| store.slow_down(3, COMMIT));
     let (memory, began_at) = (world.memory.clone(), Instant::now());
@@ -94,7 +94,7 @@ async fn a_commit_is_sent_only_after_the_previous_one_is_confirmed() {
 #[tokio::test(start_paused = true)]
 async fn a_rejected_commit_drops_the_next_handler_call_at_once() {
     let world = World::new();
-    let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
+    let (a, b) = (overlapping(world.started_poller("a").await), world.instance("b"));
     world.source.fill(20);
     let (store, memory) = (world.store.clone(), world.memory.clone());
     world.handler.then(async move {
@@ -115,7 +115,7 @@ async fn a_rejected_commit_drops_the_next_handler_call_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
     let world = World::new();
-    let (a, b) = (overlapping(world.seasoned("a").await), world.instance("b"));
+    let (a, b) = (overlapping(world.started_poller("a").await), world.instance("b"));
     world.source.fill(20);
     then_first(&world, |store| {
         // Its outcome is checked long enough for the second call to end, and is then a rejection.
@@ -135,7 +135,7 @@ async fn a_result_is_not_committed_if_the_commit_before_it_failed() {
 #[tokio::test(start_paused = true)]
 async fn the_next_handler_call_is_bound_by_the_confirmed_lease_not_the_pending_one() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     // 27 s of the 30 are usable, counted from the acquisition.
     then_first(&world, |store| {
@@ -165,7 +165,7 @@ async fn the_next_handler_call_is_bound_by_the_confirmed_lease_not_the_pending_o
 #[tokio::test(start_paused = true)]
 async fn a_commit_whose_response_is_lost_does_not_affect_the_next_handler_call() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::LostAnswer);
@@ -179,7 +179,7 @@ async fn a_commit_whose_response_is_lost_does_not_affect_the_next_handler_call()
 #[tokio::test(start_paused = true)]
 async fn after_a_commit_found_landed_under_a_newer_lease_the_next_handler_is_dropped() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::LostAnswer);
@@ -203,7 +203,7 @@ async fn after_a_commit_found_landed_under_a_newer_lease_the_next_handler_is_dro
 #[tokio::test(start_paused = true)]
 async fn an_overlapping_handler_failure_is_processed_after_the_commit() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -230,7 +230,7 @@ async fn an_overlapping_handler_failure_is_processed_after_the_commit() {
 #[tokio::test(start_paused = true)]
 async fn heartbeats_wait_for_the_pending_commit() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| {
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(15)));
@@ -244,7 +244,7 @@ async fn heartbeats_wait_for_the_pending_commit() {
 #[tokio::test(start_paused = true)]
 async fn after_a_stop_the_commit_and_the_in_flight_batch_finish_and_no_other_starts() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(40);
     then_first(&world, |store| store.slow_down(1, COMMIT));
     let stop = StopSignal::new();
@@ -266,7 +266,7 @@ async fn at_the_deadline_the_handler_is_dropped_and_the_commit_is_awaited() {
     let seconds = Duration::from_secs;
     let limits = Limits { tick_time_max: seconds(2), handler_stop_after: seconds(3), ..limits() };
     let world = World::with(limits);
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(1, COMMIT));
     world.handler.then_take(seconds(100));
@@ -287,7 +287,7 @@ async fn at_the_deadline_the_handler_is_dropped_and_the_commit_is_awaited() {
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_at_most_two_batches_are_redelivered_the_first_one_alone() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(40);
     world.handler.then_take(Duration::from_secs(1));
     then_first(&world, |store| {
@@ -323,7 +323,7 @@ async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_com
         ..FailurePolicy::default()
     };
     let world = World::with(limits).with_policy(policy);
-    world.seasoned("s").await;
+    world.started_poller("s").await;
     world.source.fill(3);
     // A row that crashes its process: the call never returns, and the process ends.
     let hang = || world.handler.then_take(Duration::from_secs(10_000));
@@ -355,7 +355,7 @@ async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_com
 async fn no_commit_is_overlapped_if_one_crash_may_quarantine_rows() {
     let policy = FailurePolicy { crashes_max: 1, ..FailurePolicy::default() };
     let world = World::new().with_policy(policy);
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     then_first(&world, |store| store.slow_down(2, COMMIT));
     world.handler.then_take(WORK);
@@ -366,7 +366,7 @@ async fn no_commit_is_overlapped_if_one_crash_may_quarantine_rows() {
 #[tokio::test(start_paused = true)]
 async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(20);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
@@ -380,7 +380,7 @@ async fn the_commit_of_rows_that_failed_before_is_not_overlapped() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_found_by_the_commit_lets_the_batch_in_flight_finish_and_starts_no_other() {
     let world = World::new();
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(40);
     world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
@@ -392,7 +392,7 @@ async fn a_pause_found_by_the_commit_lets_the_batch_in_flight_finish_and_starts_
 #[tokio::test(start_paused = true)]
 async fn a_batch_whose_commit_is_pending_counts_towards_the_tick_limit() {
     let world = World::with(Limits { batches_max: Some(2), ..limits() });
-    let poller = overlapping(world.seasoned("a").await);
+    let poller = overlapping(world.started_poller("a").await);
     world.source.fill(40);
     world.handler.then_take(WORK).then_take(WORK);
     let before = world.source.fetches();
@@ -404,7 +404,7 @@ async fn a_batch_whose_commit_is_pending_counts_towards_the_tick_limit() {
 #[tokio::test(start_paused = true)]
 async fn the_journal_records_a_call_after_the_commit_that_it_overlapped() {
     use EventKind::{BatchComplete, ExecutionStarted, LeaseAcquired};
-    let tested = Journaled::new(JournalMode::Full);
+    let tested = JournaledWorld::new(JournalMode::Full);
     let poller = overlapping(tested.instance("a"));
     tested.world.source.fill(20);
     then_first(&tested.world, |store| store.slow_down(1, COMMIT));

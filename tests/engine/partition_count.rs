@@ -9,7 +9,7 @@ use highwater_engine::testing::{World, admin, tick};
 
 fn part(world: &World, name: &str, partition: Option<(u16, u16)>) -> Poller {
     let poller = world.poller(name, name, world.source.clone());
-    poller.dividing(partition.map(|(index, count)| Partition { index, count }))
+    poller.with_partition(partition.map(|(index, count)| Partition { index, count }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,7 +40,9 @@ async fn nothing_starts_alongside_another_partition_count() {
         let error = tick(&part(&world, name, asked)).await.unwrap_err();
         let count = |of: Option<(u16, u16)>| of.map_or(1, |(_, count)| count);
         let expected = (count(there), count(asked));
-        let TickError::Divided { poller, stored, configured } = &error else { panic!("{error}") };
+        let TickError::OtherPartitionCount { poller, stored, configured } = &error else {
+            panic!("{error}")
+        };
         assert_eq!((poller.as_str(), (*stored, *configured)), ("p", expected), "{name}");
         let advice = format!("highwater repartition p --to {}", expected.1);
         assert!(error.to_string().contains(&advice), "{error}");
@@ -54,7 +56,10 @@ async fn a_document_with_another_partition_count_is_rejected_for_the_same_source
     world.source.put(1, "row");
     tick(&part(&world, "p__p1", Some((1, 2)))).await.unwrap();
     let error = tick(&part(&world, "p__p1", Some((1, 3)))).await.unwrap_err();
-    assert!(matches!(error, TickError::Divided { stored: 2, configured: 3, .. }), "{error}");
+    assert!(
+        matches!(error, TickError::OtherPartitionCount { stored: 2, configured: 3, .. }),
+        "{error}"
+    );
     assert_eq!(outcome_row(&Err(error)).event, "fingerprint_mismatch");
 }
 
@@ -89,7 +94,7 @@ async fn a_partition_can_only_be_reset_to_the_position_of_its_siblings() {
         let other = part(&world, name, partition);
         let refused = admin(&other).plan_reset(ResetTo::Beginning, true).await.unwrap_err();
         assert!(
-            matches!(refused, ResetError::Tick(TickError::Divided { stored: 3, .. })),
+            matches!(refused, ResetError::Tick(TickError::OtherPartitionCount { stored: 3, .. })),
             "{name}"
         );
     }
@@ -134,7 +139,7 @@ async fn a_document_of_another_partition_is_not_imported() {
     let alongside =
         part(&world, "p__p2", Some((2, 3))).reject_conflicting_siblings().await.unwrap_err();
     assert!(
-        matches!(alongside, TickError::Divided { stored: 2, configured: 3, .. }),
+        matches!(alongside, TickError::OtherPartitionCount { stored: 2, configured: 3, .. }),
         "{alongside}"
     );
 }

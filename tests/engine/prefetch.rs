@@ -24,7 +24,7 @@ const READ: Duration = Duration::from_secs(3);
 const WORK: Duration = Duration::from_secs(5);
 
 fn without(poller: Poller) -> Poller {
-    poller.flowing(Flow { prefetch: false, ..Flow::default() })
+    poller.with_flow(Flow { prefetch: false, ..Flow::default() })
 }
 
 /// A source with one connection, like the SQL Server source: a read waits for the previous one.
@@ -137,7 +137,7 @@ async fn pause(memory: &MemoryStore) {
         at: time::OffsetDateTime::UNIX_EPOCH,
         extra: serde_json::Map::new(),
     };
-    rewrite(memory, |document| document.paused_by_holder(paused)).await;
+    rewrite(memory, |document| document.with_pause(paused)).await;
 }
 
 async fn resume(world: &World) {
@@ -160,7 +160,7 @@ fn quarantining_at_once() -> World {
 async fn the_next_batch_is_prefetched_without_an_extra_call() {
     for prefetch in [true, false] {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         let poller = if prefetch { poller } else { without(poller) };
         world.source.fill(30);
         world.source.delay(READ);
@@ -182,7 +182,7 @@ async fn the_next_batch_is_prefetched_without_an_extra_call() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_prefetch_is_retried_when_its_batch_is_due() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.source.fail_after(1, "connection reset");
     world.handler.then_take(WORK);
@@ -195,7 +195,7 @@ async fn a_failed_prefetch_is_retried_when_its_batch_is_due() {
 #[tokio::test(start_paused = true)]
 async fn a_hanging_prefetch_delays_no_heartbeat_and_no_final_commit() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     let (stop, source) = (StopSignal::new(), world.source.clone());
     let stopped = stop.clone();
@@ -217,7 +217,7 @@ async fn a_hanging_prefetch_delays_no_heartbeat_and_no_final_commit() {
 #[tokio::test(start_paused = true)]
 async fn an_unfinished_prefetch_is_awaited_like_any_read() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.source.delay(WORK);
     world.handler.then_take(READ);
@@ -229,7 +229,7 @@ async fn an_unfinished_prefetch_is_awaited_like_any_read() {
 #[tokio::test(start_paused = true)]
 async fn the_prefetch_after_a_failed_batch_is_read_again() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     let source = world.source.clone();
     world.handler.then(async move {
@@ -252,7 +252,7 @@ async fn the_prefetch_after_a_failed_batch_is_read_again() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_prefetched_while_previously_failed_rows_are_retried() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
@@ -274,7 +274,7 @@ async fn nothing_is_prefetched_if_no_further_batch_may_start() {
         [Limits { batches_max: Some(1), ..limits() }, Limits { tick_time_max: short, ..limits() }]
     {
         let world = World::with(limits);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(20);
         world.source.delay(READ);
         world.handler.then_take(WORK);
@@ -287,7 +287,7 @@ async fn nothing_is_prefetched_if_no_further_batch_may_start() {
 #[tokio::test(start_paused = true)]
 async fn rows_after_a_halved_batch_are_delivered_once_and_in_order() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.then(async {
         sleep(1).await;
@@ -304,7 +304,7 @@ async fn rows_after_a_halved_batch_are_delivered_once_and_in_order() {
 #[tokio::test(start_paused = true)]
 async fn rows_after_an_accepted_prefix_start_where_it_ends() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.then(async {
         sleep(1).await;
@@ -340,7 +340,7 @@ async fn a_row_that_needs_a_probe_does_not_wait_for_the_prefetch() {
 #[tokio::test(start_paused = true)]
 async fn a_prefetched_batch_is_not_delivered_after_a_pause() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     let memory = world.memory.clone();
     world.handler.then(async move {
@@ -359,7 +359,7 @@ const COMMIT: Duration = Duration::from_secs(4);
 async fn the_batch_after_next_is_prefetched_during_the_commit() {
     for prefetch in [true, false] {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         let poller = if prefetch { poller } else { without(poller) };
         world.source.fill(40);
         world.source.delay(READ);
@@ -392,7 +392,7 @@ async fn a_prefetch_that_timed_out_while_unpolled_is_retried() {
 #[tokio::test(start_paused = true)]
 async fn time_in_which_a_prefetch_is_not_polled_does_not_count_as_its_duration() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(40);
     world.source.delay(READ);
     world.store.slow_down(5, 4 * READ);
@@ -483,7 +483,7 @@ async fn a_rejected_batch_after_others_does_not_wait_for_a_requested_pause() {
 #[tokio::test(start_paused = true)]
 async fn the_rows_requested_during_a_pause_are_read_when_it_ends() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(40);
     world.handler.then_take(Duration::ZERO);
     let memory = world.memory.clone();

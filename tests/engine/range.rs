@@ -7,7 +7,7 @@ use highwater_engine::error::chain;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Poller, StopSignal, TickError};
-use highwater_engine::store::{StateKey, Stored};
+use highwater_engine::store::{StateKey, StoredValue};
 use highwater_engine::testing::{TableSource, World, admin, tick};
 
 const NAME: &str = "p.replay.one";
@@ -42,7 +42,7 @@ async fn delivered(rows: i64) -> (World, Vec<String>) {
 }
 
 fn range_of(world: &World, owner_id: &str) -> Poller {
-    world.poller(NAME, owner_id, world.source.clone()).again_for("p")
+    world.poller(NAME, owner_id, world.source.clone()).with_replay_of("p")
 }
 
 async fn started_range(world: &World, owner_id: &str, record: &RangeRecord) -> Poller {
@@ -52,7 +52,7 @@ async fn started_range(world: &World, owner_id: &str, record: &RangeRecord) -> P
     range
 }
 
-async fn stored(world: &World) -> Stored {
+async fn stored(world: &World) -> StoredValue {
     world.stored(&StateKey::Document("p".to_owned())).await.unwrap()
 }
 

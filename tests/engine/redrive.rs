@@ -21,7 +21,7 @@ async fn quarantined_rows(bad: i64) -> (World, Poller) {
     let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let world = World::new().with_policy(policy);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(bad);
     world.handler.judge_by(|_| Err(rejected()));
     while world.document().await.checkpoint.cursor.unwrap().key["id"] != bad {
@@ -223,8 +223,10 @@ async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
     );
     let after = world.document().await;
     assert_eq!((&after.paused, &after.in_flight), (&before.paused, &before.in_flight));
-    let age =
-        highwater_engine::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age = highwater_engine::document::DocumentAge {
+        since_write: Duration::ZERO,
+        grain: Duration::ZERO,
+    };
     assert_eq!(after.lease_state("b", age), LeaseState::Free);
 }
 

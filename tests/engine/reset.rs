@@ -13,13 +13,13 @@ use highwater_engine::range::{Direction, RangeError};
 use highwater_engine::source::FetchError;
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, Journaled, TableSource, World, admin, limits, sleep, tick,
+    Call, Fault, JournaledWorld, TableSource, World, admin, limits, sleep, tick,
 };
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "the target was lost" };
 
 /// A poller that has delivered `1..=6` in two batches.
-async fn delivered(journaled: &Journaled) -> Poller {
+async fn delivered(journaled: &JournaledWorld) -> Poller {
     let poller = journaled.instance("a");
     journaled.world.source.fill(4);
     tick(&poller).await.unwrap();
@@ -45,7 +45,7 @@ fn ids_after(world: &World, calls: usize) -> Vec<i64> {
 
 #[tokio::test(start_paused = true)]
 async fn everything_is_redelivered_after_a_reset_to_the_beginning_and_no_fence_blocks_it() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let before = journaled.world.document().await;
     let cli = journaled.instance("cli");
@@ -85,7 +85,7 @@ async fn everything_is_redelivered_after_a_reset_to_the_beginning_and_no_fence_b
 
 #[tokio::test(start_paused = true)]
 async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
     let now = plan(&cli, ResetTo::Now).await;
@@ -102,7 +102,7 @@ async fn rows_are_skipped_on_the_way_forward_and_the_plan_says_how_many() {
 
 #[tokio::test(start_paused = true)]
 async fn a_position_is_parsed_and_checked_against_the_source() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let back = plan(&poller, ResetTo::Cursor("0x0000000000000004")).await;
     assert_eq!((rows(&back.weight.again), back.weight.direction), (2, Direction::Back));
@@ -123,7 +123,7 @@ async fn a_position_is_parsed_and_checked_against_the_source() {
 
 #[tokio::test(start_paused = true)]
 async fn a_copy_gives_its_position_and_the_source_state_stored_with_it() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let mut copy = journaled.world.document().await;
     copy.source_state.insert("settled".to_owned(), "4".into());
@@ -141,7 +141,7 @@ async fn a_copy_gives_its_position_and_the_source_state_stored_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reset_waits_for_a_running_tick_and_loses_nothing_of_a_new_one() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = Arc::new(journaled.instance("cli"));
     let early = plan(&cli, ResetTo::Beginning).await;
@@ -178,7 +178,7 @@ async fn a_reset_waits_for_a_running_tick_and_loses_nothing_of_a_new_one() {
 #[tokio::test(start_paused = true)]
 async fn another_source_is_accepted_only_on_request() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let source = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
     source.fill(3);
     let poller = world.instance_of("b", source);
@@ -202,7 +202,7 @@ async fn another_source_is_accepted_only_on_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_source_can_be_accepted_at_the_position_that_was_reached() {
-    let journaled = Journaled::new(JournalMode::Commits);
+    let journaled = JournaledWorld::new(JournalMode::Commits);
     let poller = delivered(&journaled).await;
     let before = journaled.world.document().await;
     assert!(
@@ -244,7 +244,7 @@ async fn a_position_of_another_mode_or_no_position_is_not_kept() {
     let poller = world.instance("a");
     let nothing = admin(&poller).plan_reset(ResetTo::Keep, true).await.unwrap_err();
     assert!(matches!(nothing, ResetError::NothingToKeep), "{nothing}");
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let mut document = world.document().await;
     let cursor = document.checkpoint.cursor.as_mut().unwrap();
     *cursor = Cursor::integer(7, cursor.key.clone());
@@ -256,7 +256,7 @@ async fn a_position_of_another_mode_or_no_position_is_not_kept() {
 #[tokio::test(start_paused = true)]
 async fn a_position_with_another_key_is_neither_kept_nor_offered_to_be() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let source = TableSource::with_fingerprint("p", "dbo.other").keyed_by(&["id", "other"]);
     let poller = world.instance_of("b", Arc::new(source));
     let ticked = chain(&tick(&poller).await.unwrap_err());
@@ -282,7 +282,7 @@ async fn a_permanent_loss_is_written_once_and_only_a_reset_clears_it() {
     for (to, expected) in
         [(ResetTo::Beginning, &[1, 2, 3, 4, 5, 6, 7][..]), (ResetTo::Keep, &[7][..])]
     {
-        let journaled = Journaled::new(JournalMode::Commits);
+        let journaled = JournaledWorld::new(JournalMode::Commits);
         let poller = delivered(&journaled).await;
         journaled.world.source.put(7, "new");
         journaled.world.store.take_calls();
@@ -317,7 +317,7 @@ async fn a_permanent_loss_is_written_once_and_only_a_reset_clears_it() {
 #[tokio::test(start_paused = true)]
 async fn a_permanent_loss_survives_concurrent_writes_and_store_outages() {
     for between in ["pause and resume", "commit", "store down"] {
-        let journaled = Journaled::new(JournalMode::Commits);
+        let journaled = JournaledWorld::new(JournalMode::Commits);
         let poller = delivered(&journaled).await;
         let (world, other) = (&journaled.world, journaled.instance("b"));
         let mut reads = 1;
@@ -367,7 +367,7 @@ async fn a_permanent_loss_survives_concurrent_writes_and_store_outages() {
 /// A process with an old document would still read changes that may have been cleaned up.
 #[tokio::test(start_paused = true)]
 async fn a_loss_at_an_outdated_position_is_checked_at_the_new_position() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     journaled.world.source.put(7, "new");
     tick(&journaled.instance("b")).await.unwrap();
@@ -380,7 +380,7 @@ async fn a_loss_at_an_outdated_position_is_checked_at_the_new_position() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permanent_loss_stops_another_delivering_instance_after_its_batch() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = Arc::new(delivered(&journaled).await);
     let world = &journaled.world;
     for id in 7..=30 {
@@ -408,7 +408,7 @@ async fn a_rebuilt_or_imported_document_does_not_clear_a_permanent_loss() {
         (JournalMode::Full, EventKind::Rebuilt),
         (JournalMode::Off, EventKind::Imported),
     ] {
-        let journaled = Journaled::new(mode);
+        let journaled = JournaledWorld::new(mode);
         let poller = delivered(&journaled).await;
         let copy = journaled.world.document().await;
         journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
@@ -438,7 +438,7 @@ async fn a_rebuilt_or_imported_document_does_not_clear_a_permanent_loss() {
 async fn a_permanent_loss_survives_an_import_over_a_missing_or_damaged_document() {
     for mode in [JournalMode::Off, JournalMode::Commits, JournalMode::Full] {
         for damage in [None, Some("{")] {
-            let journaled = Journaled::new(mode);
+            let journaled = JournaledWorld::new(mode);
             let poller = delivered(&journaled).await;
             let world = &journaled.world;
             let copy = world.document().await;
@@ -478,7 +478,7 @@ async fn a_permanent_loss_survives_an_import_over_a_missing_or_damaged_document(
 #[tokio::test(start_paused = true)]
 async fn an_unwritten_loss_outlives_grants_that_are_raised_above_a_fence() {
     for early in [false, true] {
-        let journaled = Journaled::new(JournalMode::Commits);
+        let journaled = JournaledWorld::new(JournalMode::Commits);
         let poller = delivered(&journaled).await;
         let world = &journaled.world;
         let raise = async || {
@@ -526,7 +526,7 @@ async fn a_loss_ends_if_a_lost_document_restarts_at_the_beginning() {
 
 #[tokio::test(start_paused = true)]
 async fn a_position_is_kept_only_if_the_next_tick_can_continue_from_it() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let fail =
         || journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
@@ -545,7 +545,7 @@ async fn a_position_is_kept_only_if_the_next_tick_can_continue_from_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     journaled.world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
     tick(&poller).await.unwrap_err();
@@ -561,7 +561,7 @@ async fn a_copy_with_a_loss_is_accepted_by_a_reset_to_it() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_or_damaged_document_starts_over_and_a_pause_stays() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     admin(&poller).pause(ANN).await.unwrap();
     let reset = plan(&poller, ResetTo::Beginning).await;
     assert_eq!(reset.paused_by(), Some(ANN.by));
@@ -585,7 +585,7 @@ async fn a_lost_or_damaged_document_starts_over_and_a_pause_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plan_needs_the_source_but_importing_a_copy_does_not() {
-    let journaled = Journaled::new(JournalMode::Off);
+    let journaled = JournaledWorld::new(JournalMode::Off);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
     journaled.world.source.put(7, "new");
@@ -595,25 +595,25 @@ async fn a_plan_needs_the_source_but_importing_a_copy_does_not() {
     assert!(matches!(down, ResetError::Tick(TickError::Fetch(_))), "{down}");
 
     let present = admin(&poller).present().await.unwrap();
-    let weight = admin(&poller).weigh_against(&copy, &present).await.unwrap().unwrap();
+    let weight = admin(&poller).compare_with(&copy, &present).await.unwrap().unwrap();
     assert_eq!((rows(&weight.again), weight.skips()), (1, false));
     journaled.world.source.fail_next("down");
-    let weight = admin(&poller).weigh_against(&copy, &present).await.unwrap().unwrap();
+    let weight = admin(&poller).compare_with(&copy, &present).await.unwrap().unwrap();
     assert!(matches!(&weight.again, RowCount::Unknown(reason) if reason.contains("down")));
     assert!(!weight.skips());
     let mut ahead = copy.clone();
     ahead.checkpoint.cursor.as_mut().unwrap().value = "0x0000000000000009".to_owned();
     journaled.world.source.fail_next("down");
-    let weight = admin(&poller).weigh_against(&ahead, &present).await.unwrap().unwrap();
+    let weight = admin(&poller).compare_with(&ahead, &present).await.unwrap().unwrap();
     assert!(weight.skips() && matches!(weight.skipped, RowCount::Unknown(_)));
     ahead.source_fingerprint = SourceFingerprint::of(&[("object", "other")]);
-    assert_eq!(admin(&poller).weigh_against(&ahead, &present).await, Ok::<_, RangeError>(None));
+    assert_eq!(admin(&poller).compare_with(&ahead, &present).await, Ok::<_, RangeError>(None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the_token() {
     for command in ["import", "reset", "lease break"] {
-        let journaled = Journaled::new(JournalMode::Full);
+        let journaled = JournaledWorld::new(JournalMode::Full);
         let poller = delivered(&journaled).await;
         let copy = journaled.world.document().await;
         journaled.world.source.put(7, "new");
@@ -652,7 +652,7 @@ async fn an_import_a_reset_and_a_broken_lease_each_clear_the_owner_and_raise_the
 
 #[tokio::test(start_paused = true)]
 async fn breaking_a_lease_raises_the_token_and_blocks_writes_of_its_holder() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let cli = journaled.instance("cli");
     let present = admin(&cli).present().await.unwrap();
@@ -693,7 +693,7 @@ async fn breaking_a_lease_raises_the_token_and_blocks_writes_of_its_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_of_a_poller_at_the_beginning_starts_there() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let plan = plan(&poller, ResetTo::Beginning).await;
     admin(&poller).reset(&plan, "reset-1".to_owned(), ANN).await.unwrap();
@@ -707,7 +707,7 @@ async fn a_clone_of_a_poller_at_the_beginning_starts_there() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_continues_at_the_pollers_position_and_never_replaces_another() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
     let clone = poller.under_name("q");
     let nothing = Box::pin(admin(&poller).clone_to(&clone, false, ANN)).await.unwrap_err();

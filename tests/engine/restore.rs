@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use highwater_engine::admin::{Compacting, RestoreError};
+use highwater_engine::admin::{CompactResult, RestoreError};
 use highwater_engine::document::{Generation, Marker, encode, encode_marker};
 use highwater_engine::journal::{
     Appended, EventKind, History, JournalMode, JournalStore, MemoryJournal, Part, Verdict,
 };
 use highwater_engine::poller::{Operator, Poller};
 use highwater_engine::store::{Precondition, StateKey, StateStore, StoreError};
-use highwater_engine::testing::{Call, Fault, Journaled, admin, tick};
+use highwater_engine::testing::{Call, Fault, JournaledWorld, admin, tick};
 
 const EVE: Operator<'_> = Operator { by: "eve", reason: "it broke" };
 const REBUILT: (EventKind, Operator<'_>) = (EventKind::Rebuilt, EVE);
 
-async fn delivered(journaled: &Journaled) -> Poller {
+async fn delivered(journaled: &JournaledWorld) -> Poller {
     let poller = journaled.instance("a");
     journaled.world.source.fill(12);
     tick(&poller).await.unwrap();
@@ -24,7 +24,7 @@ async fn delivered(journaled: &Journaled) -> Poller {
 
 #[tokio::test(start_paused = true)]
 async fn the_holder_of_a_replaced_document_cannot_write() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
     let other = journaled.instance("b");
@@ -54,7 +54,7 @@ async fn the_holder_of_a_replaced_document_cannot_write() {
 
 #[tokio::test(start_paused = true)]
 async fn the_generation_is_above_all_known_generations() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
     let far = u64::MAX >> 12;
@@ -92,7 +92,7 @@ async fn the_generation_is_above_all_known_generations() {
 
 #[tokio::test(start_paused = true)]
 async fn writes_since_the_plan_are_kept_and_a_lost_response_is_detected() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let copy = journaled.world.document().await;
     let present = admin(&poller).present().await.unwrap();
@@ -112,7 +112,7 @@ async fn writes_since_the_plan_are_kept_and_a_lost_response_is_detected() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_document_is_rebuilt_but_not_over_one_started_meanwhile() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let gone = journaled.world.document().await;
     let key = StateKey::Document("p".to_owned());
@@ -132,23 +132,23 @@ async fn a_missing_document_is_rebuilt_but_not_over_one_started_meanwhile() {
 
 #[tokio::test(start_paused = true)]
 async fn an_old_journal_is_dropped_only_after_the_new_one_is_readable() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = delivered(&journaled).await;
     let before = journaled.entries().await.len();
     // The other process has no journal: its document is written, and no entry is appended.
     let mute = journaled.world.instance("b");
     let mute = mute.with_journal(JournalMode::Off, journaled.journal.clone(), None);
-    assert_eq!(admin(&mute).compact(EVE).await.unwrap(), Compacting::NotAppended);
+    assert_eq!(admin(&mute).compact(EVE).await.unwrap(), CompactResult::NotAppended);
     assert_eq!(journaled.entries().await.len(), before);
 
     let compacted = admin(&poller).compact(EVE).await.unwrap();
-    let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
+    let CompactResult::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
     assert_eq!((dropped.len(), kept.len()), (1, 0));
     assert_eq!(journaled.events().await, [EventKind::Compacted]);
     assert_eq!(journaled.verdict().await, Verdict::Agrees);
     journaled.world.source.fill(1);
     tick(&poller).await.unwrap();
-    journaled.assert_tells_all().await;
+    journaled.assert_complete().await;
     let history = History::read(&*journaled.journal, "p", None).await.unwrap();
     let numbers: Vec<u32> = history.parts.iter().map(|(part, _)| part.number).collect();
     assert_eq!(numbers, [1], "the day continues in the started part");
@@ -192,21 +192,21 @@ impl JournalStore for Busy {
 
 #[tokio::test(start_paused = true)]
 async fn a_journal_part_appended_to_meanwhile_is_kept() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     delivered(&journaled).await;
     let busy = Arc::new(Busy(journaled.journal.clone()));
     let poller = journaled.world.instance("b").with_journal(JournalMode::Full, busy, None);
     let compacted = admin(&poller).compact(EVE).await.unwrap();
-    let Compacting::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
+    let CompactResult::Compacted { dropped, kept, .. } = compacted else { panic!("{compacted:?}") };
     assert_eq!((dropped.len(), kept.len()), (0, 1));
     assert_eq!(journaled.journal.list("p").await.unwrap().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_without_a_document_cannot_start_a_journal() {
-    let journaled = Journaled::new(JournalMode::Full);
+    let journaled = JournaledWorld::new(JournalMode::Full);
     let poller = journaled.instance("a");
-    assert_eq!(admin(&poller).compact(EVE).await.unwrap(), Compacting::NoDocument);
+    assert_eq!(admin(&poller).compact(EVE).await.unwrap(), CompactResult::NoDocument);
     let present = admin(&poller).present().await.unwrap();
     assert!(present.bytes.is_none() && present.usable().is_none());
     assert_eq!(admin(&poller).examine().await.unwrap().verdict, Verdict::NoHistory);

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 #[tokio::test(start_paused = true)]
 async fn cached_state_is_reread_after_its_maximum_age() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     for (seconds, reads) in [(299, 0), (2, 1), (299, 0), (2, 1)] {
         sleep(seconds).await;
         tick(&poller).await.unwrap();
@@ -35,7 +35,7 @@ async fn cached_state_is_reread_after_its_maximum_age() {
 async fn a_healthy_process_sees_a_reset_at_its_next_write_or_refresh() {
     for with_new_row in [true, false] {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         let before = world.handler.received()[0].batch_id.clone();
         world.rewrite(|document| document.reset(None, "replay-1".to_owned()).unwrap()).await;
         if with_new_row {
@@ -57,7 +57,7 @@ async fn a_healthy_process_sees_a_reset_at_its_next_write_or_refresh() {
 #[tokio::test(start_paused = true)]
 async fn a_failing_process_sees_a_reset_at_its_next_tick() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     for _ in 0..2 {
         world
@@ -89,7 +89,7 @@ async fn a_tick_starts_over_once_and_is_skipped_after_a_second_conflict() {
         [(1, TickOutcome::Committed { more: false }), (2, TickOutcome::Skipped(Skipped::Conflict))]
     {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.put(1, "new");
         world.source.delay(Duration::from_secs(10));
         // Another process writes while the rows are read, each time.
@@ -109,7 +109,7 @@ async fn a_tick_starts_over_once_and_is_skipped_after_a_second_conflict() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_lease_release_does_not_fail_the_tick_and_the_lease_is_reclaimed() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.pause_in_the_next_call();
     // The acquisition, a commit that the pause overtakes, and the commit: only the release fails.
@@ -139,7 +139,7 @@ async fn a_failed_lease_release_does_not_fail_the_tick_and_the_lease_is_reclaime
 #[tokio::test(start_paused = true)]
 async fn a_handler_is_stopped_at_the_deadline_and_rows_it_accepted_in_time_are_committed() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     // No renewal gets through: the lease is usable for 27 s of its 30.
@@ -151,7 +151,7 @@ async fn a_handler_is_stopped_at_the_deadline_and_rows_it_accepted_in_time_are_c
     world.handler.then(async move {
         cut_off(&store);
         sleep(26).await;
-        store.mend();
+        store.clear_faults();
         store.break_next(Call::Store, Fault::Slow(Duration::from_secs(5)));
         Ok(())
     });
@@ -176,7 +176,7 @@ async fn a_handler_is_stopped_at_the_deadline_and_rows_it_accepted_in_time_are_c
 #[tokio::test(start_paused = true)]
 async fn no_batch_starts_after_the_deadline() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -194,7 +194,7 @@ async fn no_batch_starts_after_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn each_crash_of_a_holder_is_counted_and_a_clean_exit_is_not() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     world.source.fill(2);
     for (number, owner_id) in ["b", "c", "d"].into_iter().enumerate() {
         world.handler.then_take(Duration::from_secs(10_000));
@@ -261,7 +261,7 @@ async fn a_handler_without_progress_reports_is_limited_by_its_own_timeout() {
 #[tokio::test(start_paused = true)]
 async fn the_in_flight_record_is_written_with_the_acquisition() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let (memory, store) = (world.memory.clone(), world.store.clone());
     let seen = Arc::new(Mutex::new(None));
@@ -285,7 +285,7 @@ async fn the_in_flight_record_is_written_with_the_acquisition() {
 #[tokio::test(start_paused = true)]
 async fn size_limits_are_warned_about_and_never_changed_silently() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     // Each tick takes longer than the lease lives and than the tick interval: `doctor` would warn.
     for _ in 0..8 {
         world.source.fill(25);
@@ -305,7 +305,7 @@ async fn size_limits_are_warned_about_and_never_changed_silently() {
 #[tokio::test(start_paused = true)]
 async fn a_poller_without_remaining_tokens_stops_with_a_fix() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world
         .rewrite(|mut document| {
             document.lease.fencing_token = FencingToken(TOKEN_MAX - 1);
@@ -377,7 +377,7 @@ async fn a_marker_is_written_after_the_state_it_marks() {
 async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
     for (later, by) in [(true, 5), (false, 0)] {
         let world = World::new();
-        world.seasoned("a").await;
+        world.started_poller("a").await;
         // As if it had been lost, created again and marked since, without this holder knowing.
         let mut document = world.document().await;
         document.marked = false;
@@ -401,7 +401,7 @@ async fn a_later_documents_marker_is_not_overwritten_by_a_stale_holder() {
 async fn an_idle_tick_notes_nothing_over_a_lease_that_lapsed() {
     let status_interval = Duration::from_secs(60);
     let world = World::with(Limits { status_interval, ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.put(1, "new");
     world.handler.then_take(Duration::from_secs(10_000));
     killed_after(5, &poller).await;
@@ -505,7 +505,7 @@ const DEATHS: [Death; 6] = [
 async fn a_crash_in_any_phase_moves_the_checkpoint_fully_or_not_at_all() {
     for Death { phase, hold_up, committed, calls } in DEATHS {
         let world = World::new();
-        world.seasoned("z").await;
+        world.started_poller("z").await;
         world.source.fill(3);
         hold_up(&world);
         let killed = tokio::time::timeout(Duration::from_secs(5), tick(&world.instance("a"))).await;

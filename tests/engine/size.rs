@@ -51,7 +51,7 @@ fn sizes(world: &World) -> Vec<usize> {
 #[tokio::test(start_paused = true)]
 async fn batches_shrink_for_a_slow_handler_and_grow_again() {
     let world = World::new();
-    let poller = world.instance("a").flowing(flow(2));
+    let poller = world.instance("a").with_flow(flow(2));
     world.source.fill(30);
     // A batch may use half of the tick's four minutes.
     world.handler.then_take(Duration::from_secs(200));
@@ -63,7 +63,7 @@ async fn batches_shrink_for_a_slow_handler_and_grow_again() {
 #[tokio::test(start_paused = true)]
 async fn a_minimum_equal_to_the_maximum_disables_shrinking() {
     let world = World::new();
-    let poller = world.instance("a").flowing(flow(10));
+    let poller = world.instance("a").with_flow(flow(10));
     world.source.fill(30);
     world.handler.then_take(Duration::from_secs(200));
     tick(&poller).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_minimum_equal_to_the_maximum_disables_shrinking() {
 async fn rows_that_would_not_fit_the_batch_are_not_read() {
     let world = World::with(Limits { batch_bytes_max: 600, ..limits() });
     let source = Asked::of(&world);
-    let poller = world.instance_of("a", source.clone()).flowing(flow(10));
+    let poller = world.instance_of("a", source.clone()).with_flow(flow(10));
     world.source.fill(10);
     tick(&poller).await.unwrap();
     assert_eq!(sizes(&world), [2, 2, 2, 2, 2]);
@@ -87,7 +87,7 @@ async fn rows_that_would_not_fit_the_batch_are_not_read() {
 async fn failed_rows_are_reread_in_full_even_if_batches_have_shrunk() {
     let world = World::new();
     let source = Asked::of(&world);
-    let poller = world.instance_of("a", source.clone()).flowing(flow(1));
+    let poller = world.instance_of("a", source.clone()).with_flow(flow(1));
     world.source.fill(20);
     world.handler.then(async {
         sleep(200).await;

@@ -20,7 +20,7 @@ fn ask(world: &World, mark: &str, at_once: bool) {
 #[tokio::test(start_paused = true)]
 async fn source_state_is_written_with_the_commit() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     ask(&world, "1", true);
     tick(&poller).await.unwrap();
@@ -31,7 +31,7 @@ async fn source_state_is_written_with_the_commit() {
 #[tokio::test(start_paused = true)]
 async fn source_state_is_written_with_the_last_row_of_its_fetch() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     ask(&world, "1", false);
     world.handler.then_fail(HandlerError::TooLarge("413".to_owned()));
@@ -84,7 +84,7 @@ fn refuse(world: &World, bad: i64) {
 #[tokio::test(start_paused = true)]
 async fn rows_before_a_bad_one_are_committed_without_it() {
     let world = bisecting(OnFailure::Retry);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(8);
     ask(&world, "1", true);
     refuse(&world, 6);
@@ -123,7 +123,7 @@ async fn tick_watched(world: &World, poller: &Poller, last: i64) {
 async fn a_batch_is_committed_without_its_quarantined_row_unless_that_is_the_last() {
     for bad in 1..=8 {
         let world = bisecting(OnFailure::Quarantine);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(8);
         ask(&world, "1", true);
         refuse(&world, bad);
@@ -136,7 +136,7 @@ async fn a_batch_is_committed_without_its_quarantined_row_unless_that_is_the_las
 async fn a_row_is_committed_without_the_rows_probed_after_it() {
     for bad in 1..=7 {
         let world = bisecting(OnFailure::Quarantine);
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(8);
         ask(&world, "1", true);
         let failed = || Err(HandlerError::Retryable("500".to_owned()));
@@ -154,7 +154,7 @@ async fn a_row_is_committed_without_the_rows_probed_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_bounded_reread_writes_no_source_state() {
     let world = World::with(Limits { batches_max: Some(1), ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(4);
     ask(&world, "1", true);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -174,7 +174,7 @@ async fn a_bounded_reread_writes_no_source_state() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_batch_writes_no_source_state() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(2);
     ask(&world, "1", true);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
@@ -185,7 +185,7 @@ async fn a_failed_batch_writes_no_source_state() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_tick_writes_source_state_only_if_rows_depend_on_it() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     ask(&world, "1", false);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));

@@ -12,19 +12,19 @@ use highwater_engine::status::StatusReader;
 use highwater_engine::status::health::PollerState;
 use highwater_engine::store::StateKey;
 use highwater_engine::testing::{
-    Call, Fault, TableSource, Watched, World, admin, limits, sleep, tick,
+    Call, Fault, TableSource, WatchedWorld, World, admin, limits, sleep, tick,
 };
 
 /// What a process exports about the poller `p`, which is due every minute.
 struct Exported {
-    watched: Watched,
+    watched: WatchedWorld,
     board: StatusReader,
     /// The exporter runs in a thread of its own, which does not share the paused clock of the test.
     states: Arc<Mutex<Vec<(String, PollerState)>>>,
 }
 
 impl Exported {
-    fn of(watched: Watched, poller: Poller) -> Self {
+    fn of(watched: WatchedWorld, poller: Poller) -> Self {
         let states = Arc::new(Mutex::new(Vec::new()));
         let read = Arc::clone(&states);
         export_states(&watched.meter(), move || read.lock().unwrap().clone());
@@ -39,10 +39,10 @@ impl Exported {
         Self { watched, board, states }
     }
 
-    async fn seasoned() -> Self {
+    async fn started_poller() -> Self {
         let limits = Limits { status_interval: Duration::from_secs(300), ..limits() };
-        let watched = Watched::of(World::with(limits));
-        let poller = watched.world.seasoned("a").await;
+        let watched = WatchedWorld::of(World::with(limits));
+        let poller = watched.world.started_poller("a").await;
         Self::of(watched, poller)
     }
 
@@ -73,7 +73,7 @@ impl Exported {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_poller_is_exported_as_failing_until_a_tick_succeeds() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     assert_eq!(exported.state(), Some("idle"));
     exported.world().source.fail_next("connection refused");
     tick(exported.poller()).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn a_failing_poller_is_exported_as_failing_until_a_tick_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_is_failing_while_the_store_does_not_respond() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     sleep(400).await;
     exported.world().store.break_next(Call::Load, Fault::Unreachable);
     tick(exported.poller()).await.unwrap_err();
@@ -98,7 +98,7 @@ async fn a_rejected_batch_is_backing_off_or_failing_by_its_kind() {
         (HandlerError::Retryable("503".to_owned()), "backing_off"),
         (HandlerError::Misconfigured("401".to_owned()), "failing"),
     ] {
-        let exported = Exported::seasoned().await;
+        let exported = Exported::started_poller().await;
         exported.world().handler.then_fail(error);
         exported.world().source.put(1, "second");
         tick(exported.poller()).await.unwrap_err();
@@ -111,10 +111,10 @@ async fn a_rejected_batch_is_backing_off_or_failing_by_its_kind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_whose_source_has_changed_is_exported_as_stopped() {
-    let seasoned = Exported::seasoned().await;
+    let started_poller = Exported::started_poller().await;
     let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
-    let poller = seasoned.world().instance_of("a", other);
-    let exported = Exported::of(Watched::of(seasoned.world().clone()), poller);
+    let poller = started_poller.world().instance_of("a", other);
+    let exported = Exported::of(WatchedWorld::of(started_poller.world().clone()), poller);
     assert_eq!(exported.state(), None, "unknown before the first tick");
     tick(exported.poller()).await.unwrap_err();
     assert_eq!(exported.state(), Some("stopped"));
@@ -122,7 +122,7 @@ async fn a_poller_whose_source_has_changed_is_exported_as_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_whose_document_is_gone_is_exported_as_vanished() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     exported.world().memory.lose(&StateKey::Document("p".to_owned()));
     sleep(400).await;
     tick(exported.poller()).await.unwrap_err();
@@ -131,7 +131,7 @@ async fn a_poller_whose_document_is_gone_is_exported_as_vanished() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_exported_by_the_next_tick() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     let cli = exported.world().instance("cli");
     admin(&cli).pause(Operator { by: "ann", reason: "upgrade" }).await.unwrap();
     sleep(400).await;
@@ -141,7 +141,7 @@ async fn a_pause_is_exported_by_the_next_tick() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_without_ticks_is_exported_as_silent_unless_another_instance_runs_it() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     sleep(300).await;
     assert_eq!(exported.state(), Some("idle"), "two status intervals are not over");
     sleep(400).await;
@@ -158,7 +158,7 @@ async fn a_poller_without_ticks_is_exported_as_silent_unless_another_instance_ru
 
 #[tokio::test(start_paused = true)]
 async fn documents_are_read_only_of_pollers_that_do_not_tick_here() {
-    let exported = Exported::seasoned().await;
+    let exported = Exported::started_poller().await;
     exported.world().store.take_calls();
     exported.board.refresh().await;
     assert_eq!(exported.world().store.take_calls().gets, 0);
@@ -168,7 +168,7 @@ async fn documents_are_read_only_of_pollers_that_do_not_tick_here() {
 
     // A process that has run no tick.
     let poller = exported.world().instance("b");
-    let waiting = Exported::of(Watched::of(exported.world().clone()), poller);
+    let waiting = Exported::of(WatchedWorld::of(exported.world().clone()), poller);
     assert_eq!(waiting.state(), None);
     waiting.board.refresh().await;
     assert_eq!(waiting.state(), Some("idle"));
@@ -179,7 +179,7 @@ async fn documents_are_read_only_of_pollers_that_do_not_tick_here() {
 
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_no_function_runs_is_exported_as_disabled() {
-    let mut exported = Exported::of(Watched::new(), World::new().instance("a"));
+    let mut exported = Exported::of(WatchedWorld::new(), World::new().instance("a"));
     exported.board.disabled.insert("p".to_owned(), "its function is disabled".to_owned());
     exported.board.schedules.clear();
     assert_eq!(exported.state(), Some("disabled"));

@@ -13,7 +13,8 @@ use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Poller, TickError, TickOutcome};
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, Received, RecordingHandler, Steady, World, admin, calls, killed_after, sleep, tick,
+    Call, Fault, Received, RecordingHandler, SteadyHandler, World, admin, calls, killed_after,
+    sleep, tick,
 };
 
 const NAMES: [&str; 3] = ["first", "second", "third"];
@@ -135,8 +136,8 @@ async fn after_a_crash_the_chain_continues_at_the_first_step_without_a_result() 
     for (death, before, after) in DEATHS {
         for heir in ["a", "b"] {
             let chain = Chained::new();
-            let seasoned = chain.begin().await;
-            drop(seasoned);
+            let started_poller = chain.begin().await;
+            drop(started_poller);
             let a = chain.instance("a");
             // Read before, so that the tick's own reads are those after a lost response.
             assert_eq!(tick(&a).await.unwrap(), TickOutcome::Idle);
@@ -334,7 +335,7 @@ async fn rows_partly_accepted_by_the_last_step_are_committed() {
 #[tokio::test(start_paused = true)]
 async fn progress_of_a_step_is_not_committed_before_the_chain_ends() {
     let chain = Chained::new();
-    let steady = Arc::new(Steady::default());
+    let steady = Arc::new(SteadyHandler::default());
     let steps = vec![
         Step { name: "first".to_owned(), handler: steady },
         Step { name: "third".to_owned(), handler: chain.steps[2].clone() },
@@ -416,7 +417,7 @@ async fn a_changed_chain_restarts_at_its_first_changed_step() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_keeps_its_start_time_across_attempts() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     sleep(60).await;
     let began = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
     world.source.fill(2);

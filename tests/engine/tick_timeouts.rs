@@ -36,7 +36,7 @@ async fn until(world: &World, poller: &Poller, last: i64) -> u32 {
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_takes_longer_than_a_tick_is_halved_next() {
     let world = world(OnFailure::Retry, 400);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(800);
     world.handler.take_by(|ids| Duration::from_secs(1) * u32::try_from(ids.len()).unwrap());
     let ticks = until(&world, &poller, 800).await;
@@ -50,7 +50,7 @@ async fn a_batch_that_takes_longer_than_a_tick_is_halved_next() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_started_late_is_not_halved() {
     let world = world(OnFailure::Retry, 100);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(200);
     world.handler.take_by(|ids| Duration::from_secs(2) * u32::try_from(ids.len()).unwrap());
     assert!(matches!(tick(&poller).await, Err(TickError::OutOfTime)));
@@ -63,7 +63,7 @@ async fn a_batch_that_started_late_is_not_halved() {
 #[tokio::test(start_paused = true)]
 async fn a_row_whose_call_never_returns_is_quarantined_once_another_is_accepted() {
     let world = world(OnFailure::Quarantine, 10);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.take_by(|ids| if ids.contains(&5) { FOR_EVER } else { Duration::ZERO });
     until(&world, &poller, 20).await;
@@ -77,7 +77,7 @@ async fn a_row_whose_call_never_returns_is_quarantined_once_another_is_accepted(
 #[tokio::test(start_paused = true)]
 async fn a_target_that_never_responds_quarantines_nothing() {
     let world = world(OnFailure::Quarantine, 10);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.take_by(|_| FOR_EVER);
     for _ in 0..30 {
@@ -93,7 +93,7 @@ async fn a_target_that_never_responds_quarantines_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_narrowed_down_even_if_each_call_lasts_nearly_the_whole_tick() {
     let world = world(OnFailure::Quarantine, 8);
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(16);
     world.handler.take_by(|ids| Duration::from_secs(if ids.contains(&6) { 250 } else { 1 }));
     world.handler.judge_by(|ids| {

@@ -15,8 +15,8 @@ use highwater_engine::poller::{
 use highwater_engine::source::Source;
 use highwater_engine::store::{Precondition, StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, TTL, TableSource, Watched, World, admin, break_lease, calls, killed_after, limits,
-    sleep, tick,
+    Call, Fault, TTL, TableSource, WatchedWorld, World, admin, break_lease, calls, killed_after,
+    limits, sleep, tick,
 };
 use highwater_engine::tick::TickRequest;
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 #[tokio::test(start_paused = true)]
 async fn storage_calls_idle_warm_are_none() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
     assert_eq!(world.store.take_calls(), calls(0, 0, 0));
 }
@@ -34,7 +34,7 @@ async fn storage_calls_idle_warm_are_none() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_idle_cold_are_one_read() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Idle);
     assert_eq!(world.store.take_calls(), calls(1, 0, 0));
 }
@@ -42,7 +42,7 @@ async fn storage_calls_idle_cold_are_one_read() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_one_batch_are_two_writes_and_two_reads_when_cold() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(10);
     tick(&poller).await.unwrap();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0), "warm");
@@ -59,7 +59,7 @@ async fn storage_calls_of_one_batch_are_two_writes_and_two_reads_when_cold() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_n_batches_are_n_plus_one_writes() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(70);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(world.store.take_calls(), calls(0, 8, 0));
@@ -68,7 +68,7 @@ async fn storage_calls_of_n_batches_are_n_plus_one_writes() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_add_one_per_heartbeat_not_replaced_by_a_commit() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(30);
     // Two of 9 s need none, since a commit counts; one of 25 s needs two.
     for seconds in [9, 9, 25] {
@@ -81,7 +81,7 @@ async fn storage_calls_add_one_per_heartbeat_not_replaced_by_a_commit() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_of_a_failed_handler_are_two_writes() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(1);
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
@@ -91,7 +91,7 @@ async fn storage_calls_of_a_failed_handler_are_two_writes() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_while_another_holds_the_lease_are_one_read() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(1);
     world.handler.then_take(Duration::from_secs(5));
     let (_, skipped) = tokio::join!(tick(&a), async {
@@ -113,7 +113,7 @@ async fn storage_calls_while_another_holds_the_lease_are_one_read() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_while_paused_or_backing_off_are_at_most_one_read() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(1);
     let retry_after = Some(Duration::from_secs(60));
     world.handler.then_fail(HandlerError::Throttled { reason: "429".to_owned(), retry_after });
@@ -133,7 +133,7 @@ async fn storage_calls_while_paused_or_backing_off_are_at_most_one_read() {
 #[tokio::test(start_paused = true)]
 async fn storage_calls_with_a_stale_cache_add_one_rejected_write_and_one_read() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     tick(&b).await.unwrap();
     world.source.fill(1);
     tick(&b).await.unwrap();
@@ -408,7 +408,7 @@ async fn a_target_that_asks_for_a_day_gets_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn an_accepted_prefix_is_a_commit_at_its_last_row() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(5);
     let reason = "row 3 was rejected".to_owned();
     world.handler.then_fail(HandlerError::Partial { accepted: 2, reason });
@@ -441,7 +441,7 @@ async fn a_target_that_responds_with_gone_pauses_the_poller() {
 #[tokio::test(start_paused = true)]
 async fn a_fetch_failure_never_reaches_the_handler_and_writes_nothing() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(1);
     world.source.fail_next("connection reset");
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
@@ -474,7 +474,7 @@ async fn a_fetch_failure_between_batches_still_commits_the_batch_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn an_unresponsive_source_is_abandoned_at_the_deadline() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.delay(Duration::from_secs(10_000));
     let began_at = Instant::now();
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
@@ -511,7 +511,7 @@ async fn a_handler_that_hits_the_deadline_is_stopped_and_its_failure_recorded() 
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_fails_permanently_redelivers_the_batch() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(2);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -532,7 +532,7 @@ async fn a_commit_that_fails_permanently_redelivers_the_batch() {
 #[tokio::test(start_paused = true)]
 async fn a_crashed_holder_is_taken_over_after_ttl_and_margin() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(2);
     world.handler.then_take(Duration::from_secs(10_000));
     // The future is dropped in the middle of the batch, as by a kill.
@@ -550,7 +550,7 @@ async fn a_crashed_holder_is_taken_over_after_ttl_and_margin() {
 #[tokio::test(start_paused = true)]
 async fn a_process_whose_tick_was_dropped_reclaims_its_lease_at_once() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(2);
     world.handler.then_take(Duration::from_secs(10_000));
     let dropped = tokio::time::timeout(Duration::from_secs(1), tick(&poller)).await;
@@ -561,7 +561,7 @@ async fn a_process_whose_tick_was_dropped_reclaims_its_lease_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_stale_owner_commits_nothing_and_its_rows_are_redelivered() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(2);
     let memory = world.memory.clone();
     world.handler.then(async move {
@@ -576,7 +576,7 @@ async fn a_stale_owner_commits_nothing_and_its_rows_are_redelivered() {
 #[tokio::test(start_paused = true)]
 async fn no_batch_starts_after_a_commit_found_landed_under_a_newer_lease() {
     let world = World::new();
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(20);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -605,7 +605,7 @@ async fn no_batch_starts_after_a_commit_found_landed_under_a_newer_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_poller_paused_during_a_tick_stops_after_the_batch_in_flight() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(40);
     world.pause_in_the_next_call();
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: true });
@@ -640,7 +640,7 @@ async fn unusable_state_stops_the_tick_and_is_not_overwritten() {
 #[tokio::test(start_paused = true)]
 async fn a_checkpoint_of_another_source_stops_the_tick() {
     let world = World::new();
-    world.seasoned("a").await;
+    world.started_poller("a").await;
     let other = Arc::new(TableSource::with_fingerprint("p", "dbo.other"));
     other.fill(3);
     let error = tick(&world.instance_of("b", other)).await.unwrap_err();
@@ -652,7 +652,7 @@ async fn a_checkpoint_of_another_source_stops_the_tick() {
 #[tokio::test(start_paused = true)]
 async fn vanished_state_is_never_silently_replayed() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let generation = world.generation().await;
     world.memory.lose(&StateKey::Document("p".to_owned()));
     world.source.put(1, "later");
@@ -671,7 +671,7 @@ async fn vanished_state_is_never_silently_replayed() {
 async fn a_warm_process_stops_if_document_and_marker_are_both_missing() {
     for has_delivered in [true, false] {
         let world = World::new();
-        let poller = world.seasoned("z").await;
+        let poller = world.started_poller("z").await;
         // Also a process that has only looked at the document.
         let poller = if has_delivered { poller } else { world.instance("a") };
         assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
@@ -741,7 +741,7 @@ async fn a_blank_document_can_be_paused() {
     let at = time::OffsetDateTime::UNIX_EPOCH;
     let (by, reason) = ("operator".to_owned(), "maintenance".to_owned());
     let paused = Paused { by, reason, at, extra: serde_json::Map::new() };
-    world.overwrite(&encode(&blank.paused_by_holder(paused))).await;
+    world.overwrite(&encode(&blank.with_pause(paused))).await;
     world.source.put(0, "first");
     let outcome = tick(&world.instance("b")).await.unwrap();
     assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
@@ -783,9 +783,9 @@ async fn a_marker_that_could_not_be_written_is_written_by_the_next_tick() {
 
 #[tokio::test(start_paused = true)]
 async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.rewrite(|document| StateDocument { marked: false, ..document }).await;
     let key = StateKey::Marker("p".to_owned());
     let marker = world.memory.load(&key).await.unwrap().stored.unwrap();
@@ -803,9 +803,9 @@ async fn a_marker_that_cannot_be_written_is_logged_once_and_then_hourly() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_marker_is_written_again_by_the_first_delivery_of_a_process() {
-    let watched = Watched::of(World::new());
+    let watched = WatchedWorld::of(World::new());
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.memory.lose(&StateKey::Marker("p".to_owned()));
     assert_eq!(tick(&world.instance("b")).await.unwrap(), TickOutcome::Idle);
     assert!(world.marker().await.is_none(), "idle ticks write nothing");
@@ -838,7 +838,7 @@ async fn a_lost_marker_is_written_again_by_the_first_delivery_of_a_process() {
 #[tokio::test(start_paused = true)]
 async fn an_invalid_marker_is_not_overwritten() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     let document = StateDocument { marked: false, ..world.document().await };
     world.overwrite(&encode(&document)).await;
     let key = StateKey::Marker("p".to_owned());
@@ -868,7 +868,7 @@ async fn a_store_that_cannot_be_reached_fails_the_tick_and_calls_no_handler() {
 async fn idle_ticks_are_recorded_once_per_status_interval() {
     let status_interval = Duration::from_secs(300);
     let world = World::with(Limits { status_interval, ..limits() });
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     for _ in 0..10 {
         sleep(60).await;
         tick(&poller).await.unwrap();

@@ -17,7 +17,7 @@ use highwater_engine::poller::{
 };
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Calls, Fault, TTL, Watched, World, admin, break_lease, killed_after, limits, sleep,
+    Call, Calls, Fault, TTL, WatchedWorld, World, admin, break_lease, killed_after, limits, sleep,
     take_over, tick,
 };
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ fn break_commits(world: &World) {
 }
 
 /// Checks that a failed tick is one ERROR or WARN line and one failure, by these names.
-fn assert_failed_once(watched: &Watched, event: &str, level: &str, error: &str) {
+fn assert_failed_once(watched: &WatchedWorld, event: &str, level: &str, error: &str) {
     assert_eq!(watched.count_of(event), 1, "one log event");
     let logged = watched.logged(event);
     assert_eq!(logged["level"], level);
@@ -60,7 +60,7 @@ fn assert_batch_redelivered(world: &World) {
 }
 
 /// A holder vanished, and another took over its lease: logged and counted, and not a failure of any tick.
-fn assert_taken_over(watched: &Watched, rows_again: u64) {
+fn assert_taken_over(watched: &WatchedWorld, rows_again: u64) {
     let line = watched.logged("lease_acquired");
     assert_eq!((&*line["taken_over"], &*line["level"]), ("true", "WARN"));
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
@@ -70,20 +70,20 @@ fn assert_taken_over(watched: &Watched, rows_again: u64) {
 
 /// Redeliveries according to the metrics: takeovers from dead holders, and rows that the document identifies
 /// as another attempt. A lease broken by an operator counts as neither.
-fn assert_redelivered(watched: &Watched, takeovers: u64, rows_again: u64) {
+fn assert_redelivered(watched: &WatchedWorld, takeovers: u64, rows_again: u64) {
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), takeovers);
     assert_eq!(watched.counted("highwater.rows.redelivered", None), rows_again);
 }
 
 /// Rejected writes under a stale token: by the target, and by the state document.
-fn assert_rejected(watched: &Watched, by_target: u64, by_state: u64) {
+fn assert_rejected(watched: &WatchedWorld, by_target: u64, by_state: u64) {
     for (by, count) in [("target", by_target), ("state", by_state)] {
         assert_eq!(watched.counted("highwater.fence.rejections", Some(("by", by))), count, "{by}");
     }
 }
 
 /// Nothing failed, so nothing is logged above INFO.
-fn assert_quiet(watched: &Watched) {
+fn assert_quiet(watched: &WatchedWorld) {
     assert_eq!(watched.counted("failures_total", None), 0);
     let logged = watched.lines();
     let loud: Vec<_> = logged
@@ -96,9 +96,9 @@ fn assert_quiet(watched: &Watched) {
 
 #[tokio::test(start_paused = true)]
 async fn w1_handler_success_commit_failure() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     break_commits(world);
     assert!(matches!(tick(&poller).await, Err(TickError::Commit(_))));
@@ -112,9 +112,9 @@ async fn w1_handler_success_commit_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn w2_crash_after_fetch_before_handler_returns() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
@@ -126,9 +126,9 @@ async fn w2_crash_after_fetch_before_handler_returns() {
 
 #[tokio::test(start_paused = true)]
 async fn w3_crash_with_partial_side_effects() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let effects = Arc::new(Mutex::new(Vec::new()));
     let half = effects.clone();
@@ -152,9 +152,9 @@ async fn w3_crash_with_partial_side_effects() {
 
 #[tokio::test(start_paused = true)]
 async fn w4_lease_lost_during_processing() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let memory = world.memory.clone();
     world.handler.then(async move {
@@ -180,9 +180,9 @@ async fn w4_lease_lost_during_processing() {
 async fn w5_commit_response_timeout() {
     // If the commit persisted, nothing is redelivered. If it did not, and cannot, the whole batch is.
     for persisted in [true, false] {
-        let watched = Watched::new();
+        let watched = WatchedWorld::new();
         let world = &watched.world;
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(3);
         let store = world.store.clone();
         world.handler.then(async move {
@@ -211,7 +211,7 @@ async fn w5_commit_response_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn w6_redeploy_or_restart() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
     let poller = world.instance("a");
     world.source.fill(30);
@@ -227,7 +227,7 @@ async fn w6_redeploy_or_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn w7_cursor_precision_collapse() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
     let poller = world.instance("a");
     for value in ["one", "two", "three"] {
@@ -243,9 +243,9 @@ async fn w7_cursor_precision_collapse() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_1_lease_cannot_be_acquired() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(1);
     world.handler.then_take(Duration::from_secs(5));
     let (_, outcome) = tokio::join!(tick(&a), async {
@@ -262,7 +262,7 @@ async fn s5_1_lease_cannot_be_acquired() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_2_checkpoint_blob_load_fails() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
     world.source.fill(1);
     world.store.break_next(Call::Load, Fault::Refused);
@@ -276,9 +276,9 @@ async fn s5_2_checkpoint_blob_load_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_3_source_fetch_fails() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(1);
     world.source.fail_next("database unreachable");
     assert!(matches!(tick(&poller).await, Err(TickError::Fetch(_))));
@@ -290,7 +290,7 @@ async fn s5_3_source_fetch_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_4_record_normalization_fails() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
     let poller = world.instance("a");
     world.source.fill(1);
@@ -305,9 +305,9 @@ async fn s5_4_record_normalization_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_5_handler_raises() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_fail(HandlerError::Retryable("sink is down".to_owned()));
     assert!(matches!(tick(&poller).await, Err(TickError::Handler(_))));
@@ -323,9 +323,9 @@ async fn s5_5_handler_raises() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_6_checkpoint_commit_fails_lease_lost() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let memory = world.memory.clone();
     world.handler.then(async move {
@@ -342,9 +342,9 @@ async fn s5_6_checkpoint_commit_fails_lease_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_7_checkpoint_commit_fails_other() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -363,9 +363,9 @@ async fn s5_7_checkpoint_commit_fails_other() {
 #[tokio::test(start_paused = true)]
 async fn s5_8_heartbeat_mid_handler() {
     // Seed 001 has no heartbeat and loses the lease here; ours keeps it.
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let (a, b) = (world.seasoned("a").await, world.instance("b"));
+    let (a, b) = (world.started_poller("a").await, world.instance("b"));
     world.source.fill(3);
     world.handler.then_take(TTL * 5);
     let (first, skipped) = tokio::join!(tick(&a), async {
@@ -380,7 +380,7 @@ async fn s5_8_heartbeat_mid_handler() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_9_poison_batch() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
     let poller = world.instance("a");
     world.source.fill(3);
@@ -410,11 +410,11 @@ async fn s5_9_poison_batch() {
 }
 
 /// A world in which row 2 of 3 is rejected, under a policy with this final action.
-async fn poisoned(on_failure: OnFailure) -> (Watched, Poller) {
-    let mut watched = Watched::new();
+async fn poisoned(on_failure: OnFailure) -> (WatchedWorld, Poller) {
+    let mut watched = WatchedWorld::new();
     watched.world.policy =
         FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
-    let poller = watched.world.seasoned("a").await;
+    let poller = watched.world.started_poller("a").await;
     watched.world.source.fill(3);
     let refused = || HandlerError::Rejected("422".to_owned());
     watched.world.handler.judge_by(move |ids| ids.contains(&2).then(refused).map_or(Ok(()), Err));
@@ -467,9 +467,9 @@ async fn s5_9_poison_batch_that_stops_the_poller() {
 
 #[tokio::test(start_paused = true)]
 async fn s5_10_storage_unavailability() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     for _ in 0..1000 {
         world.store.break_next(Call::Store, Fault::Unreachable);
@@ -477,16 +477,16 @@ async fn s5_10_storage_unavailability() {
     assert!(matches!(tick(&poller).await, Err(TickError::Acquire(_))));
     assert_failed_once(&watched, "lease_acquire_failed", "ERROR", "LeaseAcquireError");
     assert_eq!(world.handler.received().len(), 1, "no handler call");
-    world.store.mend();
+    world.store.clear_faults();
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [0, 1, 2, 3], "resumes by itself, without duplicates");
 }
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_cas_write_succeeds_then_function_exits() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     tick(&poller).await.unwrap();
     drop(poller);
@@ -498,9 +498,9 @@ async fn seed_000_cas_write_succeeds_then_function_exits() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_handler_succeeds_cas_write_fails() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -522,9 +522,9 @@ async fn seed_000_cas_write_response_timeout() {
     // Unknown for as long as the document cannot be read; then resolved, within the tick or in the next one,
     // and never reported as a lost lease.
     for (reads_lost, resolved_within_the_tick) in [(3, true), (1000, false)] {
-        let watched = Watched::new();
+        let watched = WatchedWorld::new();
         let world = &watched.world;
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.fill(3);
         let store = world.store.clone();
         world.handler.then(async move {
@@ -550,9 +550,9 @@ async fn seed_000_cas_write_response_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_lease_expires_and_another_instance_takes_over() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let other = elsewhere(world, "b");
     let store = world.store.clone();
@@ -582,9 +582,9 @@ async fn seed_000_lease_expires_and_another_instance_takes_over() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_lease_expires_while_its_holder_is_cut_off() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     // No renewal gets through: the handler is stopped at the deadline, before the lease passes on.
     let other = elsewhere(world, "b");
@@ -610,9 +610,9 @@ async fn seed_000_lease_expires_while_its_holder_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_000_heartbeat_cas_failure() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let memory = world.memory.clone();
     world.handler.then(async move {
@@ -639,9 +639,9 @@ async fn seed_000_heartbeat_cas_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_split_execution() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     // The target has accepted a newer grant while this holder was away.
     let generation = world.generation().await;
@@ -669,9 +669,9 @@ async fn seed_003_split_execution() {
 #[tokio::test(start_paused = true)]
 async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_raised_by_an_operator_only()
  {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let generation = world.generation().await;
     let fence = Fence { generation, token: FencingToken(9) };
@@ -733,7 +733,7 @@ async fn an_older_copy_of_the_state_is_reported_blocks_no_other_poller_and_is_ra
 #[tokio::test(start_paused = true)]
 async fn a_rejected_write_is_stale_if_the_state_cannot_be_read_again() {
     let world = World::new();
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let generation = world.generation().await;
     let store = world.store.clone();
@@ -754,9 +754,9 @@ async fn a_rejected_write_is_stale_if_the_state_cannot_be_read_again() {
 /// Another instance has delivered the same batch, under the same id, while this one was away.
 #[tokio::test(start_paused = true)]
 async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_lost_lease() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let successor = world.instance("b");
     let store = world.store.clone();
@@ -780,9 +780,9 @@ async fn a_stale_holder_whose_successor_committed_the_same_batch_reports_the_los
 /// The response to the last write is lost, and others have delivered since: nothing failed.
 #[tokio::test(start_paused = true)]
 async fn a_lost_response_to_the_last_write_is_not_a_lost_lease_after_later_commits() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -803,9 +803,9 @@ async fn a_lost_response_to_the_last_write_is_not_a_lost_lease_after_later_commi
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_split_execution_while_a_renewal_is_pending() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let generation = world.generation().await;
     let (memory, store) = (world.memory.clone(), world.store.clone());
@@ -834,9 +834,9 @@ async fn seed_003_split_execution_while_a_renewal_is_pending() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_lost_heartbeat() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -855,9 +855,9 @@ async fn seed_003_lost_heartbeat() {
 async fn seed_003_zombie_worker() {
     // Alive by its heartbeats, stuck by its progress.
     let handler_stall_max = Some(Duration::from_secs(20));
-    let watched = Watched::with(Limits { handler_stall_max, ..limits() });
+    let watched = WatchedWorld::with(Limits { handler_stall_max, ..limits() });
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_progress(3, Duration::from_secs(15));
     world.handler.then_progress(0, Duration::from_secs(1000));
@@ -878,9 +878,9 @@ async fn seed_003_zombie_worker() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_stuck_running_state() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
@@ -896,9 +896,9 @@ async fn seed_003_stuck_running_state() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_double_completion() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let (a, b) = (world.seasoned("a").await, elsewhere(&watched.world, "b"));
+    let (a, b) = (world.started_poller("a").await, elsewhere(&watched.world, "b"));
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -922,9 +922,9 @@ async fn seed_003_double_completion() {
 
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_no_lease_but_running() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     world.handler.then_take(Duration::from_secs(1000));
     killed_after(5, &poller).await;
@@ -942,9 +942,9 @@ async fn seed_003_orphan_no_lease_but_running() {
 async fn seed_003_orphan_timer_that_was_never_stored() {
     // The next attempt is part of the write that records the failure, so there is no second write to lose. If
     // even that one is lost, the batch is retried as soon as the lease allows.
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -965,9 +965,9 @@ async fn seed_003_orphan_timer_that_was_never_stored() {
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_completed_but_not_appended() {
     // The handler has accepted the batch, and the process crashes before the commit.
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let store = world.store.clone();
     world.handler.then(async move {
@@ -986,9 +986,9 @@ async fn seed_003_orphan_completed_but_not_appended() {
 #[tokio::test(start_paused = true)]
 async fn seed_003_orphan_parent_cancelled_but_children_continue() {
     // The handler's work is a future of the tick: it is dropped with the tick, and nothing keeps running.
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let world = &watched.world;
-    let poller = world.seasoned("a").await;
+    let poller = world.started_poller("a").await;
     world.source.fill(3);
     let ended = Arc::new(Mutex::new(0));
     let at_end = ended.clone();

@@ -120,7 +120,7 @@ async fn an_old_build_can_read_what_this_build_writes() {
         for bytes in build.documents.values() {
             old.add("", &json(bytes));
         }
-        let Written { documents, journal } = Box::pin(continue_from(&build)).await;
+        let BuildOutput { documents, journal } = Box::pin(continue_from(&build)).await;
         assert!(documents.len() > 4);
         for document in &documents {
             new.add("", document);
@@ -138,13 +138,13 @@ async fn an_old_build_can_read_what_this_build_writes() {
 }
 
 /// What this build wrote.
-struct Written {
+struct BuildOutput {
     documents: Vec<Json>,
     journal: Vec<u8>,
 }
 
 /// Continues from an old build's document: delivers, fails, is paused and resumed, and delivers.
-async fn continue_from(build: &Build) -> Written {
+async fn continue_from(build: &Build) -> BuildOutput {
     let source = Arc::new(TableSource::new(POLLER));
     let mut document = build.document("taken");
     let cursor = document.checkpoint.cursor.as_ref().unwrap().value.clone();
@@ -196,7 +196,7 @@ async fn continue_from(build: &Build) -> Written {
     for part in journal.list(POLLER).await.unwrap() {
         entries.extend(journal.read(&part, 0).await.unwrap());
     }
-    Written { documents, journal: entries }
+    BuildOutput { documents, journal: entries }
 }
 
 fn poller(

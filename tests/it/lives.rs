@@ -43,7 +43,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use highwater::admin::{Init, ResetTo};
+use highwater::admin::{InitResult, ResetTo};
 use highwater::config::{ProcessVars, Relation, Vars as _};
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
@@ -514,8 +514,8 @@ impl Life {
                 self.may_start_over().await;
                 let other = self.ticks.process();
                 match other.admin().init().await {
-                    Ok(Init::Started { .. }) => self.started(),
-                    Ok(Init::StartedBefore) => {}
+                    Ok(InitResult::Started { .. }) => self.started(),
+                    Ok(InitResult::StartedBefore) => {}
                     Err(error) => self.log.push(format!("  refused: {}", chain(&error))),
                 }
             }
@@ -553,7 +553,7 @@ impl Life {
     /// Changes the partition count, or finishes an interrupted repartition. Returns why it failed.
     async fn repartition(&mut self, to: u16) -> Result<Result<(), String>, String> {
         let to = self.repartitioning.unwrap_or(to);
-        if self.ticks.division().await.parts.is_some() {
+        if self.ticks.partition_layout().await.parts.is_some() {
             for part in Partition::all(self.ticks.partitions) {
                 self.ticks.partition = part;
                 self.may_vanish().await;
@@ -563,7 +563,8 @@ impl Life {
                 (self.ticks.processes(self.ticks.partitions), self.ticks.processes(to));
             if old.len() != new.len() || self.repartitioning.is_some() {
                 let done = Box::pin(Repartition::new(old, new).run(ANN, &|_| ())).await;
-                self.repartitioning = self.ticks.division().await.under_way.map(|record| record.to);
+                self.repartitioning =
+                    self.ticks.partition_layout().await.under_way.map(|record| record.to);
                 self.judge_deliveries()?;
                 if let Err(error) = done {
                     return Ok(Err(chain(&error)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use highwater::config::{OnSchemaChange, Relation, SourceClock, SqlConnection};
 use highwater::cursor::{CursorMode, SourceFingerprint};
-use highwater::event::{BatchId, BatchIdentity, Digested, SourceLabel};
+use highwater::event::{BatchId, BatchIdentity, EventsDigest, SourceLabel};
 use highwater::handler::{CallTries, Delivery, Progress, http};
 use highwater::normalize::normalize;
 use highwater::source::SourceShape;
@@ -145,7 +145,7 @@ fn digests() -> String {
         definition: highwater::cursor::SourceDefinition::default(),
     };
     let events = normalize(&shape, &rows).unwrap();
-    let digest = Digested::of(&events);
+    let digest = EventsDigest::of(&events);
     let batch_id = BatchId::of(&BatchIdentity {
         poller: "örders",
         generation: 1,

@@ -1,6 +1,6 @@
 //! A time column that is filled with the server's local time: the bound uses the same clock.
 
-use highwater::admin::Init;
+use highwater::admin::InitResult;
 use highwater::config::SourceClock::{self, Local, Offset, Utc};
 use highwater::cursor::CursorMode::TimestampPk;
 
@@ -82,7 +82,7 @@ async fn a_start_from_now_uses_the_same_clock() {
     ticks.at(0).await.run("INSERT INTO dbo.t (id) VALUES (1)").await;
     ticks.at(10).await;
     let started = ticks.process().admin().init().await.unwrap();
-    let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
+    let InitResult::Started { after: Some(after) } = started else { panic!("{started:?}") };
     assert_eq!(after.value, "2026-01-01T05:00:04.9950000");
     ticks.run("INSERT INTO dbo.t (id) VALUES (2)").await;
     assert_eq!(ticks.tick_at(20).await.0, [2]);

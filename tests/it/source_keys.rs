@@ -89,7 +89,7 @@ async fn rows_before_the_duplicates_are_delivered_once_with_and_without_prefetch
 #[tokio::test]
 async fn a_range_and_a_closed_window_are_checked_too() {
     let mut ticks = timed("(1, '2020-01-01', 0), (2, '2020-01-02', 0)").await;
-    let audited = |ticks: &mut Ticks| ticks.process().auditing(Duration::ZERO);
+    let audited = |ticks: &mut Ticks| ticks.process().with_audit_after(Duration::ZERO);
     let report = audited(&mut ticks).tick(&TickRequest::default()).await;
     report.result.unwrap();
     assert_eq!(ticks.handler.ids(), [1, 2]);

@@ -145,7 +145,7 @@ async fn a_poller_is_still_partitioned_if_its_first_document_is_lost() {
         ticks.until_quiet().await.unwrap();
     }
     ticks.lose_document();
-    assert_eq!(ticks.division().await.parts, Some(2));
+    assert_eq!(ticks.partition_layout().await.parts, Some(2));
     let (old, new) = (ticks.processes(2), ticks.processes(3));
     let ann = Operator { by: "ann", reason: "more parts" };
     let error = Box::pin(Repartition::new(old, new).run(ann, &|_| ())).await.unwrap_err();

@@ -1,6 +1,6 @@
 //! Where a new poller starts: at the beginning, or, if requested once, from now.
 
-use highwater::admin::Init;
+use highwater::admin::InitResult;
 use highwater::cursor::CursorMode::{self, ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::error::chain;
 use highwater::poller::outcome_row;
@@ -30,7 +30,7 @@ async fn in_every_mode_only_rows_after_the_start_are_delivered() {
         ticks.at(0).await.run("INSERT INTO dbo.t (x) VALUES (1), (2)").await;
         ticks.at(6).await;
         let started = ticks.process().admin().init().await.unwrap();
-        let Init::Started { after: Some(after) } = started else { panic!("{started:?}") };
+        let InitResult::Started { after: Some(after) } = started else { panic!("{started:?}") };
         assert_eq!((after.mode, after.key.len()), (mode, 0), "behind all rows that have it");
         assert_eq!(ticks.tick().await.0, [0; 0], "{mode}");
         ticks.run("INSERT INTO dbo.t (x) VALUES (3)").await;
@@ -41,7 +41,7 @@ async fn in_every_mode_only_rows_after_the_start_are_delivered() {
         }
         assert_eq!(ticks.handler.ids(), [3, 4], "{mode}");
         // A start happens once: rows are not skipped a second time.
-        assert_eq!(ticks.process().admin().init().await.unwrap(), Init::StartedBefore);
+        assert_eq!(ticks.process().admin().init().await.unwrap(), InitResult::StartedBefore);
     }
 }
 
@@ -104,7 +104,7 @@ async fn no_tick_starts_from_now_implicitly_or_after_state_loss() {
     assert!(error.contains("run `highwater init orders` once"), "{error}");
     assert_eq!(ticks.process().admin().init().await.unwrap(), {
         let after = ticks.document().await.checkpoint.cursor;
-        Init::Started { after }
+        InitResult::Started { after }
     });
     ticks.run("INSERT INTO dbo.t (x) VALUES (2)").await;
     assert_eq!(ticks.tick().await.0, [2]);
@@ -118,7 +118,7 @@ async fn a_poller_that_starts_at_the_beginning_can_be_initialized_too() {
     let mut ticks = poller_of(RowVersion).await;
     ticks.start_now = false;
     ticks.run("INSERT INTO dbo.t (x) VALUES (1)").await;
-    assert_eq!(ticks.process().admin().init().await.unwrap(), Init::Started { after: None });
+    assert_eq!(ticks.process().admin().init().await.unwrap(), InitResult::Started { after: None });
     assert_eq!(ticks.tick().await.0, [1]);
 }
 

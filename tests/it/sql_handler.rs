@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use highwater::config::{LedgerConfig, SqlConnection, SqlHandlerConfig};
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
-use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
+use highwater::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest, Operation, SourceLabel};
 use highwater::handler::sql::{Sql, create_fence, create_ledger, table_name};
 use highwater::handler::{
     CallTries, Delivery, Handler as _, HandlerError, Progress, ReplayGuard, Reread,
@@ -98,7 +98,7 @@ pub(crate) async fn deliver_as(
         replay_id,
         after: None,
         upto: &events.last().unwrap().cursor,
-        digest: &Digested::of(events),
+        digest: &EventsDigest::of(events),
     };
     let source = label();
     let delivery = Delivery {

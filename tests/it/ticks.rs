@@ -17,7 +17,7 @@ use highwater::metrics::Metrics;
 use highwater::partition::Partition;
 use highwater::policy::{FailurePolicy, Flow};
 use highwater::poller::{Limits, Operator, Poller, PollerParts, TickOutcome};
-use highwater::repartition::{Division, division};
+use highwater::repartition::{PartitionLayout, partition_layout};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::{
     MemoryStore, Precondition, StateDocument, StateKey, StateStore, decode, encode,
@@ -144,8 +144,8 @@ impl Ticks {
             policy: FailurePolicy::default(),
             metrics: Arc::new(Metrics::default()),
         })
-        .dividing(self.partition)
-        .flowing(self.flow);
+        .with_partition(self.partition)
+        .with_flow(self.flow);
         if self.start_now { poller.starting_now() } else { poller }
     }
 
@@ -173,8 +173,8 @@ impl Ticks {
     }
 
     /// Returns the partitioning according to the documents.
-    pub(crate) async fn division(&self) -> Division {
-        division(&*self.memory, "orders").await.unwrap()
+    pub(crate) async fn partition_layout(&self) -> PartitionLayout {
+        partition_layout(&*self.memory, "orders").await.unwrap()
     }
 
     /// Ends the process, so that the next tick starts a new one.

@@ -86,7 +86,7 @@ impl Polled {
         // Reread each time, so that the seed's clock is used.
         let limits = Limits { state_refresh: Duration::ZERO, ..parts.limits };
         let poller = Poller::new(PollerParts { store, limits, ..parts });
-        let poller = if mode.audits { poller.auditing(AUDIT_AFTER) } else { poller };
+        let poller = if mode.audits { poller.with_audit_after(AUDIT_AFTER) } else { poller };
         Self { poller, sink }
     }
 

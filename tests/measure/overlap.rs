@@ -92,7 +92,7 @@ async fn rate(server: &Server, case: Case, overlap_commit: bool) -> f64 {
         bytes_max: BATCH_BYTES_MAX,
         batches_max: Some(case.batches),
     };
-    let poller = parts.poller().flowing(Flow { overlap_commit, ..Flow::default() });
+    let poller = parts.poller().with_flow(Flow { overlap_commit, ..Flow::default() });
     poller.admin().init().await.unwrap();
     // The first tick connects and plans.
     drain(&poller).await;

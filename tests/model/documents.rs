@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use highwater_engine::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use highwater_engine::document::{
-    Acquire, AfterCommit, AuditStep, Commit, Failure, FencingToken, Generation, Holder, InFlight,
-    LeaseAge, Paused, Refusal, StateDocument, encode,
+    Acquire, AfterCommit, AuditStep, Commit, DocumentAge, Failure, FencingToken, Generation,
+    Holder, InFlight, Paused, Refusal, StateDocument, encode,
 };
-use highwater_engine::event::{BatchId, BatchIdentity, Digested};
+use highwater_engine::event::{BatchId, BatchIdentity, EventsDigest};
 use time::OffsetDateTime;
 
 /// The owner name in a document.
@@ -128,9 +128,10 @@ pub(crate) struct Facts {
 }
 
 /// Older than any lease lives: a challenger may see any lease as expired at any time.
-const OLD: LeaseAge =
-    LeaseAge { since_write: Duration::from_secs(3600), grain: Duration::from_secs(1) };
-const FRESH: LeaseAge = LeaseAge { since_write: Duration::ZERO, grain: Duration::from_secs(1) };
+const OLD: DocumentAge =
+    DocumentAge { since_write: Duration::from_secs(3600), grain: Duration::from_secs(1) };
+const FRESH: DocumentAge =
+    DocumentAge { since_write: Duration::ZERO, grain: Duration::from_secs(1) };
 const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 const TTL: Duration = Duration::from_secs(120);
 const POLLER: &str = "orders";
@@ -159,12 +160,12 @@ impl Documents {
     }
 
     /// Returns the document of the first grant if `doc` is blank, and `doc` unchanged otherwise.
-    pub(crate) fn begun(&mut self, doc: Doc, generation: u8) -> Doc {
+    pub(crate) fn started(&mut self, doc: Doc, generation: u8) -> Doc {
         if self.facts(doc).grant.generation > 0 {
             return doc;
         }
         let fingerprint = SourceFingerprint::of(&[]);
-        let begun = self.document(doc).begun(Generation(generation.into()), &fingerprint);
+        let begun = self.document(doc).started(Generation(generation.into()), &fingerprint);
         self.number(begun)
     }
 
@@ -178,7 +179,7 @@ impl Documents {
     }
 
     pub(crate) fn is_paused(&self, doc: Doc) -> bool {
-        self.shapes[usize::from(doc.shape)].0.hindrance(NOW, Duration::ZERO).is_some()
+        self.shapes[usize::from(doc.shape)].0.block_reason(NOW, Duration::ZERO).is_some()
     }
 
     /// Whether `batch` is the last batch that `doc` records as delivered.
@@ -268,19 +269,19 @@ impl Documents {
             What::Renew => document.renew(holder, NOW),
             What::RenewPrefix { batch } => {
                 let rest = self.in_flight(Batch { after: batch.after + 1, ..batch });
-                let then = AfterCommit::Handle(Box::new(rest));
+                let then = AfterCommit::Announce(Box::new(rest));
                 document.commit(holder, self.commit(batch.first_row(), then))
             }
             What::Commit { batch, next } => {
                 let then = match next {
-                    Some(next) => AfterCommit::Handle(Box::new(self.in_flight(next))),
+                    Some(next) => AfterCommit::Announce(Box::new(self.in_flight(next))),
                     None => AfterCommit::Release(None),
                 };
                 document.commit(holder, self.commit(batch, then))
             }
             What::CommitPrefix { batch } => {
                 let rest = self.in_flight(Batch { after: batch.after + 1, ..batch });
-                let commit = self.commit(batch.first_row(), AfterCommit::Handle(Box::new(rest)));
+                let commit = self.commit(batch.first_row(), AfterCommit::Announce(Box::new(rest)));
                 document.commit(holder, commit)?.fail(holder, failure())
             }
             What::Fail => document.fail(holder, failure()),
@@ -300,7 +301,7 @@ impl Documents {
             after: (batch.after > 0).then(|| cursor(batch.after)),
             upto: cursor(batch.upto),
             rows: (batch.upto - batch.after).into(),
-            digest: Digested::of(&[]),
+            digest: EventsDigest::of(&[]),
             late: false,
             probing: false,
             attempt: 0,
@@ -324,7 +325,7 @@ impl Documents {
                 replay_id: (batch.replay > 0).then(|| replay_id(batch.replay)).as_deref(),
                 after: (batch.after > 0).then(|| cursor(batch.after)).as_ref(),
                 upto: &cursor(batch.upto),
-                digest: &Digested::of(&[]),
+                digest: &EventsDigest::of(&[]),
             })
         };
         self.batch_ids.entry(batch).or_insert_with(make).clone()

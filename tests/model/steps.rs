@@ -258,7 +258,7 @@ impl Model {
         let restarts = self.variant == Variant::GenerationRestarts;
         let generation = if restarts { 1 } else { world.losses + 1 };
         let stored = world.stored.unwrap_or_else(|| self.documents.blank());
-        self.documents.begun(stored, generation)
+        self.documents.started(stored, generation)
     }
 
     fn start(&mut self, world: &mut World, slot: u8, what: What) {

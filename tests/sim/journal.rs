@@ -201,7 +201,7 @@ impl World {
                 Verdict::Agrees => "journal: leads to the document",
                 Verdict::Behind { .. } => "journal: behind the document",
                 Verdict::NotBegun { writes: 1.. } => "journal: nothing of the document yet",
-                Verdict::BegunAnew { .. }
+                Verdict::RestartedHistory { .. }
                 | Verdict::NotBegun { .. }
                 | Verdict::Removed { .. }
                 | Verdict::DocumentIsOlder { .. }

@@ -13,7 +13,7 @@ use highwater_engine::journal::{EventKind, JournalMode};
 use highwater_engine::lease::Instance;
 use highwater_engine::poller::{Operator, Poller, PollerParts};
 use highwater_engine::store::{
-    Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+    MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 
 use crate::journal::SimJournal;
@@ -42,7 +42,7 @@ impl Way for OperatorStore {
         &self.memory
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.memory.load(key).await
     }
 
@@ -51,7 +51,7 @@ impl Way for OperatorStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let written = self.memory.store(key, bytes.clone(), precondition).await?;
         if matches!(key, StateKey::Document(_)) {
             self.world.with(|state| {

@@ -23,13 +23,13 @@ use highwater_engine::document::{Fence, decode};
 use highwater_engine::event::{EventId, Operation, SourceLabel};
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
 use highwater_engine::lease::{Instance, LeaseTerms};
-use highwater_engine::partition::{Partition, whole_of};
+use highwater_engine::partition::{Partition, poller_of_partition};
 use highwater_engine::policy::FailurePolicy;
 use highwater_engine::poller::{Limits, Operator, Poller, PollerParts, outcome_row};
-use highwater_engine::repartition::{Repartition, RepartitionError, division};
+use highwater_engine::repartition::{Repartition, RepartitionError, partition_layout};
 use highwater_engine::source::{FetchError, FetchWindow, Rows, Source, SourceShape};
 use highwater_engine::store::{
-    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+    ETag, MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 use highwater_engine::testing::limits;
 use highwater_engine::tick::TickRequest;
@@ -223,7 +223,7 @@ impl StateStore for PartStore {
         self.0.store.remove(key, etag).await
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.0.takes_time().await;
         if self.0.with(State::fails) {
             self.0.with(|state| state.saw.insert("read failed"));
@@ -237,7 +237,7 @@ impl StateStore for PartStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         self.0.takes_time().await;
         if self.0.with(State::fails) {
             self.0.with(|state| state.saw.insert("write failed"));
@@ -258,7 +258,7 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
     let told = partition.filter(|_| world.wrong != Some(Wrong::AnyNumber));
     let number = told.map_or_else(String::new, |partition| partition.to_string());
     let label = SourceLabel {
-        poller: whole_of(&name).to_owned(),
+        poller: poller_of_partition(&name).to_owned(),
         object: "dbo.t".to_owned(),
         mode: CursorMode::RowVersion.as_str(),
     };
@@ -286,7 +286,7 @@ fn poller(world: &Arc<World>, partition: Option<Partition>, owner: String) -> Po
         policy: FailurePolicy::default(),
         metrics: Arc::default(),
     });
-    if world.wrong == Some(Wrong::AnyNumber) { poller } else { poller.dividing(partition) }
+    if world.wrong == Some(Wrong::AnyNumber) { poller } else { poller.with_partition(partition) }
 }
 
 /// All partitions of one count, as one instance runs them.
@@ -332,7 +332,7 @@ impl Set {
 async fn divide(world: &Arc<World>, to: u16, owner: &str, dies_after: Option<Duration>) -> bool {
     let store = PartStore(Arc::clone(world));
     let work = async {
-        let Ok(found) = division(&store, POLLER).await else { return false };
+        let Ok(found) = partition_layout(&store, POLLER).await else { return false };
         let Some(from) = found.parts else { return false };
         if from == to && found.under_way.is_none() {
             return true;

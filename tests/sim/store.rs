@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater_engine::store::{
-    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+    ETag, MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
@@ -26,14 +26,14 @@ pub(crate) trait Way: Debug + Send + Sync {
     /// The store of the application that the process belongs to.
     fn memory(&self) -> &MemoryStore;
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError>;
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError>;
 
     async fn store(
         &self,
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError>;
+    ) -> Result<WriteResult, StoreError>;
 }
 
 /// A store behind some access path.
@@ -46,7 +46,7 @@ impl<W: Way> StateStore for By<W> {
         self.0.world().plan.grain
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.0.load(key).await
     }
 
@@ -55,7 +55,7 @@ impl<W: Way> StateStore for By<W> {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         self.0.store(key, bytes, precondition).await
     }
 
@@ -190,7 +190,7 @@ impl Request {
         }
     }
 
-    async fn arrive(self, after: Duration) -> Result<Written, StoreError> {
+    async fn arrive(self, after: Duration) -> Result<WriteResult, StoreError> {
         sleep(after).await;
         let world = self.world;
         let precondition = match self.precondition {
@@ -268,7 +268,7 @@ impl Way for SimStore {
         &self.memory
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let (there, back, fate) = self.world.with(|state| {
             let slow = state.is_slow();
             if slow {
@@ -321,7 +321,7 @@ impl Way for SimStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let (fate, there, back, tick) = self.world.with(|state| {
             let slow = state.is_slow();
             if slow {
@@ -364,7 +364,7 @@ impl Way for SimStore {
             && matches!(key, StateKey::Quarantined { .. })
         {
             let date = self.memory.load(key).await?.date;
-            return Ok(Written { etag: ETag("forgotten".to_owned()), date });
+            return Ok(WriteResult { etag: ETag("forgotten".to_owned()), date });
         }
         match fate {
             Fate::Unreachable => {

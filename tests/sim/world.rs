@@ -8,7 +8,7 @@ use std::time::Duration;
 use highwater_engine::clock::TokioClock;
 use highwater_engine::cursor::SourceFingerprint;
 use highwater_engine::document::Snapshot;
-use highwater_engine::document::{LeaseAge, OnMissingState, Paused, StateDocument, encode};
+use highwater_engine::document::{DocumentAge, OnMissingState, Paused, StateDocument, encode};
 use highwater_engine::handler::chain::Chain;
 use highwater_engine::handler::{Handler, HandlerError, Step};
 use highwater_engine::journal::{EventKind, JournalMode, MemoryJournal};
@@ -270,7 +270,7 @@ impl World {
     async fn operate(
         &self,
         event: EventKind,
-        change: impl FnOnce(&StateDocument, LeaseAge) -> StateDocument,
+        change: impl FnOnce(&StateDocument, DocumentAge) -> StateDocument,
     ) -> bool {
         if self.plan.calm {
             // Each of these costs an overlapping renewal another attempt; no lease survives several in a row.
@@ -848,7 +848,7 @@ fn poller(world: &Arc<World>, slot: usize, lives: u64) -> Arc<Poller> {
         policy: world.plan.policy,
         metrics: Arc::default(),
     })
-    .flowing(world.plan.flow);
+    .with_flow(world.plan.flow);
     Arc::new(match world.plan.journal {
         JournalMode::Off => poller,
         mode @ (JournalMode::Commits | JournalMode::Full) => {

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use highwater::clock::{Clock, SystemClock};
 use highwater::config::HttpConfig;
 use highwater::cursor::{Cursor, KeyValues, RowVersion};
-use highwater::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
+use highwater::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest, Operation, SourceLabel};
 use highwater::handler::http::{Client, Http};
 use highwater::handler::{CallTries, Delivery, Handler as _, HandlerError, Progress};
 use highwater::state::{FencingToken, Generation};
@@ -42,7 +42,7 @@ impl Batch {
             replay_id: None,
             after: None,
             upto: &events.last().unwrap().cursor,
-            digest: &Digested::of(&events),
+            digest: &EventsDigest::of(&events),
         };
         let id = BatchId::of(&identity);
         Self { source, id, events, generation: 7, token: 42, progress: Progress::default() }

@@ -101,7 +101,7 @@ impl Patient {
         if seen.is_first_start {
             let shape = self.source.is_decided().then(|| self.source.shape());
             let fingerprint = shape.map(|shape| &shape.fingerprint);
-            findings.extend(state::elsewhere(&*self.store, &self.poller.name, fingerprint).await);
+            findings.extend(state::other_apps(&*self.store, &self.poller.name, fingerprint).await);
         }
         findings.extend(of_source);
         findings

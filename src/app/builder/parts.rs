@@ -10,7 +10,7 @@ use crate::journal::JournalStore;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
 use crate::notice::Notifier;
-use crate::partition::{Partition, whole_of};
+use crate::partition::{Partition, poller_of_partition};
 use crate::poller::{Poller, PollerParts};
 use crate::state::{LoggedStore, StateStore};
 
@@ -50,15 +50,16 @@ impl Shared<'_> {
             policy: poller.policy,
             metrics: Arc::clone(&self.metrics),
         };
-        let built = Poller::new(parts).dividing(poller.source.partition).flowing(poller.flow);
+        let built =
+            Poller::new(parts).with_partition(poller.source.partition).with_flow(poller.flow);
         let built = if poller.start_now { built.starting_now() } else { built };
         let built = match poller.audit_after {
-            Some(wait) => built.auditing(wait),
+            Some(wait) => built.with_audit_after(wait),
             None => built,
         };
-        let built = built.counting_behind(poller.limits.count_rows_max);
+        let built = built.with_backlog_count_max(poller.limits.count_rows_max);
         let built = match &self.notifier {
-            Some(notifier) => built.notifying(Arc::clone(notifier)),
+            Some(notifier) => built.with_notifier(Arc::clone(notifier)),
             None => built,
         };
         // Also if the journal is off: an earlier journal can be read.
@@ -98,7 +99,8 @@ impl Divisible {
         let environment = Environment::of(vars);
         let instance = Arc::new(Instance::new(environment.owner_id(&config.app)));
         let Storage { state, journals } = environment.storage(&config)?;
-        let found = config.pollers.values().find(|part| whole_of(&part.name) == poller).cloned();
+        let found =
+            config.pollers.values().find(|part| poller_of_partition(&part.name) == poller).cloned();
         let Some(found) = found else { return Ok(None) };
         let store = Arc::new(LoggedStore::new(state));
         Ok(Some(Self { config, poller: found, environment, store, journals, instance }))
@@ -134,7 +136,7 @@ impl Divisible {
         // The document of the first old partition has the record. Its name depends on whether there are several.
         for count in [1, 2] {
             let Some(first) = self.parts(count)?.into_iter().next() else { continue };
-            if let Some(record) = first.admin().awaited_by_repartition().await {
+            if let Some(record) = first.admin().pending_repartition().await {
                 return Ok(self.parts(record.from)?.into_iter().find(|part| part.name() == name));
             }
         }

@@ -123,6 +123,6 @@ impl Worker {
             policy: ranges.config.policy,
             metrics: Arc::clone(&ranges.metrics),
         };
-        Poller::new(parts).again_for(&ranges.config.name)
+        Poller::new(parts).with_replay_of(&ranges.config.name)
     }
 }

@@ -11,7 +11,7 @@ use super::parse::{self, Expected, show_duration};
 use super::read::Reader;
 use super::settings::{self, Setting};
 use crate::journal::JournalMode;
-use crate::partition::{PARTITIONS_MAX, Partition, whole_of};
+use crate::partition::{PARTITIONS_MAX, Partition, poller_of_partition};
 use crate::policy::{FailurePolicy, Flow};
 use crate::state::OnMissingState;
 
@@ -81,7 +81,7 @@ impl PollerConfig {
     /// Returns the settings of a partition of the poller; `None` for the unpartitioned poller.
     #[must_use]
     pub fn part(&self, partition: Option<Partition>) -> Self {
-        let whole = whole_of(&self.name);
+        let whole = poller_of_partition(&self.name);
         let name = partition.map_or_else(|| whole.to_owned(), |partition| partition.name(whole));
         let source = SourceSettings { poller: name.clone(), partition, ..self.source.clone() };
         Self { name, source, ..self.clone() }
@@ -316,7 +316,8 @@ pub(super) fn read_groups(
             let mut pollers = BTreeSet::new();
             for part in text.split(',').map(str::trim) {
                 // The name of a partitioned poller selects all of its partitions.
-                let meant = names.iter().filter(|name| *name == part || whole_of(name) == part);
+                let meant =
+                    names.iter().filter(|name| *name == part || poller_of_partition(name) == part);
                 let before = pollers.len();
                 pollers.extend(meant.cloned());
                 if pollers.len() == before && !pollers.contains(part) {

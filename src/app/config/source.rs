@@ -81,7 +81,7 @@ pub(super) fn read(
     let settle = read_settle(reader, segment, mode.flatten());
     let clock = read_clock(reader, segment, mode.flatten());
     let audit_after = match mode {
-        Some(Some(mode)) if !mode.goes_by_time() => {
+        Some(Some(mode)) if !mode.is_time_based() => {
             reader.read_if_set(&settings::SOURCE_AUDIT_AFTER, at, |_| no_settle(mode))
         }
         Some(_) | None => {
@@ -143,7 +143,7 @@ fn check_reach(
     mode: Option<CursorMode>,
     connection: &SqlConnection,
 ) {
-    if mode.is_some_and(CursorMode::goes_by_time) {
+    if mode.is_some_and(CursorMode::is_time_based) {
         return;
     }
     if let Err(reason) = check_database(text, connection.database.as_deref()) {
@@ -350,7 +350,7 @@ fn read_settle(
     mode: Option<CursorMode>,
 ) -> Option<Duration> {
     match mode {
-        Some(mode) if !mode.goes_by_time() => {
+        Some(mode) if !mode.is_time_based() => {
             reader.read_if_set(&settings::SOURCE_SETTLE, Some(segment), |_| no_settle(mode));
             Some(Duration::ZERO)
         }

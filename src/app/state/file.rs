@@ -25,7 +25,9 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use super::local::{FILE_MODE, lock, make_folder, names_in, on_blocking_thread, path_in, refused};
-use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
+use super::{
+    ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, StoredValue, WriteResult,
+};
 use crate::clock::Clock;
 use crate::cursor::hex;
 
@@ -87,11 +89,11 @@ impl FileStore {
         Err(StoreError::Refused { key: key.path(), reason })
     }
 
-    fn load_blocking(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    fn load_blocking(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let path = self.path(key)?;
         self.check_folder(key)?;
         let stored = read(&path).map_err(|error| refused(key, "read", &error))?;
-        Ok(Loaded { stored, date: self.clock.now() })
+        Ok(ReadResult { stored, date: self.clock.now() })
     }
 
     fn store_blocking(
@@ -99,7 +101,7 @@ impl FileStore {
         key: &StateKey,
         bytes: &[u8],
         precondition: &Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let path = self.path(key)?;
         let failed = |error: io::Error| refused(key, "write", &error);
         self.check_folder(key)?;
@@ -125,7 +127,7 @@ impl FileStore {
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(|error| {
             StoreError::Unknown { key: key.path(), reason: format!("flush folder: {error}") }
         })?;
-        Ok(Written { etag: ETag(header.tag.to_string()), date })
+        Ok(WriteResult { etag: ETag(header.tag.to_string()), date })
     }
 
     fn list_blocking(&self) -> Result<Vec<StateKey>, StoreError> {
@@ -181,7 +183,7 @@ impl FileStore {
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<Stored>> {
+fn read(path: &Path) -> io::Result<Option<StoredValue>> {
     let content = match fs::read(path) {
         Ok(content) => content,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -192,16 +194,16 @@ fn read(path: &Path) -> io::Result<Option<Stored>> {
 }
 
 /// Splits off the header. A file without one was created manually or is damaged.
-fn split(content: Vec<u8>, modified: OffsetDateTime) -> Stored {
+fn split(content: Vec<u8>, modified: OffsetDateTime) -> StoredValue {
     let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
     let (line, rest) = content.split_at(end);
     if let Ok(header) = serde_json::from_slice::<Header>(line) {
         let bytes = rest.strip_prefix(b"\n").unwrap_or(rest).to_vec();
         let etag = ETag(header.tag.to_string());
-        return Stored { bytes, etag, last_modified: header.last_modified };
+        return StoredValue { bytes, etag, last_modified: header.last_modified };
     }
     let etag = ETag(format!("foreign-{}", hex(&Sha256::digest(&content))));
-    Stored { bytes: content, etag, last_modified: modified }
+    StoredValue { bytes: content, etag, last_modified: modified }
 }
 
 #[async_trait]
@@ -219,7 +221,7 @@ impl StateStore for FileStore {
         .await
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let (store, key) = (self.clone(), key.clone());
         on_blocking_thread(move || store.load_blocking(&key)).await
     }
@@ -229,7 +231,7 @@ impl StateStore for FileStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let (store, key) = (self.clone(), key.clone());
         on_blocking_thread(move || store.store_blocking(&key, &bytes, &precondition)).await
     }

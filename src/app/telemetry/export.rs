@@ -25,7 +25,7 @@ use super::encode;
 use super::post::{Poster, Refused};
 use super::reader::Reader;
 use super::settings::{Settings, Signal};
-use crate::trace::Collected;
+use crate::trace::PendingExport;
 
 /// Longest wait of a tick for its telemetry.
 pub const FLUSH_TIME_MAX: Duration = Duration::from_millis(500);
@@ -70,7 +70,7 @@ impl Exporter {
 pub(super) struct Parts {
     pub(super) resource: Resource,
     pub(super) reader: Reader,
-    pub(super) collected: Arc<Collected>,
+    pub(super) collected: Arc<PendingExport>,
 }
 
 struct Task {

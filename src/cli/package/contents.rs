@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use self::licences::licences;
 use highwater::config::{Config, StateConfig, Vars, function_segment, poller_name_of_function};
 use highwater::page;
-use highwater::partition::whole_of;
+use highwater::partition::poller_of_partition;
 use highwater::project::{
     self, DEFINITIONS, Function, HANDLER, HOST_FILE, Place, Project, ProjectError, at,
 };
@@ -290,7 +290,8 @@ fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectErr
         let is_group = config.groups.contains_key(&function_segment(name));
         if !is_own && !is_group && config.poller_of_function(name).is_none() {
             let requested = poller_name_of_function(name, &config.functions);
-            let is_partitioned = config.pollers.keys().any(|poller| whole_of(poller) == requested);
+            let is_partitioned =
+                config.pollers.keys().any(|poller| poller_of_partition(poller) == requested);
             let setting = format!("HIGHWATER__FUNCTIONS__{}__POLLER", function_segment(name));
             let reason = if is_partitioned {
                 format!(

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::admin::{Admin, Operator, RestoreError, Restored};
+use crate::admin::{Admin, Operator, RestoreError, RestoredDocument};
 use crate::document::FormatError;
 use crate::error::restore_state;
 use crate::journal::EventKind;
@@ -58,7 +58,7 @@ impl Admin<'_> {
         other: &Poller,
         is_set_up: bool,
         operator: Operator<'_>,
-    ) -> Result<Restored, CloneError> {
+    ) -> Result<RestoredDocument, CloneError> {
         let own = self.present().await.map_err(RestoreError::from)?.into_started()?;
         let own = own.ok_or_else(|| CloneError::NeverStarted(self.poller.name.clone()))?;
         let there = other.admin().present().await.map_err(RestoreError::from)?;

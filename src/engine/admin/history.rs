@@ -4,11 +4,11 @@ use time::Date;
 use tracing::{info, warn};
 
 use super::pause::Change;
-use super::restore::Present;
+use super::restore::PresentState;
 use crate::admin::{Admin, Operator};
 use crate::document::{LoadError, StateDocument};
 use crate::error::chain;
-use crate::journal::{EventKind, Finding, Folded, History, JournalMode, Part, Verdict, verify};
+use crate::journal::{EventKind, Finding, FoldResult, History, JournalMode, Part, Verdict, verify};
 use crate::poller::TickError;
 use crate::store::StoreError;
 
@@ -16,16 +16,16 @@ use crate::store::StoreError;
 #[derive(Debug)]
 pub struct HistoryCheck {
     /// The history as read.
-    pub folded: Folded,
+    pub folded: FoldResult,
     /// What is stored.
-    pub present: Present,
+    pub present: PresentState,
     /// The result of comparing them; [`Verdict::NoDocument`] also if the stored content cannot be used.
     pub verdict: Verdict,
 }
 
 /// Result of restarting the history.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Compacting {
+pub enum CompactResult {
     /// The history starts with the document.
     Compacted {
         /// Number of its first entry.
@@ -96,7 +96,7 @@ impl Admin<'_> {
         }
     }
 
-    fn verdict(self, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
+    fn verdict(self, folded: &FoldResult, document: Option<&StateDocument>) -> Verdict {
         let mode = match self.poller.journal_mode() {
             JournalMode::Off => JournalMode::Full,
             mode @ (JournalMode::Commits | JournalMode::Full) => mode,
@@ -172,11 +172,11 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`TickError::Load`] if the document or the journal cannot be read or written.
-    pub async fn compact(self, operator: Operator<'_>) -> Result<Compacting, TickError> {
-        let Some(store) = &self.poller.journal.store else { return Ok(Compacting::NotAppended) };
+    pub async fn compact(self, operator: Operator<'_>) -> Result<CompactResult, TickError> {
+        let Some(store) = &self.poller.journal.store else { return Ok(CompactResult::NotAppended) };
         let before = self.history(None).await.map_err(LoadError::Store)?;
         if let Some(appender) = &self.poller.journal.appender {
-            appender.lock().await.begin_part();
+            appender.lock().await.start_part();
         }
         let written = self
             .change((EventKind::Compacted, operator), |base| {
@@ -188,7 +188,7 @@ impl Admin<'_> {
                 Change::Write(Box::new(next), Some(place))
             })
             .await?;
-        let Some(place) = written else { return Ok(Compacting::NoDocument) };
+        let Some(place) = written else { return Ok(CompactResult::NoDocument) };
         let after = self.history(None).await.map_err(LoadError::Store)?;
         let old: Vec<String> = before.parts.iter().map(|(part, _)| part.to_string()).collect();
         let is_there = after.lines.iter().filter(|line| !old.contains(&line.part)).any(|line| {
@@ -199,7 +199,7 @@ impl Admin<'_> {
             })
         });
         if !is_there {
-            return Ok(Compacting::NotAppended);
+            return Ok(CompactResult::NotAppended);
         }
         let (mut dropped, mut kept) = (Vec::new(), Vec::new());
         for (part, length) in before.parts {
@@ -209,7 +209,7 @@ impl Admin<'_> {
                 Err(error) => return Err(LoadError::Store(error).into()),
             }
         }
-        Ok(Compacting::Compacted { seq: place.1, dropped, kept })
+        Ok(CompactResult::Compacted { seq: place.1, dropped, kept })
     }
 }
 

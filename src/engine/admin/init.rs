@@ -11,7 +11,7 @@ use crate::poller::memory::never_ran;
 
 /// Result of an explicit first start.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Init {
+pub enum InitResult {
     /// The state was created.
     Started {
         /// Rows after it will be delivered; `None` for all.
@@ -29,12 +29,12 @@ impl Admin<'_> {
     ///
     /// [`TickError`] if the source or the store cannot be reached, or the poller has run before and its
     /// state is gone.
-    pub async fn init(self) -> Result<Init, TickError> {
+    pub async fn init(self) -> Result<InitResult, TickError> {
         // Without the right to create the place, an existing one may still be used; the read shows which it is.
         drop(self.poller.store.prepare().await);
         let found = Box::pin(self.poller.look()).await?.document;
         if !never_ran(&found) {
-            return Ok(Init::StartedBefore);
+            return Ok(InitResult::StartedBefore);
         }
         self.poller.reject_partition_count_of(&found)?;
         self.poller.reject_other_partition_count(true).await?;
@@ -48,20 +48,20 @@ impl Admin<'_> {
             source_state =
                 Some(self.poller.source.anchor(None).await.map_err(TickError::Fetch)?.state);
         }
-        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).change();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
             if !never_ran(&base.document) {
-                return Ok(Init::StartedBefore);
+                return Ok(InitResult::StartedBefore);
             }
-            let mut next = Box::new(self.poller.begun(base.clone(), None).into_document());
+            let mut next = Box::new(self.poller.started(base.clone(), None).into_document());
             if let Some(state) = &source_state {
                 next.source_state.clone_from(state);
             }
             next.checkpoint.cursor.clone_from(&after);
             next.write_id = self.poller.instance.next_write_id();
             if changing.write(&base, next).await?.is_some() {
-                return Ok(Init::Started { after });
+                return Ok(InitResult::Started { after });
             }
         }
     }

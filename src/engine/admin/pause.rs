@@ -114,7 +114,7 @@ impl Admin<'_> {
         action: (EventKind, Operator<'_>),
         change: impl Fn(&Snapshot) -> Change<T>,
     ) -> Result<T, TickError> {
-        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).change();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
             // A new document in place of a lost one would hide the loss.

@@ -16,7 +16,7 @@ const ROWS_MAX: u64 = 100_000;
 #[derive(Debug)]
 pub struct Peek {
     /// How a tick would end before reading anything; `None` if it would deliver.
-    pub hindrance: Option<TickOutcome>,
+    pub block_reason: Option<TickOutcome>,
     /// The poller's position; `None` for the beginning.
     pub after: Option<Cursor>,
     /// Waiting rows, as far as they were read.
@@ -36,7 +36,7 @@ const COUNTED_MAX: usize = 1_000;
 
 /// Committed rows after the checkpoint that no tick may deliver yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldBack {
+pub struct HeldBackRows {
     /// How many there are, as far as they were counted.
     pub rows: u64,
     /// Whether there may be more than were counted.
@@ -51,7 +51,7 @@ impl Admin<'_> {
         let base = Box::pin(self.poller.read_to(false)).await?;
         self.poller
             .refuse_lost(&base.document)
-            .map_err(|error| self.poller.with_remedy_of(error))?;
+            .map_err(|error| self.poller.add_loss_remedy(error))?;
         Ok(base)
     }
 
@@ -60,7 +60,7 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`TickError`] if the state or the source cannot be read, or the source cannot count.
-    pub async fn held_back(self) -> Result<HeldBack, TickError> {
+    pub async fn held_back(self) -> Result<HeldBackRows, TickError> {
         let base = self.base().await?;
         let window = FetchWindow {
             after: base.document.checkpoint.cursor.as_ref(),
@@ -70,7 +70,7 @@ impl Admin<'_> {
         };
         let rows = self.poller.source.count(window).await.map_err(TickError::Fetch)?;
         let more = usize::try_from(rows).is_ok_and(|rows| rows >= COUNTED_MAX);
-        Ok(HeldBack { rows, more, settling: self.poller.source.shape().mode.goes_by_time() })
+        Ok(HeldBackRows { rows, more, settling: self.poller.source.shape().mode.is_time_based() })
     }
 
     /// Reads the rows after the checkpoint, and keeps the first `events_max` events. Writes nothing, even if the
@@ -85,7 +85,7 @@ impl Admin<'_> {
     pub async fn peek(self, events_max: usize) -> Result<Peek, TickError> {
         let base = self.base().await?;
         let mut peek = Peek {
-            hindrance: self.poller.hindrance(&base),
+            block_reason: self.poller.block_reason(&base),
             after: base.document.checkpoint.cursor.clone(),
             rows: 0,
             more: true,
@@ -101,7 +101,7 @@ impl Admin<'_> {
                 state: &base.document.source_state,
             };
             let rows = self.poller.source.fetch(window).await.map_err(TickError::Fetch);
-            let rows = rows.map_err(|error| self.poller.with_remedy_of(error))?;
+            let rows = rows.map_err(|error| self.poller.add_loss_remedy(error))?;
             let events =
                 normalize(self.poller.source.shape(), &rows).map_err(TickError::Normalize)?;
             peek.more = rows.more && !events.is_empty();

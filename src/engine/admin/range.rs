@@ -13,7 +13,7 @@ use super::pause::CHANGE_TIME_MAX;
 use crate::admin::Admin;
 use crate::backoff::{Backoff, seed_of};
 use crate::cursor::Cursor;
-use crate::document::{LeaseAge, LoadError, RangeRecord, Snapshot, StateDocument};
+use crate::document::{DocumentAge, LoadError, RangeRecord, Snapshot, StateDocument};
 use crate::handler::HandlerError;
 use crate::poller::stop_signal::STOP_INTERVAL;
 use crate::poller::{Skipped, StopSignal, TickError, TickOutcome};
@@ -95,14 +95,14 @@ impl Admin<'_> {
     ) -> Result<RangeStart, TickError> {
         // Opens the source, because the document needs its fingerprint.
         self.poller.look().await?;
-        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).change();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
             if let Some(range) = &base.document.range {
                 return Ok(RangeStart::AlreadyStarted(Box::new(range.clone())));
             }
             let range = RangeRecord { begun_at: base.now(), ..range.clone() };
-            let begun = self.poller.begun(base.clone(), None);
+            let begun = self.poller.started(base.clone(), None);
             let mut next = Box::new(begun.document.of_range(range, replay_id));
             next.write_id = self.poller.instance.next_write_id();
             if changing.write(&base, next).await?.is_some() {
@@ -197,9 +197,9 @@ impl Admin<'_> {
 
     async fn change_range(
         self,
-        change: impl Fn(&Snapshot, LeaseAge) -> StateDocument,
+        change: impl Fn(&Snapshot, DocumentAge) -> StateDocument,
     ) -> Result<(), TickError> {
-        let mut changing = self.poller.documents(CHANGE_TIME_MAX).changing();
+        let mut changing = self.poller.documents(CHANGE_TIME_MAX).change();
         loop {
             let base = changing.read(|| self.poller.blank()).await?;
             if base.etag.is_none() {
@@ -221,11 +221,11 @@ impl Admin<'_> {
 fn is_in_vain(error: &TickError) -> bool {
     match error {
         TickError::Fingerprint { .. }
-        | TickError::Divided { .. }
+        | TickError::OtherPartitionCount { .. }
         | TickError::StateVanished { .. }
         | TickError::NotStarted { .. }
         | TickError::FirstRunElsewhere { .. }
-        | TickError::DividedElsewhere { .. }
+        | TickError::OtherPartitionCountElsewhere { .. }
         | TickError::Load(LoadError::Format(_))
         | TickError::Normalize(_)
         | TickError::FenceAhead { .. }

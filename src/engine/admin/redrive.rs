@@ -15,9 +15,9 @@ use tokio::time::{Instant, timeout};
 use crate::admin::{Admin, StoredEntry};
 use crate::document::Refusal;
 use crate::error::chain;
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, EventId, Operation};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventId, EventsDigest, Operation};
 use crate::handler::{CallTries, Delivery, HandlerError, Progress};
-use crate::lease::{Acquired, Lease, LeaseContext, LeaseError};
+use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::normalize::normalize;
 use crate::policy::Blame;
 use crate::poller::{StopSignal, TickError};
@@ -211,19 +211,19 @@ impl<'p> Admin<'p> {
                 journal: &self.poller.journal.recorder,
             };
             match Lease::acquire_for_operator(context, &base).await.map_err(TickError::Acquire)? {
-                Acquired::Held(mut lease) => {
+                AcquireResult::Held(mut lease) => {
                     self.poller.mark(&mut lease).await;
                     return Ok(*lease);
                 }
-                Acquired::Conflict => {}
-                Acquired::Refused(Refusal::Held { owner_id }) => {
+                AcquireResult::Conflict => {}
+                AcquireResult::Refused(Refusal::Held { owner_id }) => {
                     let until = base.document.lease.expires_at;
                     return Err(RedriveError::Held { owner_id, until });
                 }
-                Acquired::Refused(Refusal::FenceAhead(refused)) => {
+                AcquireResult::Refused(Refusal::FenceAhead(refused)) => {
                     return Err(self.poller.fence_ahead(refused).into());
                 }
-                Acquired::Refused(refusal) => {
+                AcquireResult::Refused(refusal) => {
                     return Err(TickError::Acquire(LeaseError::Refused(refusal)).into());
                 }
             }
@@ -316,7 +316,7 @@ impl<'p> Admin<'p> {
             replay_id: Some(redrive.id),
             after: None,
             upto: &event.cursor,
-            digest: &Digested::of(events),
+            digest: &EventsDigest::of(events),
         });
         let delivery = Delivery {
             poller: &self.poller.name,

@@ -35,7 +35,7 @@ pub enum SeedError {
 impl Admin<'_> {
     /// Returns the repartition that waits for old partitions, according to this one's document or, if that is lost,
     /// the journal. `None` also if neither can be read.
-    pub async fn awaited_by_repartition(self) -> Option<RepartitionRecord> {
+    pub async fn pending_repartition(self) -> Option<RepartitionRecord> {
         let present = self.present().await.ok()?;
         let document = Box::pin(self.last_known(&present)).await.ok()??;
         document.repartition.filter(|record| !record.caught_up)
@@ -54,7 +54,7 @@ impl Admin<'_> {
     ) -> Result<Option<StateDocument>, TickError> {
         self.change((EventKind::Paused, operator), |base| {
             let document = &*base.document;
-            if !document.is_of_division(self.poller.division()) {
+            if !document.belongs_to_partition_count(self.poller.partition_count()) {
                 return Change::Nothing(None);
             }
             let known = record.is_none() || document.repartition.is_some();
@@ -105,7 +105,8 @@ impl Admin<'_> {
         let present = self.present().await.map_err(RestoreError::from)?;
         match &present.document {
             Ok(Some(found))
-                if !found.is_blank() && found.is_of_division(self.poller.division()) =>
+                if !found.is_blank()
+                    && found.belongs_to_partition_count(self.poller.partition_count()) =>
             {
                 return Ok(false);
             }
@@ -154,7 +155,7 @@ impl Admin<'_> {
         .await
     }
 
-    fn age(self, base: &Snapshot) -> crate::document::LeaseAge {
+    fn age(self, base: &Snapshot) -> crate::document::DocumentAge {
         base.age(self.poller.store.grain())
     }
 
@@ -163,7 +164,7 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`LoadError`] if it cannot be read.
-    pub(crate) async fn standing_document(
+    pub(crate) async fn document_and_holder(
         self,
     ) -> Result<Option<(StateDocument, Option<String>)>, LoadError> {
         let present = self.present().await?;
@@ -193,7 +194,7 @@ mod tests {
     fn part(world: &World, name: &str, partition: (u16, u16)) -> Poller {
         let (index, count) = partition;
         let poller = world.poller(name, name, world.source.clone());
-        poller.dividing(Some(Partition { index, count }))
+        poller.with_partition(Some(Partition { index, count }))
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,7 +224,7 @@ mod tests {
             .await
             .unwrap();
         let refused = admin.plan_reset(ResetTo::Beginning, false).await.unwrap_err();
-        assert!(matches!(refused, ResetError::Dividing { .. }), "{refused}");
+        assert!(matches!(refused, ResetError::Repartitioning { .. }), "{refused}");
     }
 
     #[tokio::test(start_paused = true)]

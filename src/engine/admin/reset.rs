@@ -8,15 +8,15 @@
 use thiserror::Error;
 
 use super::range::RangeSize;
-use crate::admin::{Admin, Operator, Present, RestoreError, Restored};
+use crate::admin::{Admin, Operator, PresentState, RestoreError, RestoredDocument};
 use crate::cursor::{Cursor, CursorMode, KeyValues, SourceFingerprint, SourceState};
-use crate::document::{Generation, LoadError, StateDocument, forgiven};
+use crate::document::{Generation, LoadError, StateDocument, without_loss};
 use crate::error::{ErrorKind, chain, restart_in_source};
 use crate::journal::EventKind;
-use crate::partition::whole_of;
+use crate::partition::poller_of_partition;
 use crate::poller::TickError;
 use crate::range::{
-    Direction, RangeError, is_first_reading, misfit, position, refuse_future, refuse_other_key,
+    Direction, RangeError, is_first_reading, mismatch, position, refuse_future, refuse_other_key,
 };
 use crate::source::{FetchError, FetchWindow};
 
@@ -102,7 +102,7 @@ pub struct ResetPlan {
     /// How the source differs from the one read so far.
     pub source_changes: Vec<String>,
     /// The stored content, under whose tag the reset will be written.
-    pub present: Present,
+    pub present: PresentState,
     base: StateDocument,
     fingerprint: SourceFingerprint,
     source_state: SourceState,
@@ -158,7 +158,7 @@ pub enum ResetError {
     #[error(
         "`{poller}` is being repartitioned; finish that first with `highwater repartition {poller} --to {to} --reason \"finish it\"`"
     )]
-    Dividing {
+    Repartitioning {
         /// The poller, without partition.
         poller: String,
         /// The new number of partitions.
@@ -191,8 +191,8 @@ impl Admin<'_> {
             // A lost position may block the repartition before the bound, and is not a position of the new
             // partitions.
             Ok(Some(StateDocument { repartition: Some(under_way), .. })) if under_way.caught_up => {
-                let poller = whole_of(&self.poller.name).to_owned();
-                return Err(ResetError::Dividing { poller, to: under_way.to });
+                let poller = poller_of_partition(&self.poller.name).to_owned();
+                return Err(ResetError::Repartitioning { poller, to: under_way.to });
             }
             Ok(Some(document)) => self.poller.reject_partition_count_of(document)?,
             Ok(None) | Err(_) => self.poller.reject_other_partition_count(false).await?,
@@ -221,7 +221,7 @@ impl Admin<'_> {
             state
         } else {
             let kept = known.filter(|_| keeps);
-            let kept = kept.map(|document| forgiven(document.source_state.clone()));
+            let kept = kept.map(|document| without_loss(document.source_state.clone()));
             let anchor = self.poller.source.anchor(kept.as_ref()).await;
             let anchor = anchor.map_err(|error| self.not_kept(error, other_source))?;
             source_changes.extend(anchor.changes);
@@ -269,7 +269,7 @@ impl Admin<'_> {
         plan: &ResetPlan,
         replay_id: String,
         operator: Operator<'_>,
-    ) -> Result<Restored, RestoreError> {
+    ) -> Result<RestoredDocument, RestoreError> {
         let mut next = if plan.keeps {
             plan.base.keep_position()?
         } else {
@@ -280,7 +280,7 @@ impl Admin<'_> {
         next.source_state.clone_from(&plan.source_state);
         next.partition = self.poller.partition;
         if plan.present.bytes.is_none() {
-            self.poller.write_division_down().await?;
+            self.poller.record_partition_count().await?;
         }
         Box::pin(self.restore(&next, &plan.present, (EventKind::Reset, operator))).await
     }
@@ -291,10 +291,10 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`RangeError`] if the positions have different modes.
-    pub async fn weigh_against(
+    pub async fn compare_with(
         self,
         document: &StateDocument,
-        present: &Present,
+        present: &PresentState,
     ) -> Result<Option<ResetImpact>, RangeError> {
         let same =
             |stored: &&StateDocument| stored.source_fingerprint == document.source_fingerprint;
@@ -339,14 +339,14 @@ impl Admin<'_> {
                 return Err(ResetError::OtherDocument);
             }
             ResetTo::Document(copy) => {
-                let state = forgiven(copy.source_state.clone());
+                let state = without_loss(copy.source_state.clone());
                 (NewPosition { cursor: copy.checkpoint.cursor.clone(), state: Some(state) }, false)
             }
             ResetTo::Keep => (NewPosition { cursor: from.cloned(), state: None }, false),
         };
         if let Some(cursor) = &aim.cursor {
-            let misfit = misfit(cursor, shape.mode, &shape.key);
-            if let Some(reason) = misfit.filter(|_| matches!(to, ResetTo::Keep)) {
+            let mismatch = mismatch(cursor, shape.mode, &shape.key);
+            if let Some(reason) = mismatch.filter(|_| matches!(to, ResetTo::Keep)) {
                 return Err(ResetError::CannotKeep { poller: self.poller.name.clone(), reason });
             }
             if cursor.mode != shape.mode {

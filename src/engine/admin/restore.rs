@@ -7,18 +7,18 @@ use time::OffsetDateTime;
 use super::pause::{CHANGE_TIME_MAX, operator_tick};
 use crate::admin::{Admin, Operator};
 use crate::document::{
-    Fence, FencingToken, FormatError, Generation, LeaseAge, LeaseState, LoadError, Refusal,
+    DocumentAge, Fence, FencingToken, FormatError, Generation, LeaseState, LoadError, Refusal,
     Snapshot, StateDocument,
 };
 use crate::journal::EventKind;
-use crate::partition::{Partition, whole_of};
+use crate::partition::{Partition, poller_of_partition};
 use crate::poller::Poller;
 use crate::poller::memory::never_ran;
 use crate::store::{ETag, Precondition, StateKey, StoreError};
 
 /// What is stored for a poller, usable or not.
 #[derive(Debug)]
-pub struct Present {
+pub struct PresentState {
     /// The content; `None` if nothing is stored.
     pub bytes: Option<Vec<u8>>,
     /// The decoded document; `Ok(None)` if nothing is stored.
@@ -27,12 +27,12 @@ pub struct Present {
     pub held_by: Option<String>,
     etag: Option<ETag>,
     /// How old it was at that time; `None` if it cannot be read.
-    age: Option<LeaseAge>,
+    age: Option<DocumentAge>,
     /// The service's clock when it answered.
     pub date: OffsetDateTime,
 }
 
-impl Present {
+impl PresentState {
     /// Returns the document, if it is usable.
     pub fn usable(&self) -> Option<&StateDocument> {
         self.document.as_ref().ok()?.as_ref().filter(|document| !document.is_blank())
@@ -63,7 +63,7 @@ impl Present {
 
 /// A restored document.
 #[derive(Debug, PartialEq)]
-pub struct Restored {
+pub struct RestoredDocument {
     /// The document as written.
     pub document: StateDocument,
     /// Where the previous content was saved; `None` if there was none.
@@ -83,7 +83,7 @@ pub enum RestoreError {
     #[error(
         "the document belongs to {document}, but by the settings `{poller}` is {settings}, so a tick would reject it; use a \
          document with the same partitions, or set `HIGHWATER__POLLERS__{}__PARTITIONS` to its previous value",
-        whole_of(poller).to_ascii_uppercase()
+        poller_of_partition(poller).to_ascii_uppercase()
     )]
     OtherPart {
         /// The poller.
@@ -156,11 +156,11 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    pub async fn present(self) -> Result<Present, StoreError> {
+    pub async fn present(self) -> Result<PresentState, StoreError> {
         let loaded = self.poller.store.load(&self.poller.key).await?;
         let date = loaded.date;
         let Some(stored) = loaded.stored else {
-            return Ok(Present {
+            return Ok(PresentState {
                 bytes: None,
                 document: Ok(None),
                 held_by: None,
@@ -182,7 +182,7 @@ impl Admin<'_> {
             Some(LeaseState::Free | LeaseState::Own | LeaseState::Lapsed) | None => None,
         };
         let document = read.map(|read| Some(read.into_document()));
-        Ok(Present { bytes, document, held_by, etag, age, date })
+        Ok(PresentState { bytes, document, held_by, etag, age, date })
     }
 
     /// Returns the document in `present` or, if that is lost or damaged, the one to which the journal leads; `None`
@@ -191,7 +191,10 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`StoreError`] if the journal cannot be read.
-    pub async fn last_known(self, present: &Present) -> Result<Option<StateDocument>, StoreError> {
+    pub async fn last_known(
+        self,
+        present: &PresentState,
+    ) -> Result<Option<StateDocument>, StoreError> {
         if let Some(document) = present.usable() {
             return Ok(Some(document.clone()));
         }
@@ -211,9 +214,9 @@ impl Admin<'_> {
     pub async fn restore(
         self,
         document: &StateDocument,
-        present: &Present,
+        present: &PresentState,
         action: (EventKind, Operator<'_>),
-    ) -> Result<Restored, RestoreError> {
+    ) -> Result<RestoredDocument, RestoreError> {
         self.poller.reject_other_partition(document)?;
         if let Some(owner_id) = present.held_by.clone() {
             return Err(RestoreError::Held { owner_id });
@@ -240,7 +243,7 @@ impl Admin<'_> {
             }
         }
         let document = Box::pin(self.put(next, present, action)).await?;
-        Ok(Restored { document, saved })
+        Ok(RestoredDocument { document, saved })
     }
 
     /// Removes the lease from its holder, after saving the document; `None` if the lease is free. A live holder loses
@@ -251,12 +254,12 @@ impl Admin<'_> {
     /// [`RestoreError`]; nothing was changed then, unless the outcome of a write is unknown.
     pub async fn break_lease(
         self,
-        present: &Present,
+        present: &PresentState,
         even_live: bool,
         operator: Operator<'_>,
-    ) -> Result<Option<Restored>, RestoreError> {
+    ) -> Result<Option<RestoredDocument>, RestoreError> {
         let (Some(document), Some(age)) = (present.usable(), present.age) else { return Ok(None) };
-        let broken = match document.broken_by_hand(age, present.date, even_live) {
+        let broken = match document.broken_by_operator(age, present.date, even_live) {
             Err(Refusal::Held { owner_id }) => return Err(RestoreError::Held { owner_id }),
             broken => broken?,
         };
@@ -265,7 +268,7 @@ impl Admin<'_> {
         let number = self.generation_above(document.generation, present).await?;
         let (_, saved) = self.save(present, number).await?;
         let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
-        Ok(Some(Restored { document, saved }))
+        Ok(Some(RestoredDocument { document, saved }))
     }
 
     /// Raises the grants of a document that was restored from an older copy above `fence`, which its target has
@@ -278,10 +281,10 @@ impl Admin<'_> {
     pub async fn raise_above(
         self,
         fence: Fence,
-        present: &Present,
+        present: &PresentState,
         even_live: bool,
         operator: Operator<'_>,
-    ) -> Result<Option<Restored>, RestoreError> {
+    ) -> Result<Option<RestoredDocument>, RestoreError> {
         let Some(document) = present.usable() else { return Ok(None) };
         if let Some(owner_id) = present.held_by.clone().filter(|_| !even_live) {
             return Err(RestoreError::Held { owner_id });
@@ -291,14 +294,14 @@ impl Admin<'_> {
         let Some(next) = document.raised_above(fence, generation)? else { return Ok(None) };
         let (_, saved) = self.save(present, generation).await?;
         let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
-        Ok(Some(Restored { document, saved }))
+        Ok(Some(RestoredDocument { document, saved }))
     }
 
     /// Replaces the stored document with `next`, and records that.
     async fn put(
         self,
         mut next: StateDocument,
-        present: &Present,
+        present: &PresentState,
         action: (EventKind, Operator<'_>),
     ) -> Result<StateDocument, RestoreError> {
         next.note(operator_tick(action.0.as_str(), action.1, present.date));
@@ -318,7 +321,7 @@ impl Admin<'_> {
     async fn generation_above(
         self,
         known: Generation,
-        present: &Present,
+        present: &PresentState,
     ) -> Result<Generation, RestoreError> {
         let marker = self.poller.read_marker().await?;
         let known = known.max(marker.map_or(Generation(0), |marker| marker.generation));
@@ -330,7 +333,7 @@ impl Admin<'_> {
     /// attempt may have got this far.
     async fn save(
         self,
-        present: &Present,
+        present: &PresentState,
         mut generation: Generation,
     ) -> Result<(Generation, Option<StateKey>), RestoreError> {
         let Some(bytes) = &present.bytes else { return Ok((generation, None)) };

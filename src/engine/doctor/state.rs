@@ -8,16 +8,16 @@ use super::clock::{self, ClockReading};
 use crate::clock::Clock;
 use crate::cursor::{CursorMode, SourceFingerprint};
 use crate::document::{
-    FencingToken, LeaseAge, LeaseState, Marker, OnMissingState, StateDocument, decode,
+    DocumentAge, FencingToken, LeaseState, Marker, OnMissingState, StateDocument, decode,
     decode_marker,
 };
 use crate::error::{
     Loss, accept_source, chain, end_loss, raise_above, restart_in_source, restore_state,
 };
 use crate::event::counted;
-use crate::range::misfit;
+use crate::range::mismatch;
 use crate::source::SourceShape;
-use crate::store::{Loaded, StateKey, StateStore, StoreError};
+use crate::store::{ReadResult, StateKey, StateStore, StoreError};
 
 /// Name of the check that the store answers.
 const STORE: &str = "state store";
@@ -78,7 +78,7 @@ pub async fn examine(
     let (more, document) = judge(expected, &loaded, &marker, store.grain());
     findings.extend(more);
     let has_begun = document.as_ref().is_some_and(|document| !document.is_blank());
-    let is_first_start = !has_begun && matches!(&marker, Ok(Loaded { stored: None, .. }));
+    let is_first_start = !has_begun && matches!(&marker, Ok(ReadResult { stored: None, .. }));
     StateCheck { findings, document, is_first_start }
 }
 
@@ -91,7 +91,7 @@ pub fn fingerprint(document: &StateDocument, shape: &SourceShape) -> Finding {
         return Finding::ok(check, "the state belongs to the source that the settings describe");
     }
     let cursor = document.checkpoint.cursor.as_ref();
-    let keeps = cursor.is_none_or(|cursor| misfit(cursor, shape.mode, &shape.key).is_none());
+    let keeps = cursor.is_none_or(|cursor| mismatch(cursor, shape.mode, &shape.key).is_none());
     let accept = if keeps { accept_source(name) } else { restart_in_source(name) };
     Finding::error(
         check,
@@ -121,8 +121,8 @@ fn unread(error: &StoreError) -> Finding {
 
 fn judge(
     expected: Expected<'_>,
-    loaded: &Loaded,
-    marker: &Result<Loaded, StoreError>,
+    loaded: &ReadResult,
+    marker: &Result<ReadResult, StoreError>,
     grain: std::time::Duration,
 ) -> (Vec<Finding>, Option<StateDocument>) {
     let Some(stored) = &loaded.stored else {
@@ -138,7 +138,7 @@ fn judge(
         }
     };
     let since_write = (loaded.date - stored.last_modified).max(time::Duration::ZERO).unsigned_abs();
-    let age = LeaseAge { since_write, grain };
+    let age = DocumentAge { since_write, grain };
     let mut findings = if is_loss(&document, marker) {
         vec![missing(expected, marker)]
     } else {
@@ -152,7 +152,7 @@ fn judge(
 /// Looks for the same poller under another application, from which a first start would have to continue.
 ///
 /// Like a tick, it compares the sources. `None` as `source` means an unknown one.
-pub async fn elsewhere(
+pub async fn other_apps(
     store: &dyn StateStore,
     poller: &str,
     source: Option<&SourceFingerprint>,
@@ -214,7 +214,7 @@ pub async fn elsewhere(
 }
 
 /// Whether the document only replaces a lost one: no tick has written it, although the poller has run.
-fn is_loss(document: &StateDocument, marker: &Result<Loaded, StoreError>) -> bool {
+fn is_loss(document: &StateDocument, marker: &Result<ReadResult, StoreError>) -> bool {
     let never_ran = document.is_blank()
         && document.checkpoint.cursor.is_none()
         && document.replay_id.is_none()
@@ -223,7 +223,7 @@ fn is_loss(document: &StateDocument, marker: &Result<Loaded, StoreError>) -> boo
 }
 
 /// Judges a missing document, or a blank one although the poller has run: a first start, or a loss.
-fn missing(expected: Expected<'_>, marker: &Result<Loaded, StoreError>) -> Finding {
+fn missing(expected: Expected<'_>, marker: &Result<ReadResult, StoreError>) -> Finding {
     let marker = match read_marker(expected.poller, marker) {
         Ok(marker) => marker,
         Err(reason) => return marker_unread(reason),
@@ -278,7 +278,7 @@ fn position(document: &StateDocument, expected: Expected<'_>) -> Finding {
 fn marked(
     document: &StateDocument,
     expected: Expected<'_>,
-    marker: &Result<Loaded, StoreError>,
+    marker: &Result<ReadResult, StoreError>,
 ) -> Finding {
     let check = "state marker";
     match read_marker(expected.poller, marker) {
@@ -312,7 +312,7 @@ fn marker_unread(reason: String) -> Finding {
 
 fn read_marker(
     poller: &str,
-    loaded: &Result<Loaded, StoreError>,
+    loaded: &Result<ReadResult, StoreError>,
 ) -> Result<Option<Marker>, String> {
     let loaded = loaded.as_ref().map_err(|error| chain(error))?;
     let decoded = loaded.stored.as_ref().map(|stored| decode_marker(poller, &stored.bytes));
@@ -369,7 +369,7 @@ fn trouble(document: &StateDocument) -> Vec<Finding> {
     findings
 }
 
-fn lease(document: &StateDocument, age: LeaseAge) -> Finding {
+fn lease(document: &StateDocument, age: DocumentAge) -> Finding {
     let token = document.lease.fencing_token;
     match document.lease_state("", age) {
         LeaseState::Free => Finding::ok(LEASE, format!("free, last fencing token {token}")),

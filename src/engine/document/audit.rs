@@ -144,7 +144,7 @@ impl Audit {
     /// Returns the window to re-read `now`: the oldest one, once `wait` has passed since it was closed.
     ///
     /// `now` may be up to one `grain` of the store's clock too early. A backoff that may be over counts as over, as
-    /// in [`StateDocument::hindrance`](super::StateDocument::hindrance).
+    /// in [`StateDocument::block_reason`](super::StateDocument::block_reason).
     pub fn due(
         &self,
         now: OffsetDateTime,
@@ -213,7 +213,7 @@ impl Audit {
     }
 
     /// Restarts the count of attempts at late rows.
-    pub(super) fn forgive(&mut self) {
+    pub(super) fn reset_attempts(&mut self) {
         for window in &mut self.windows {
             window.not_taken = None;
         }

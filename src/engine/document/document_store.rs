@@ -13,7 +13,7 @@ use super::format::{FormatError, encode};
 use super::snapshot::Snapshot;
 use super::state_document::StateDocument;
 use crate::backoff::{Pause, seed_of};
-use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError};
+use crate::store::{ETag, Precondition, ReadResult, StateKey, StateStore, StoreError};
 
 /// The state could not be read or written.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ impl<'a> DocumentStore<'a> {
     ///
     /// [`LoadError`] after one read.
     pub(crate) async fn load(self) -> Result<(Option<Snapshot>, OffsetDateTime), LoadError> {
-        let Loaded { stored, date } = self.store.load(self.key).await?;
+        let ReadResult { stored, date } = self.store.load(self.key).await?;
         let found = stored.map(|stored| Snapshot::read(self.key, stored, date)).transpose()?;
         Ok((found, date))
     }
@@ -95,13 +95,13 @@ impl<'a> DocumentStore<'a> {
                 Some(found) if found.etag.as_ref() == Some(etag) => {}
                 Some(_) | None => return Ok(None),
             }
-            pause.or_give_up(self.unanswered()).await?;
+            pause.or_give_up(self.unknown_outcome()).await?;
         }
     }
 
     /// Starts a change by a writer without a lease.
-    pub(crate) fn changing(self) -> Changing<'a> {
-        Changing { documents: self, pause: self.pause(), contended: false }
+    pub(crate) fn change(self) -> DocumentChange<'a> {
+        DocumentChange { documents: self, pause: self.pause(), contended: false }
     }
 
     /// Returns the delays between requests before anything is written.
@@ -133,7 +133,7 @@ impl<'a> DocumentStore<'a> {
     }
 
     /// The error of a write that left no trace in the document.
-    pub(crate) fn unanswered(self) -> StoreError {
+    pub(crate) fn unknown_outcome(self) -> StoreError {
         let reason = "the write was neither accepted nor rejected in time".to_owned();
         StoreError::Unknown { key: self.store.location(self.key), reason }
     }
@@ -147,14 +147,14 @@ impl<'a> DocumentStore<'a> {
 }
 
 /// A change that is decided on the stored document, and again after each conflict, until it is written.
-pub(crate) struct Changing<'a> {
+pub(crate) struct DocumentChange<'a> {
     documents: DocumentStore<'a>,
     pause: Pause,
     /// Whether another writer was first before.
     contended: bool,
 }
 
-impl Changing<'_> {
+impl DocumentChange<'_> {
     /// Returns the stored document, or `blank` without a tag.
     ///
     /// # Errors

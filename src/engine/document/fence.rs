@@ -168,7 +168,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&stored).unwrap();
         let written = serde_json::json!({ "generation": 7, "token": 9 });
         assert_eq!(json["lease"]["target_fence"], written);
-        let age = crate::document::LeaseAge {
+        let age = crate::document::DocumentAge {
             since_write: std::time::Duration::from_secs(1000),
             grain: std::time::Duration::ZERO,
         };
@@ -184,7 +184,11 @@ mod tests {
         assert_eq!(refused.acquire(request()).unwrap_err(), expected);
         assert_eq!(refused.grant(request()).unwrap_err(), expected, "nor for an operator");
         for even_live in [false, true] {
-            assert_eq!(refused.broken_by_hand(age, now, even_live), Ok(None), "it has no holder");
+            assert_eq!(
+                refused.broken_by_operator(age, now, even_live),
+                Ok(None),
+                "it has no holder"
+            );
         }
         // A holder that has been superseded stores nothing.
         let broken = document.break_lease().unwrap();

@@ -13,7 +13,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use super::state_document::{
-    CheckpointMetadata, Histogram, LastFailure, Observed, RecentTick, StateDocument,
+    BacklogObservation, CheckpointMetadata, Histogram, LastFailure, RecentTick, StateDocument,
 };
 use crate::cursor::CursorError;
 use crate::error::restore_state;
@@ -246,7 +246,7 @@ fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
     let mut json: Json = serde_json::from_slice(without_bom(bytes)).ok()?;
     let mut dropped = Vec::new();
     let bad = [
-        ("/observed", is_unreadable::<Option<Observed>>(&json, "/observed")),
+        ("/observed", is_unreadable::<Option<BacklogObservation>>(&json, "/observed")),
         ("/last_success_at", is_unreadable::<StoredTime>(&json, "/last_success_at")),
         ("/last_failure", is_unreadable::<Option<LastFailure>>(&json, "/last_failure")),
         ("/timings", is_unreadable::<BTreeMap<String, Histogram>>(&json, "/timings")),

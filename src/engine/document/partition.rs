@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
 use super::state_document::{Paused, StateDocument};
-use super::transitions::LeaseAge;
+use super::transitions::DocumentAge;
 use crate::cursor::{
     Cursor, CursorMode, KeyValues, SourceFingerprint, TrackedPhase, TrackedPosition,
 };
@@ -96,7 +96,7 @@ pub fn seed_position(bound: Option<Cursor>, documents: &[StateDocument]) -> Opti
 impl StateDocument {
     /// Returns the number of partitions when this document was last in use; one if it is not a partition. If other
     /// partitions have taken over its rows, returns their number.
-    pub fn divided_into(&self) -> u16 {
+    pub fn partition_count(&self) -> u16 {
         let own = self.partition.map_or(1, |partition| partition.count);
         self.taken_over_by.unwrap_or(own)
     }
@@ -107,9 +107,9 @@ impl StateDocument {
     }
 
     /// Whether the document belongs to a poller with `count` partitions that delivers, or may start to.
-    pub fn is_of_division(&self, count: u16) -> bool {
+    pub fn belongs_to_partition_count(&self, count: u16) -> bool {
         !self.names_partition_count()
-            || (self.taken_over_by.is_none() && self.divided_into() == count)
+            || (self.taken_over_by.is_none() && self.partition_count() == count)
     }
 
     /// Returns the document with which a partition starts after `after`.
@@ -132,7 +132,7 @@ impl StateDocument {
         &self,
         record: Option<RepartitionRecord>,
         paused: Paused,
-        age: LeaseAge,
+        age: DocumentAge,
     ) -> Self {
         let mut next = match &self.paused {
             Some(_) => self.rewritten(age),
@@ -144,7 +144,7 @@ impl StateDocument {
 
     /// Leaves the rows to `count` other partitions permanently.
     #[must_use]
-    pub fn taken_over(&self, count: u16, paused: Paused, age: LeaseAge) -> Self {
+    pub fn taken_over(&self, count: u16, paused: Paused, age: DocumentAge) -> Self {
         let mut next = self.held_for_repartition(None, paused, age);
         next.repartition = None;
         next.taken_over_by = Some(count);
@@ -183,7 +183,7 @@ mod tests {
         Paused { by: by.to_owned(), reason: "repartition".to_owned(), at, extra: Map::new() }
     }
 
-    const NOW: LeaseAge = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    const NOW: DocumentAge = DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO };
 
     #[test]
     fn the_bound_is_the_furthest_checkpoint_with_all_rows_of_its_cursor() {
@@ -232,12 +232,15 @@ mod tests {
     #[test]
     fn a_document_names_its_partition_count_or_the_one_that_replaced_it() {
         let mut document = document();
-        assert!(document.divided_into() == 1 && document.is_of_division(1));
+        assert!(document.partition_count() == 1 && document.belongs_to_partition_count(1));
         document.partition = Some(Partition { index: 1, count: 4 });
-        assert!(document.divided_into() == 4 && !document.is_of_division(8));
+        assert!(document.partition_count() == 4 && !document.belongs_to_partition_count(8));
         let gone = document.taken_over(8, paused("ann"), NOW);
-        assert_eq!(gone.divided_into(), 8);
-        assert!(!gone.is_of_division(8) && !gone.is_of_division(4), "it delivers nothing");
+        assert_eq!(gone.partition_count(), 8);
+        assert!(
+            !gone.belongs_to_partition_count(8) && !gone.belongs_to_partition_count(4),
+            "it delivers nothing"
+        );
         assert!(gone.paused.is_some() && gone.requires == ["paused"]);
     }
 
@@ -246,10 +249,10 @@ mod tests {
         assert!(document().names_partition_count());
         let mut blank = StateDocument { generation: Generation(0), ..document() };
         assert!(!blank.names_partition_count());
-        assert!(blank.is_of_division(1) && blank.is_of_division(4));
+        assert!(blank.belongs_to_partition_count(1) && blank.belongs_to_partition_count(4));
         blank.checkpoint.cursor = Some(at(7, None));
         assert!(blank.names_partition_count(), "written before generations existed");
-        assert!(blank.is_of_division(1) && !blank.is_of_division(4));
+        assert!(blank.belongs_to_partition_count(1) && !blank.belongs_to_partition_count(4));
     }
 
     #[test]

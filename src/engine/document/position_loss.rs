@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::state_document::StateDocument;
-use super::transitions::LeaseAge;
+use super::transitions::DocumentAge;
 use crate::cursor::SourceState;
 use crate::grant::Generation;
 
@@ -24,7 +24,7 @@ impl StateDocument {
 
     /// Records that rows after the checkpoint are lost. Owner and token stay.
     #[must_use]
-    pub fn losing_position(&self, reason: &str, age: LeaseAge) -> Self {
+    pub fn losing_position(&self, reason: &str, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         next.source_state.insert(LOST.to_owned(), Json::from(reason));
         next
@@ -50,7 +50,7 @@ impl StateDocument {
 }
 
 /// Returns the retained state without a loss, as accepted by an operator who resets a poller.
-pub(crate) fn forgiven(mut state: SourceState) -> SourceState {
+pub(crate) fn without_loss(mut state: SourceState) -> SourceState {
     state.remove(LOST);
     state
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use time::OffsetDateTime;
 
 use super::state_document::StateDocument;
-use super::transitions::LeaseAge;
+use super::transitions::DocumentAge;
 use crate::cursor::Cursor;
 
 /// Name in `requires`: a reader of such a document must support it.
@@ -72,7 +72,7 @@ impl StateDocument {
 
     /// Marks the range as delivered.
     #[must_use]
-    pub fn end_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
+    pub fn end_range(&self, now: OffsetDateTime, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         // Rows that were in flight are outside the range, or it would not have reached its end.
         next.in_flight = None;
@@ -84,7 +84,7 @@ impl StateDocument {
 
     /// Marks the range as cancelled; its delivery stops.
     #[must_use]
-    pub fn cancel_range(&self, now: OffsetDateTime, age: LeaseAge) -> Self {
+    pub fn cancel_range(&self, now: OffsetDateTime, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         if let Some(range) = next.range.as_mut().filter(|range| range.done_at.is_none()) {
             range.cancelled_at.get_or_insert(now);

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::format::{FormatError, decode};
 use super::state_document::StateDocument;
-use super::transitions::LeaseAge;
-use crate::store::{ETag, StateKey, Stored, Written};
+use super::transitions::DocumentAge;
+use crate::store::{ETag, StateKey, StoredValue, WriteResult};
 
 /// A document as read or written, with what is needed to change it and to know the time.
 #[derive(Clone, Debug)]
@@ -38,9 +38,13 @@ impl Snapshot {
     /// # Errors
     ///
     /// [`FormatError`] if the document cannot be used.
-    pub fn read(key: &StateKey, stored: Stored, date: OffsetDateTime) -> Result<Self, FormatError> {
+    pub fn read(
+        key: &StateKey,
+        stored: StoredValue,
+        date: OffsetDateTime,
+    ) -> Result<Self, FormatError> {
         let document = Arc::new(decode(key.poller(), &stored.bytes)?);
-        let Stored { etag, last_modified, bytes } = stored;
+        let StoredValue { etag, last_modified, bytes } = stored;
         let (etag, bytes) = (Some(etag), bytes.len());
         Ok(Self { document, etag, last_modified, date, read_at: Instant::now(), bytes })
     }
@@ -51,7 +55,7 @@ impl Snapshot {
     }
 
     /// Returns the document as just written, of `bytes` bytes.
-    pub(crate) fn written(document: StateDocument, written: Written, bytes: usize) -> Self {
+    pub(crate) fn written(document: StateDocument, written: WriteResult, bytes: usize) -> Self {
         Self {
             document: Arc::new(document),
             etag: Some(written.etag),
@@ -91,9 +95,9 @@ impl Snapshot {
     ///
     /// The time since the read is included. That is safe because a caller acts on it with a write under the tag: if
     /// the holder has written meanwhile, that write is rejected.
-    pub fn age(&self, grain: Duration) -> LeaseAge {
+    pub fn age(&self, grain: Duration) -> DocumentAge {
         let at_read = Duration::try_from(self.date - self.last_modified).unwrap_or_default();
-        LeaseAge { since_write: at_read + self.read_at.elapsed(), grain }
+        DocumentAge { since_write: at_read + self.read_at.elapsed(), grain }
     }
 
     /// Returns the service's time when it answered, and when that answer arrived.

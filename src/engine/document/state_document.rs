@@ -13,7 +13,7 @@ use super::partition::RepartitionRecord;
 use super::range::RangeRecord;
 use super::step_results::StepResult;
 use crate::cursor::{Cursor, SourceDefinition, SourceFingerprint};
-use crate::event::{BatchId, Digested};
+use crate::event::{BatchId, EventsDigest};
 use crate::grant::{FencingToken, Generation, Holder};
 use crate::partition::Partition;
 
@@ -56,7 +56,7 @@ pub struct StateDocument {
     pub paused: Option<Paused>,
     /// What the last tick that wrote saw.
     #[serde(default)]
-    pub observed: Option<Observed>,
+    pub observed: Option<BacklogObservation>,
     /// When a tick last succeeded: written with each commit, and by idle ticks that record their status.
     #[serde(
         default,
@@ -167,7 +167,7 @@ impl StateDocument {
     /// What an operator has written into it meanwhile stays, as does the checkpoint of a document written before
     /// generations existed. Without a checkpoint, any source is acceptable.
     #[must_use]
-    pub fn begun(&self, generation: Generation, fingerprint: &SourceFingerprint) -> Self {
+    pub fn started(&self, generation: Generation, fingerprint: &SourceFingerprint) -> Self {
         let reset_generation = Some(generation);
         let mut next = Self { generation, reset_generation, ..self.clone() };
         if next.checkpoint.cursor.is_none() {
@@ -257,7 +257,7 @@ pub struct InFlight {
     /// Rows in it.
     pub rows: u64,
     /// Digest of its encoded rows.
-    pub digest: Digested,
+    pub digest: EventsDigest,
     /// Whether its rows were found late, in the oldest window of [`StateDocument::audit`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
@@ -358,7 +358,7 @@ impl Paused {
 
 /// The backlog of a poller, as seen by the last tick that wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Observed {
+pub struct BacklogObservation {
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 
 use super::state_document::{InFlight, StateDocument};
 use super::transitions::Refusal;
-use crate::event::Digested;
+use crate::event::EventsDigest;
 use crate::grant::Holder;
 
 /// The outcome of a step that has accepted the batch; a step with any other outcome is called again.
@@ -22,7 +22,7 @@ pub struct StepResult {
     /// Name of the step.
     pub step: String,
     /// Digest of the batch's encoded rows.
-    pub digest: Digested,
+    pub digest: EventsDigest,
     /// When; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
@@ -35,13 +35,13 @@ pub struct StepResult {
 
 impl StepResult {
     /// Returns the result of a step that has accepted the batch with this digest.
-    pub fn accepted(step: &str, digest: Digested, at: OffsetDateTime) -> Self {
+    pub fn accepted(step: &str, digest: EventsDigest, at: OffsetDateTime) -> Self {
         let (step, outcome) = (step.to_owned(), STEP_TAKEN.to_owned());
         Self { step, digest, at, outcome, extra: Map::new() }
     }
 
     /// Whether `step` has accepted the bytes with this digest.
-    fn says_taken(&self, step: &str, digest: &Digested) -> bool {
+    fn says_taken(&self, step: &str, digest: &EventsDigest) -> bool {
         self.step == step && self.digest == *digest && self.outcome == STEP_TAKEN
     }
 }
@@ -63,7 +63,7 @@ impl StateDocument {
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, result.at)?;
         let before = self.in_flight.as_ref();
-        let mut batch = batch.continuing(before).being_part_of(before, result.at);
+        let mut batch = batch.continuing(before).part_of(before, result.at);
         batch.steps.truncate(steps_before);
         batch.steps.push(result);
         next.in_flight = Some(batch);
@@ -73,7 +73,7 @@ impl StateDocument {
 
 impl InFlight {
     /// Returns how many of the `steps`, from the first one on, have accepted the bytes with this digest.
-    pub fn steps_done(&self, steps: &[&str], digest: &Digested) -> usize {
+    pub fn steps_done(&self, steps: &[&str], digest: &EventsDigest) -> usize {
         let results = self.steps.iter().zip(steps);
         results.take_while(|(result, step)| result.says_taken(step, digest)).count()
     }
@@ -98,7 +98,7 @@ impl InFlight {
     }
 
     /// Carries over what also applies to a part of `whole`: since when it has been in flight, but no results.
-    pub(super) fn being_part_of(self, whole: Option<&Self>, now: OffsetDateTime) -> Self {
+    pub(super) fn part_of(self, whole: Option<&Self>, now: OffsetDateTime) -> Self {
         let mut part = self.keeping_results(whole);
         if part.started_at.is_none() {
             let same_place = whole.filter(|whole| whole.after == part.after);

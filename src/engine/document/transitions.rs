@@ -17,8 +17,8 @@ pub use self::failure::Failure;
 use super::audit::{Audit, AuditStep};
 use super::fence::StaleWrite;
 use super::state_document::{
-    Checkpoint, FailureRecord, InFlight, LastFailure, Observed, Paused, RECENT_MAX, RecentTick,
-    StateDocument,
+    BacklogObservation, Checkpoint, FailureRecord, InFlight, LastFailure, Paused, RECENT_MAX,
+    RecentTick, StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -33,7 +33,7 @@ const LAPSE_MARGIN: Duration = Duration::from_secs(2);
 
 /// The age of a document, by the service's own clock alone.
 #[derive(Clone, Copy, Debug)]
-pub struct LeaseAge {
+pub struct DocumentAge {
     /// `Date` of the read minus `Last-Modified` of what was read.
     pub since_write: Duration,
     /// Granularity of that clock.
@@ -129,7 +129,7 @@ pub struct Acquire<'a> {
     /// How long the lease lives without a write.
     pub ttl: Duration,
     /// How old the document is.
-    pub age: LeaseAge,
+    pub age: DocumentAge,
     /// The service's clock.
     pub now: OffsetDateTime,
     /// The batch that will be delivered under it; `None` if not known yet.
@@ -159,9 +159,9 @@ pub enum AfterCommit {
     /// The lease is released.
     Release(Option<EndOfTick>),
     /// The next batch is announced, and the lease stays held.
-    Handle(Box<InFlight>),
+    Announce(Box<InFlight>),
     /// The lease is released, and the history of the rows that come next is kept.
-    Leave(Box<InFlight>, Option<EndOfTick>),
+    ReleaseAndKeep(Box<InFlight>, Option<EndOfTick>),
 }
 
 /// What the last write of a tick records about it.
@@ -172,7 +172,7 @@ pub struct EndOfTick {
     /// How long each step took.
     pub timings: Vec<(&'static str, Duration)>,
     /// The backlog it left.
-    pub observed: Observed,
+    pub observed: BacklogObservation,
 }
 
 impl StateDocument {
@@ -180,7 +180,7 @@ impl StateDocument {
     ///
     /// A lease has expired when `idle_before + since_write ≥ ttl + 2 × grain + 2 s`. Both durations are measured by
     /// the service's clock, so no instance's clock matters.
-    pub fn lease_state(&self, owner_id: &str, age: LeaseAge) -> LeaseState {
+    pub fn lease_state(&self, owner_id: &str, age: DocumentAge) -> LeaseState {
         let lease = &self.lease;
         let Some(holder) = lease.owner_id.as_deref().filter(|_| lease.released_at.is_none()) else {
             return LeaseState::Free;
@@ -196,7 +196,7 @@ impl StateDocument {
     }
 
     /// Returns how long until the lease expires if its holder does not write again.
-    pub fn lapses_in(&self, age: LeaseAge) -> Duration {
+    pub fn lapses_in(&self, age: DocumentAge) -> Duration {
         let ttl = Duration::from_secs(self.lease.ttl_seconds);
         (ttl + age.grain * 2 + LAPSE_MARGIN).saturating_sub(self.idle(age))
     }
@@ -205,7 +205,7 @@ impl StateDocument {
     ///
     /// The store's clock is truncated to whole grains, so `now` may be up to one grain too early. A backoff that may
     /// be over counts as over: otherwise a tick could be refused at the due time and wait for another timer interval.
-    pub fn hindrance(&self, now: OffsetDateTime, grain: Duration) -> Option<Refusal> {
+    pub fn block_reason(&self, now: OffsetDateTime, grain: Duration) -> Option<Refusal> {
         if let Some(paused) = &self.paused {
             let (by, reason) = (paused.by.clone(), paused.reason.clone());
             return Some(Refusal::Paused { by, reason, since: paused.at });
@@ -225,8 +225,8 @@ impl StateDocument {
     /// [`Refusal::Held`], [`Refusal::Paused`], [`Refusal::BackingOff`], [`Refusal::FenceAhead`] or
     /// [`Refusal::TokensExhausted`].
     pub fn acquire(&self, request: Acquire<'_>) -> Result<Self, Refusal> {
-        match self.hindrance(request.now, request.age.grain) {
-            Some(hindrance) => Err(hindrance),
+        match self.block_reason(request.now, request.age.grain) {
+            Some(block_reason) => Err(block_reason),
             None => self.grant(request),
         }
     }
@@ -303,16 +303,16 @@ impl StateDocument {
         next.touch(commit.now);
         next.succeed(commit.now);
         match commit.then {
-            AfterCommit::Handle(batch) if batch.late => next.start_batch(*batch, commit.now),
-            AfterCommit::Handle(batch) => next.in_flight = Some(batch.announced(commit.now)),
+            AfterCommit::Announce(batch) if batch.late => next.start_batch(*batch, commit.now),
+            AfterCommit::Announce(batch) => next.in_flight = Some(batch.announced(commit.now)),
             AfterCommit::Release(tick) => {
                 next.in_flight = None;
-                next.give_up(commit.now, tick);
+                next.release_lease(commit.now, tick);
             }
-            AfterCommit::Leave(batch, tick) => {
+            AfterCommit::ReleaseAndKeep(batch, tick) => {
                 next.in_flight = Some(batch.announced(commit.now));
                 next.put_late_rows_back();
-                next.give_up(commit.now, tick);
+                next.release_lease(commit.now, tick);
             }
         }
         Ok(next)
@@ -331,19 +331,19 @@ impl StateDocument {
     ) -> Result<Self, Refusal> {
         let mut next = self.held_by(holder)?;
         next.touch(now);
-        next.give_up(now, tick);
+        next.release_lease(now, tick);
         Ok(next)
     }
 
     /// Pauses the poller. Owner and token stay, so a holder may finish its batch.
     #[must_use]
-    pub fn pause(&self, paused: Paused, age: LeaseAge) -> Self {
-        self.written_by_other(age).paused_by_holder(paused)
+    pub fn pause(&self, paused: Paused, age: DocumentAge) -> Self {
+        self.written_by_other(age).with_pause(paused)
     }
 
     /// Pauses the poller, in a write of the holder itself.
     #[must_use]
-    pub fn paused_by_holder(&self, paused: Paused) -> Self {
+    pub fn with_pause(&self, paused: Paused) -> Self {
         let mut next = self.clone();
         next.require("paused");
         next.paused = Some(paused);
@@ -360,7 +360,7 @@ impl StateDocument {
     /// Resumes the poller, at once even if the batch was backing off, and restarts the count of its attempts: an
     /// operator who resumes has fixed something.
     #[must_use]
-    pub fn resume(&self, age: LeaseAge) -> Self {
+    pub fn resume(&self, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         next.requires.retain(|name| name != "paused");
         next.paused = None;
@@ -371,7 +371,7 @@ impl StateDocument {
             in_flight.crashes = 0;
             in_flight.crashes_survived = 0;
         }
-        next.audit.forgive();
+        next.audit.reset_attempts();
         next
     }
 
@@ -423,7 +423,7 @@ impl StateDocument {
 
     /// Records failed ticks, in a write without a lease. Owner and token stay.
     #[must_use]
-    pub fn failing(&self, failure: LastFailure, age: LeaseAge) -> Self {
+    pub fn failing(&self, failure: LastFailure, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         next.count_failure(failure);
         next
@@ -446,7 +446,7 @@ impl StateDocument {
 
     /// Records what idle ticks saw. Owner and token stay, so a holder continues as before.
     #[must_use]
-    pub fn observe(&self, observed: Observed, age: LeaseAge) -> Self {
+    pub fn observe(&self, observed: BacklogObservation, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         next.succeed(observed.at);
         next.observed = Some(observed);
@@ -514,7 +514,7 @@ impl StateDocument {
         self.lease.set_idle_before(Duration::ZERO);
     }
 
-    fn give_up(&mut self, now: OffsetDateTime, tick: Option<EndOfTick>) {
+    fn release_lease(&mut self, now: OffsetDateTime, tick: Option<EndOfTick>) {
         self.lease.released_at = Some(now);
         self.lease.released.note(self.lease.fencing_token);
         self.lease.expires_at = Some(now);
@@ -534,7 +534,7 @@ impl StateDocument {
     }
 
     /// A write of another writer must not make the holder look alive.
-    pub(super) fn written_by_other(&self, age: LeaseAge) -> Self {
+    pub(super) fn written_by_other(&self, age: DocumentAge) -> Self {
         let mut next = self.clone();
         next.lease.set_idle_before(self.idle(age));
         next

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::{CallTries, Delivery, Progress};
 use crate::cursor::{Cursor, KeyValues, RowVersion};
 use crate::document::{FencingToken, Generation};
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested, Operation, SourceLabel};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest, Operation, SourceLabel};
 use crate::value::Value;
 
 /// Owns the data that a [`Delivery`] borrows.
@@ -44,7 +44,7 @@ impl Sample {
             replay_id: None,
             after: None,
             upto: &events.last().expect("a sample has rows").cursor,
-            digest: &Digested::of(&events),
+            digest: &EventsDigest::of(&events),
         };
         Self { batch_id: BatchId::of(&identity), source, events, progress: Progress::default() }
     }

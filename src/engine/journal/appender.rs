@@ -41,7 +41,7 @@ impl Appender {
     }
 
     /// Makes the next append start a new part, so that earlier parts can be dropped.
-    pub fn begin_part(&mut self) {
+    pub fn start_part(&mut self) {
         self.starts_part = true;
         self.end = None;
     }

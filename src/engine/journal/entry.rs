@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use super::Changes;
 use crate::cursor::Cursor;
 use crate::document::{FencingToken, Generation, RecentTick, StateDocument};
-use crate::event::{BatchId, Digested};
+use crate::event::{BatchId, EventsDigest};
 
 /// Version of the format of a line.
 pub const VERSION: u32 = 1;
@@ -30,7 +30,7 @@ impl JournalMode {
             Self::Off => false,
             Self::Commits => {
                 let stops = event == EventKind::PositionLost;
-                event.moves_checkpoint() || event.is_of_operator() || stops
+                event.moves_checkpoint() || event.is_operator_event() || stops
             }
             Self::Full => true,
         }
@@ -165,7 +165,7 @@ impl EventKind {
     }
 
     /// Whether an operator caused it, outside of ticks.
-    pub fn is_of_operator(self) -> bool {
+    pub fn is_operator_event(self) -> bool {
         matches!(
             self,
             Self::Paused
@@ -212,7 +212,7 @@ pub struct Details {
     pub rows: Option<u64>,
     /// Digest of its encoded rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<Digested>,
+    pub digest: Option<EventsDigest>,
     /// The step of a handler chain that was called, or whose result was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,

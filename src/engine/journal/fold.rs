@@ -86,7 +86,7 @@ impl fmt::Display for Finding {
 
 /// The document as of the last entry, and the problems of the history.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Folded {
+pub struct FoldResult {
     /// The document; `None` if there is no snapshot.
     pub document: Option<StateDocument>,
     /// Id of the last write.
@@ -106,7 +106,7 @@ pub fn read_lines(part: &str, bytes: &[u8]) -> (Vec<Entry>, Vec<Finding>) {
 ///
 /// It is as old as the last entry that can be reached from a snapshot: never ahead of the true document, but
 /// possibly behind it.
-pub fn fold(mut entries: Vec<Entry>) -> Folded {
+pub fn fold(mut entries: Vec<Entry>) -> FoldResult {
     entries.retain(Entry::wrote);
     entries.sort_by_key(Entry::place);
     let compacted = |entry: &Entry| entry.event == EventKind::Compacted && entry.document.is_some();
@@ -114,14 +114,14 @@ pub fn fold(mut entries: Vec<Entry>) -> Folded {
         // Late appends of a history that was dropped.
         entries.drain(..begin);
     }
-    let mut folded = Folded::default();
+    let mut folded = FoldResult::default();
     for entry in entries {
         folded.add(entry);
     }
     folded
 }
 
-impl Folded {
+impl FoldResult {
     fn add(&mut self, entry: Entry) {
         let (generation, seq) = entry.place();
         let place = self.document.as_ref().map(|last| (last.generation, last.journal_seq));

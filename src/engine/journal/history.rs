@@ -3,7 +3,7 @@
 use time::{Date, OffsetDateTime};
 
 use super::store::length;
-use super::{Entry, EventKind, Finding, Folded, JournalStore, Part, VERSION, fold};
+use super::{Entry, EventKind, Finding, FoldResult, JournalStore, Part, VERSION, fold};
 use crate::document::{FencingToken, Generation};
 use crate::store::StoreError;
 
@@ -95,7 +95,7 @@ impl History {
     }
 
     /// Returns the document as of the last entry; unreadable lines are the first findings.
-    pub fn fold(&self) -> Folded {
+    pub fn fold(&self) -> FoldResult {
         let mut folded = fold(self.entries().cloned().collect());
         folded.findings = self.unreadable().chain(folded.findings).collect();
         folded

@@ -8,8 +8,8 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::document::{
-    Acquire, AfterCommit, AuditStep, Commit, EndOfTick, Failure, Generation, Holder, InFlight,
-    LeaseAge, Observed, Paused, RecentTick, StateDocument, StepResult,
+    Acquire, AfterCommit, AuditStep, BacklogObservation, Commit, DocumentAge, EndOfTick, Failure,
+    Generation, Holder, InFlight, Paused, RecentTick, StateDocument, StepResult,
 };
 
 const START: OffsetDateTime = datetime!(2026-04-07 23:50:00 UTC);
@@ -154,7 +154,7 @@ impl World {
 
     fn acquire(&mut self, process: usize) -> Holder {
         let owner_id = ["a", "b"][process];
-        let age = LeaseAge { since_write: Duration::from_secs(900), grain: Duration::ZERO };
+        let age = DocumentAge { since_write: Duration::from_secs(900), grain: Duration::ZERO };
         let after = self.document.checkpoint.cursor.clone();
         let request = Acquire {
             owner_id,
@@ -187,8 +187,8 @@ impl World {
         EndOfTick { recent, timings, observed: self.observed() }
     }
 
-    fn observed(&self) -> Observed {
-        Observed {
+    fn observed(&self) -> BacklogObservation {
+        BacklogObservation {
             at: self.now,
             lag: None,
             positions: Some(self.writes),
@@ -233,7 +233,7 @@ impl World {
             self.row += 1;
             let then = match left {
                 0 => AfterCommit::Release(Some(self.end_of_tick())),
-                _ => AfterCommit::Handle(Box::new(batch(Some(&at(self.row)), self.row + 1))),
+                _ => AfterCommit::Announce(Box::new(batch(Some(&at(self.row)), self.row + 1))),
             };
             let (upto, now) = (at(self.row), self.now);
             let batch_id = batch(None, self.row).batch_id;
@@ -282,7 +282,7 @@ impl World {
 
     fn run(&mut self, step: Step) {
         self.now += Duration::from_secs(7);
-        let age = LeaseAge { since_write: Duration::from_secs(5), grain: Duration::ZERO };
+        let age = DocumentAge { since_write: Duration::from_secs(5), grain: Duration::ZERO };
         match step {
             Step::Tick { process, batches, steps, fails, append } => {
                 self.appends_midway = matches!(append, Appended::Midway { .. });
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    fn folded(&self) -> Folded {
+    fn folded(&self) -> FoldResult {
         let (mut entries, findings) = read_lines("all", &self.journal);
         assert_eq!(findings, []);
         // In any order of days and processes.
@@ -571,7 +571,7 @@ fn the_first_difference_between_history_and_document_is_named() {
     assert_eq!(verdict(&|document| document.journal_seq = 9), Verdict::Behind { from: 7, to: 9 });
     assert_eq!(
         verdict(&|document| document.generation = Generation(8)),
-        Verdict::BegunAnew { generation: Generation(8) }
+        Verdict::RestartedHistory { generation: Generation(8) }
     );
     assert!(matches!(
         verdict(&|document| document.generation = Generation(6)),

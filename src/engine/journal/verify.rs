@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use super::{Folded, JournalMode};
+use super::{FoldResult, JournalMode};
 use crate::document::{Generation, StateDocument};
 
 /// Result of comparing a journal with a document.
@@ -20,7 +20,7 @@ pub enum Verdict {
         to: u64,
     },
     /// The document was recreated, and no entry records that yet.
-    BegunAnew {
+    RestartedHistory {
         /// Generation of the document.
         generation: Generation,
     },
@@ -73,7 +73,10 @@ impl Verdict {
     pub fn is_explained(&self) -> bool {
         matches!(
             self,
-            Self::Agrees | Self::Behind { .. } | Self::BegunAnew { .. } | Self::NotBegun { .. }
+            Self::Agrees
+                | Self::Behind { .. }
+                | Self::RestartedHistory { .. }
+                | Self::NotBegun { .. }
         )
     }
 }
@@ -97,7 +100,7 @@ const UNRECORDED_BESIDE_COMMITS: &[&str] =
     &["/lease", "/in_flight", "/recent", "/timings", "/marked", "/source_state", "/audit"];
 
 /// Compares the result of a journal of this mode with the current document.
-pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocument>) -> Verdict {
+pub fn verify(mode: JournalMode, folded: &FoldResult, document: Option<&StateDocument>) -> Verdict {
     let Some(history) = &folded.document else {
         return match document.filter(|_| folded.findings.is_empty()) {
             Some(StateDocument { journal_told: true, journal_seq, .. }) => {
@@ -109,7 +112,7 @@ pub fn verify(mode: JournalMode, folded: &Folded, document: Option<&StateDocumen
     };
     let Some(document) = document else { return Verdict::NoDocument };
     if document.generation > history.generation {
-        return Verdict::BegunAnew { generation: document.generation };
+        return Verdict::RestartedHistory { generation: document.generation };
     }
     let place = |document: &StateDocument| (document.generation, document.journal_seq);
     if place(document) < place(history) {

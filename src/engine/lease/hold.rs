@@ -214,7 +214,7 @@ impl Lease<'_> {
         let heartbeat = Heartbeat::begin(self.context);
         self.renew(prefix, until).await?;
         self.heartbeat_delay = self.heartbeat_delay.max(Some(due.elapsed()));
-        heartbeat.landed();
+        heartbeat.succeeded();
         Ok(())
     }
 

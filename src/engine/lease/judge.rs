@@ -92,7 +92,7 @@ impl DocumentStore<'_> {
                 return Err(LeaseError::Lost(found.document.superseded(holder)));
             }
             if unchanged {
-                pause.or_give_up(self.unanswered()).await?;
+                pause.or_give_up(self.unknown_outcome()).await?;
             } else if rebased {
                 pause.or_give_up(self.contended()).await?;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Acquired, Lease, LeaseContext, LeaseError};
+use super::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::document::{LeaseState, Refusal, Snapshot, StateDocument};
 use crate::metrics::{FoundBy, Metrics};
 
@@ -57,12 +57,12 @@ impl<'a> Lease<'a> {
         context: LeaseContext<'a>,
         base: &Snapshot,
         granted: Result<StateDocument, Refusal>,
-    ) -> Result<Acquired<'a>, LeaseError> {
+    ) -> Result<AcquireResult<'a>, LeaseError> {
         let asked = Box::pin(Self::request(context, base, granted)).await;
         let outcome = match &asked {
-            Ok(Acquired::Held(_)) => "acquired",
-            Ok(Acquired::Conflict) => "conflict",
-            Ok(Acquired::Refused(_)) => return asked,
+            Ok(AcquireResult::Held(_)) => "acquired",
+            Ok(AcquireResult::Conflict) => "conflict",
+            Ok(AcquireResult::Refused(_)) => return asked,
             Err(_) => "error",
         };
         if let Some(metrics) = context.instance.metrics() {
@@ -87,23 +87,23 @@ impl Lease<'_> {
 /// A renewal in progress: it counts as failed unless it lands, also when dropped.
 pub(super) struct Heartbeat<'a> {
     context: LeaseContext<'a>,
-    landed: bool,
+    succeeded: bool,
 }
 
 impl<'a> Heartbeat<'a> {
     pub(super) fn begin(context: LeaseContext<'a>) -> Self {
-        Self { context, landed: false }
+        Self { context, succeeded: false }
     }
 
-    pub(super) fn landed(mut self) {
-        self.landed = true;
+    pub(super) fn succeeded(mut self) {
+        self.succeeded = true;
     }
 }
 
 impl Drop for Heartbeat<'_> {
     fn drop(&mut self) {
         if let Some(metrics) = self.context.instance.metrics() {
-            metrics.heartbeat(self.context.key.poller(), self.landed);
+            metrics.heartbeat(self.context.key.poller(), self.succeeded);
         }
     }
 }

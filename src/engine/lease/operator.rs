@@ -1,6 +1,6 @@
 //! The lease for an operator who has paused the poller, or works alongside its ticks.
 
-use super::{Acquired, Lease, LeaseContext, LeaseError, asked};
+use super::{AcquireResult, Lease, LeaseContext, LeaseError, asked};
 use crate::document::{InFlight, Snapshot};
 
 impl<'a> Lease<'a> {
@@ -13,7 +13,7 @@ impl<'a> Lease<'a> {
         context: LeaseContext<'a>,
         base: &Snapshot,
         batch: Option<InFlight>,
-    ) -> Result<Acquired<'a>, LeaseError> {
+    ) -> Result<AcquireResult<'a>, LeaseError> {
         let granted = base.document.grant(asked(context, base, batch));
         Box::pin(Self::acquire_measured(context, base, granted)).await
     }
@@ -26,7 +26,7 @@ impl<'a> Lease<'a> {
     pub async fn acquire_for_operator(
         context: LeaseContext<'a>,
         base: &Snapshot,
-    ) -> Result<Acquired<'a>, LeaseError> {
+    ) -> Result<AcquireResult<'a>, LeaseError> {
         let granted = base.document.grant(asked(context, base, None));
         Box::pin(Self::acquire_measured(context, base, granted)).await
     }

@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::document::{AfterCommit, AuditStep, LeaseAge, Paused, decode, encode};
+use crate::document::{AfterCommit, AuditStep, DocumentAge, Paused, decode, encode};
 use crate::journal::JournalMode;
 use crate::store::{MemoryStore, Precondition, StateKey, StateStore, StoreError};
 use crate::testing::{Call, Fault, FaultyStore};
@@ -58,14 +58,14 @@ impl World {
         Snapshot::written(blank, written.unwrap(), 0).with(begun)
     }
 
-    async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> Acquired<'a> {
+    async fn try_acquire<'a>(&'a self, instance: &'a Instance) -> AcquireResult<'a> {
         Lease::acquire(self.context(instance), &self.base().await, None).await.unwrap()
     }
 
     async fn acquire<'a>(&'a self, instance: &'a Instance) -> Lease<'a> {
         match self.try_acquire(instance).await {
-            Acquired::Held(lease) => *lease,
-            other @ (Acquired::Conflict | Acquired::Refused(_)) => panic!("{other:?}"),
+            AcquireResult::Held(lease) => *lease,
+            other @ (AcquireResult::Conflict | AcquireResult::Refused(_)) => panic!("{other:?}"),
         }
     }
 
@@ -109,7 +109,7 @@ fn pause(document: &StateDocument) -> StateDocument {
         at: OffsetDateTime::UNIX_EPOCH,
         extra: serde_json::Map::new(),
     };
-    document.pause(paused, LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO })
+    document.pause(paused, DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO })
 }
 
 async fn sleep(seconds: u64) {
@@ -122,9 +122,12 @@ async fn of_two_challengers_one_gets_the_lease_and_the_other_a_conflict() {
     let base = world.base().await;
     let first = Lease::acquire(world.context(&world.a), &base, None).await.unwrap();
     let second = Lease::acquire(world.context(&world.b), &base, None).await.unwrap();
-    assert!(matches!(first, Acquired::Held(_)));
-    assert!(matches!(second, Acquired::Conflict));
-    assert!(matches!(world.try_acquire(&world.b).await, Acquired::Refused(Refusal::Held { .. })));
+    assert!(matches!(first, AcquireResult::Held(_)));
+    assert!(matches!(second, AcquireResult::Conflict));
+    assert!(matches!(
+        world.try_acquire(&world.b).await,
+        AcquireResult::Refused(Refusal::Held { .. })
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,7 +137,7 @@ async fn work_longer_than_the_ttl_keeps_its_lease_by_heartbeats() {
     world.store.take_calls();
     lease.hold_while(sleep(100)).await.unwrap();
     assert_eq!(world.store.take_calls().puts, 9, "one each ttl / 3");
-    assert!(matches!(world.try_acquire(&world.b).await, Acquired::Refused(_)));
+    assert!(matches!(world.try_acquire(&world.b).await, AcquireResult::Refused(_)));
     assert_eq!(lease.token().0, 1, "a renewal never changes the token");
 }
 
@@ -145,7 +148,7 @@ async fn many_short_holds_renew_too() {
     for _ in 0..30 {
         lease.hold_while(sleep(3)).await.unwrap();
     }
-    assert!(matches!(world.try_acquire(&world.b).await, Acquired::Refused(_)));
+    assert!(matches!(world.try_acquire(&world.b).await, AcquireResult::Refused(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +261,7 @@ async fn an_acquisition_whose_answer_is_lost_leaves_no_ghost_lease() {
         world.store.break_next(Call::Store, fault);
         let mut lease = world.acquire(&world.a).await;
         lease.release(None, None).await.unwrap();
-        assert!(matches!(world.try_acquire(&world.b).await, Acquired::Held(_)), "{fault:?}");
+        assert!(matches!(world.try_acquire(&world.b).await, AcquireResult::Held(_)), "{fault:?}");
     }
 }
 
@@ -374,7 +377,7 @@ async fn a_late_write_of_a_former_holder_never_lands() {
     sleep(33).await;
     let base = world.base().await;
     let taken = Lease::acquire(world.context(&world.b), &base, None).await.unwrap();
-    assert!(matches!(taken, Acquired::Held(_)));
+    assert!(matches!(taken, AcquireResult::Held(_)));
     sleep(100).await;
     assert_eq!(world.document().await.checkpoint.cursor, None);
 }
@@ -430,11 +433,11 @@ async fn a_challenger_adds_the_time_since_its_read() {
     for (seconds, lapsed) in [(31, false), (1, true)] {
         sleep(seconds).await;
         let asked = Lease::acquire(world.context(&world.b), &read_once, None).await.unwrap();
-        assert_eq!(matches!(asked, Acquired::Held(_)), lapsed, "ttl 30 s and a margin of 2 s");
+        assert_eq!(matches!(asked, AcquireResult::Held(_)), lapsed, "ttl 30 s and a margin of 2 s");
     }
     // Had the holder written meanwhile, the write under the old tag would have been refused.
     let stale = Lease::acquire(world.context(&world.a), &read_once, None).await.unwrap();
-    assert!(matches!(stale, Acquired::Conflict));
+    assert!(matches!(stale, AcquireResult::Conflict));
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,7 +471,7 @@ async fn source_state_is_written_once() {
 async fn source_state_is_written_without_undoing_a_loss() {
     let world = World::new();
     let mut lease = world.acquire(&world.a).await;
-    let age = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+    let age = DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     world.meddle(|found| found.losing_position("numbers were taken back", age)).await;
     lease.remember(Some(SourceState::from_iter([("mark".to_owned(), serde_json::json!(7))])));
     lease.release(None, None).await.unwrap();

@@ -51,7 +51,7 @@ impl DocumentMetrics {
 
 impl Metrics {
     /// Records the state of a poller at the end of a tick.
-    pub(crate) fn stands(&self, poller: &str, standing: &DocumentStats) {
+    pub(crate) fn record_state(&self, poller: &str, standing: &DocumentStats) {
         let attributes = [named(poller)];
         self.standing.bytes.record(standing.bytes, &attributes);
         if let Some(position) = standing.position {

@@ -65,13 +65,23 @@ impl Invocations {
 
     /// Starts to measure an invocation of `poller`'s function, if it has one. The first one of the process is marked
     /// as a cold start.
-    pub fn begin(&self, trigger: Trigger, poller: Option<&str>, is_first: bool) -> Running {
+    pub fn begin(
+        &self,
+        trigger: Trigger,
+        poller: Option<&str>,
+        is_first: bool,
+    ) -> RunningInvocation {
         let mut attributes = vec![KeyValue::new("faas.trigger", trigger.as_str())];
         attributes.extend(poller.map(named));
         // A counter that first appears with its first count shows no increase to an alert.
         self.errors.add(0, &attributes);
         self.cold_starts.add(is_first.into(), &attributes);
-        Running { of: self.clone(), attributes, began_at: Instant::now(), has_failed: true }
+        RunningInvocation {
+            of: self.clone(),
+            attributes,
+            began_at: Instant::now(),
+            has_failed: true,
+        }
     }
 }
 
@@ -79,21 +89,21 @@ impl Invocations {
 /// panic counts as a failure too.
 #[derive(Debug)]
 #[must_use]
-pub struct Running {
+pub struct RunningInvocation {
     of: Invocations,
     attributes: Vec<KeyValue>,
     began_at: Instant,
     has_failed: bool,
 }
 
-impl Running {
+impl RunningInvocation {
     /// Ends the measurement.
     pub fn end(mut self, has_failed: bool) {
         self.has_failed = has_failed;
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningInvocation {
     fn drop(&mut self) {
         self.of.duration.record(self.began_at.elapsed().as_secs_f64(), &self.attributes);
         let counter = if self.has_failed { &self.of.errors } else { &self.of.succeeded };

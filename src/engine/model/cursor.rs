@@ -50,7 +50,7 @@ impl CursorMode {
     }
 
     /// Whether rows count as complete after some time, so that a row can be too late.
-    pub fn goes_by_time(self) -> bool {
+    pub fn is_time_based(self) -> bool {
         matches!(self, Self::TimestampPk | Self::IntegerPk)
     }
 }

@@ -191,15 +191,15 @@ pub struct BatchIdentity<'a> {
     /// Position of the last row.
     pub upto: &'a Cursor,
     /// Digest of the encoded rows.
-    pub digest: &'a Digested,
+    pub digest: &'a EventsDigest,
 }
 
 /// SHA-256 over the encoded events of a batch, in hex.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Digested(String);
+pub struct EventsDigest(String);
 
-impl Digested {
+impl EventsDigest {
     /// Hashes the encoded events in order.
     #[expect(single_use_lifetimes, reason = "the suggested elision is not stable yet")]
     pub fn of<'a>(events: impl IntoIterator<Item = &'a ChangeEvent>) -> Self {
@@ -351,8 +351,8 @@ mod tests {
     #[test]
     fn a_batch_id_changes_with_every_part_of_its_identity() {
         let (low, high) = (cursor(1, 1), cursor(2, 1));
-        let digest = Digested("d".to_owned());
-        let other_digest = Digested("e".to_owned());
+        let digest = EventsDigest("d".to_owned());
+        let other_digest = EventsDigest("e".to_owned());
         let base = BatchIdentity {
             poller: "p",
             generation: 1,

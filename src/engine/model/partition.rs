@@ -44,7 +44,7 @@ impl fmt::Display for Partition {
 }
 
 /// Returns the poller of the partition `name`; `name` itself if it is not a partition.
-pub fn whole_of(name: &str) -> &str {
+pub fn poller_of_partition(name: &str) -> &str {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match name.split_once(BETWEEN) {
         Some((whole, number)) if is_number(number) => whole,
@@ -72,7 +72,7 @@ mod tests {
             ("orders__part", "orders__part"),
             ("highwater__recovery", "highwater__recovery"),
         ] {
-            assert_eq!(whole_of(name), whole);
+            assert_eq!(poller_of_partition(name), whole);
         }
     }
 

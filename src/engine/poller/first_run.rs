@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::{Poller, TickError};
 use crate::document::{LoadError, Snapshot, StateDocument, decode};
 use crate::lease::Lease;
-use crate::partition::{Partition, whole_of};
+use crate::partition::{Partition, poller_of_partition};
 use crate::store::{StateKey, StoreError};
 
 /// A document of the same source under another application.
@@ -59,7 +59,7 @@ impl Poller {
                     continue;
                 }
                 known.insert(app.clone());
-                let (parts, written) = (found.divided_into(), stored.last_modified);
+                let (parts, written) = (found.partition_count(), stored.last_modified);
                 if newest.as_ref().is_none_or(|newest| written > newest.written) {
                     newest = Some(OtherAppDocument { app, path, parts, written });
                 }
@@ -70,10 +70,10 @@ impl Poller {
             return Ok(());
         };
         let here = self.store.location(&self.key);
-        let (others, configured) = (known.len().saturating_sub(1), self.division());
+        let (others, configured) = (known.len().saturating_sub(1), self.partition_count());
         if self.checks_siblings && stored != configured {
-            let poller = whole_of(&self.name).to_owned();
-            let error = TickError::DividedElsewhere {
+            let poller = poller_of_partition(&self.name).to_owned();
+            let error = TickError::OtherPartitionCountElsewhere {
                 poller,
                 here,
                 app,
@@ -93,16 +93,17 @@ impl Poller {
     fn names_elsewhere(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from([self.name.clone()]);
         if self.checks_siblings {
-            let parent = whole_of(&self.name);
+            let parent = poller_of_partition(&self.name);
             names.insert(parent.to_owned());
-            names.insert(Partition { index: 0, count: self.division() }.name(parent));
+            names.insert(Partition { index: 0, count: self.partition_count() }.name(parent));
         }
         names
     }
 
     fn is_same_source(&self, found: &StateDocument) -> bool {
         let shape = self.source.shape();
-        let is_same = if !self.checks_siblings || found.divided_into() == self.division() {
+        let is_same = if !self.checks_siblings || found.partition_count() == self.partition_count()
+        {
             found.poller_name == self.name && found.source_fingerprint == shape.fingerprint
         } else {
             found.source_definition.is_same_but_for("partition", &shape.definition)

@@ -10,14 +10,14 @@ use super::outcome::{refused_outcome, rfc3339};
 use super::{Poller, TickError, TickOutcome};
 use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::document::{
-    FencingToken, Generation, LeaseState, LoadError, Marker, Observed, OnMissingState, Snapshot,
-    StateDocument, decode_marker, encode_marker,
+    BacklogObservation, FencingToken, Generation, LeaseState, LoadError, Marker, OnMissingState,
+    Snapshot, StateDocument, decode_marker, encode_marker,
 };
 use crate::error::chain;
 use crate::journal::EventKind;
 use crate::lease::Lease;
 use crate::poller::Skipped;
-use crate::range::misfit;
+use crate::range::mismatch;
 use crate::source::{Lag, RetainedState, SourceShape};
 use crate::store::{Precondition, StateKey};
 
@@ -126,8 +126,8 @@ pub(crate) fn observed(
     lag: Lag,
     rows: Option<u64>,
     idle_ticks: u64,
-) -> Observed {
-    Observed {
+) -> BacklogObservation {
+    BacklogObservation {
         at,
         lag: lag.time.map(|time| time.as_secs_f64()),
         positions: lag.positions,
@@ -144,7 +144,7 @@ impl Poller {
     pub(crate) async fn load(&self, memory: &mut Memory) -> Result<Snapshot, TickError> {
         if let Some(snapshot) = &memory.snapshot
             && snapshot.since_read() < self.limits.state_refresh
-            && self.hindrance(snapshot).is_none()
+            && self.block_reason(snapshot).is_none()
         {
             return Ok(snapshot.clone());
         }
@@ -186,7 +186,7 @@ impl Poller {
         let poller = self.range_of.as_ref().unwrap_or(&self.name).clone();
         let shape = self.source.shape();
         let cursor = document.checkpoint.cursor.as_ref();
-        let keeps = cursor.is_none_or(|cursor| misfit(cursor, shape.mode, &shape.key).is_none());
+        let keeps = cursor.is_none_or(|cursor| mismatch(cursor, shape.mode, &shape.key).is_none());
         TickError::Fingerprint { poller, differences: self.differences_from(document), keeps }
     }
 
@@ -246,16 +246,16 @@ impl Poller {
         if is_first && writes && blank.etag.is_some() {
             self.refuse_elsewhere().await?;
         }
-        Ok(self.begun(blank, marker.as_ref()))
+        Ok(self.started(blank, marker.as_ref()))
     }
 
     /// Returns `blank` under a generation above the one of the marker.
-    pub(crate) fn begun(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
+    pub(crate) fn started(&self, blank: Snapshot, marker: Option<&Marker>) -> Snapshot {
         let floor = marker.map_or(1, |marker| marker.generation.0 + 1);
         let milliseconds = u64::try_from(blank.now().unix_timestamp_nanos() / 1_000_000);
         let generation = Generation(milliseconds.unwrap_or(0).max(floor));
         let shape = self.source.shape();
-        let mut begun = blank.document.begun(generation, &shape.fingerprint);
+        let mut begun = blank.document.started(generation, &shape.fingerprint);
         if begun.source_fingerprint == shape.fingerprint {
             begun.source_definition.clone_from(&shape.definition);
         }
@@ -384,12 +384,12 @@ impl Poller {
     }
 
     /// Returns what prevents a tick from running, according to `snapshot`.
-    pub(crate) fn hindrance(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
+    pub(crate) fn block_reason(&self, snapshot: &Snapshot) -> Option<TickOutcome> {
         let document = &snapshot.document;
-        let hindrance = document.hindrance(snapshot.now(), self.store.grain());
-        let hindrance = hindrance.filter(|_| !self.through_pause);
+        let block_reason = document.block_reason(snapshot.now(), self.store.grain());
+        let block_reason = block_reason.filter(|_| !self.through_pause);
         let until = self.lapses_at(snapshot);
-        if let Some(refusal) = hindrance {
+        if let Some(refusal) = block_reason {
             return refused_outcome(&refusal, until);
         }
         match document.lease_state(self.instance.owner_id(), snapshot.age(self.store.grain())) {
@@ -495,7 +495,7 @@ impl Poller {
     /// acquires the lease.
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
-        let lag = memory.lag.at_the_end();
+        let lag = memory.lag.after_full_read();
         let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
         let age = base.age(self.store.grain());
         let next = base.document.observe(observed, age);
@@ -565,7 +565,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_backing_off_batch_waits_by_the_services_clock() {
         let world = World::new();
-        let poller = world.seasoned("a").await;
+        let poller = world.started_poller("a").await;
         world.source.put(1, "new");
         world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
         tick(&poller).await.unwrap_err();
@@ -574,10 +574,10 @@ mod tests {
         let until = world.document().await.in_flight.unwrap().next_attempt_at.unwrap();
         // By the date of the last answer, plus our monotonic time since.
         let ahead = Snapshot::read(&key, stored.clone(), until).unwrap();
-        assert_eq!(poller.hindrance(&ahead), None);
+        assert_eq!(poller.block_reason(&ahead), None);
         let just_before = Snapshot::read(&key, stored, until - Duration::from_millis(1)).unwrap();
-        assert!(matches!(poller.hindrance(&just_before), Some(TickOutcome::BackingOff { .. })));
+        assert!(matches!(poller.block_reason(&just_before), Some(TickOutcome::BackingOff { .. })));
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(poller.hindrance(&just_before), None);
+        assert_eq!(poller.block_reason(&just_before), None);
     }
 }

@@ -89,7 +89,7 @@ pub enum TickError {
          {configured} --reason \"other partitions\"`",
         poller.to_ascii_uppercase()
     )]
-    Divided {
+    OtherPartitionCount {
         /// The poller, without partition.
         poller: String,
         /// The number of partitions in its state.
@@ -139,7 +139,7 @@ pub enum TickError {
         poller.to_ascii_uppercase(),
         clone_each(poller, app, *stored)
     )]
-    DividedElsewhere {
+    OtherPartitionCountElsewhere {
         /// The poller, without partition.
         poller: String,
         /// Where its document would be stored.
@@ -357,13 +357,13 @@ pub(super) fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
         TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
-        TickError::Fingerprint { .. } | TickError::Divided { .. } => {
+        TickError::Fingerprint { .. } | TickError::OtherPartitionCount { .. } => {
             ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
         }
         TickError::StateVanished { .. } => {
             ("state_vanished", "LeaseAcquireError", "state_vanished")
         }
-        TickError::FirstRunElsewhere { .. } | TickError::DividedElsewhere { .. } => {
+        TickError::FirstRunElsewhere { .. } | TickError::OtherPartitionCountElsewhere { .. } => {
             ("first_run_elsewhere", "LeaseAcquireError", "first_run_elsewhere")
         }
         TickError::NotStarted { .. } => ("not_started", "LeaseAcquireError", "not_started"),
@@ -446,10 +446,10 @@ impl TickError {
             Self::Load(LoadError::Store(StoreError::Refused { .. }))
             | Self::Acquire(LeaseError::Store(StoreError::Refused { .. }))
             | Self::Fingerprint { .. }
-            | Self::Divided { .. }
+            | Self::OtherPartitionCount { .. }
             | Self::NotStarted { .. }
             | Self::FirstRunElsewhere { .. }
-            | Self::DividedElsewhere { .. }
+            | Self::OtherPartitionCountElsewhere { .. }
             | Self::Handler(HandlerError::Misconfigured(_) | HandlerError::Gone(_)) => {
                 ErrorKind::Configuration
             }

@@ -9,20 +9,20 @@ use tokio::time::Instant;
 
 use super::{Poller, TickError};
 use crate::document::{DocumentStore, LoadError, StateDocument, decode};
-use crate::partition::{Partition, whole_of};
+use crate::partition::{Partition, poller_of_partition};
 use crate::store::StateKey;
 
 impl Poller {
     /// Sets which partition this is, if any; it then does not start alongside another partition count.
     #[must_use]
-    pub fn dividing(self, partition: Option<Partition>) -> Self {
+    pub fn with_partition(self, partition: Option<Partition>) -> Self {
         Self { partition, checks_siblings: true, ..self }
     }
 
     /// Returns the names of the other partitions of its poller.
     pub fn other_partitions(&self) -> Vec<String> {
-        let parent = whole_of(&self.name);
-        let all = Partition::all(self.division()).into_iter().flatten();
+        let parent = poller_of_partition(&self.name);
+        let all = Partition::all(self.partition_count()).into_iter().flatten();
         all.map(|partition| partition.name(parent)).filter(|name| *name != self.name).collect()
     }
 
@@ -31,18 +31,22 @@ impl Poller {
         &self,
         document: &StateDocument,
     ) -> Result<(), TickError> {
-        let (stored, configured) = (document.divided_into(), self.division());
+        let (stored, configured) = (document.partition_count(), self.partition_count());
         if !self.checks_siblings || !document.names_partition_count() || stored == configured {
             return Ok(());
         }
-        Err(TickError::Divided { poller: whole_of(&self.name).to_owned(), stored, configured })
+        Err(TickError::OtherPartitionCount {
+            poller: poller_of_partition(&self.name).to_owned(),
+            stored,
+            configured,
+        })
     }
 
     /// Rejects a run alongside partitions of another count.
     ///
     /// # Errors
     ///
-    /// [`TickError::Divided`], or [`TickError::Load`] if their documents cannot be read.
+    /// [`TickError::OtherPartitionCount`], or [`TickError::Load`] if their documents cannot be read.
     pub async fn reject_conflicting_siblings(&self) -> Result<(), TickError> {
         self.reject_other_partition_count(false).await
     }
@@ -53,7 +57,7 @@ impl Poller {
         if !self.checks_siblings {
             return Ok(());
         }
-        let parent = whole_of(&self.name);
+        let parent = poller_of_partition(&self.name);
         if self.name != parent {
             self.reject_partition_count_of_siblings(parent).await?;
         }
@@ -76,7 +80,7 @@ impl Poller {
     }
 
     /// Stores the number of partitions, unless that was done or the first partition has lost its document.
-    pub(crate) async fn write_division_down(&self) -> Result<(), LoadError> {
+    pub(crate) async fn record_partition_count(&self) -> Result<(), LoadError> {
         let first = self.first();
         if !self.checks_siblings || self.name == first || self.sibling(&first).await?.is_some() {
             return Ok(());
@@ -89,7 +93,7 @@ impl Poller {
 
     /// Returns the name of the first partition, whose document has the number of partitions.
     fn first(&self) -> String {
-        Partition { index: 0, count: self.division() }.name(whole_of(&self.name))
+        Partition { index: 0, count: self.partition_count() }.name(poller_of_partition(&self.name))
     }
 
     async fn sibling(&self, name: &str) -> Result<Option<StateDocument>, LoadError> {

@@ -35,7 +35,7 @@ pub(crate) struct FoundLoss {
 impl Poller {
     /// Stores the final loss that a tick has found. Returns `false` if it was found at a position that another
     /// instance has left meanwhile: only the source knows whether anything is lost after the new one.
-    pub(crate) async fn keep_loss(&self, memory: &Memory, error: &FetchError) -> bool {
+    pub(crate) async fn store_loss(&self, memory: &Memory, error: &FetchError) -> bool {
         // A range is cancelled or started again; its poller keeps its own position.
         if !error.is_final_loss() || self.range_of.is_some() {
             return true;
@@ -61,7 +61,7 @@ impl Poller {
     }
 
     /// Adds the commands to an error that reports a loss.
-    pub(crate) fn with_remedy_of(&self, error: TickError) -> TickError {
+    pub(crate) fn add_loss_remedy(&self, error: TickError) -> TickError {
         if let TickError::Fetch(error) = error {
             return TickError::Fetch(if error.is_position_lost() {
                 self.with_remedy(error)
@@ -86,7 +86,7 @@ impl Poller {
     /// Writes the loss to the document at whose position it was found, and again to what others have written since.
     async fn write_loss(&self, known: Option<&Snapshot>, reason: &str) -> Result<bool, TickError> {
         // If the store is down, the next tick retries.
-        let mut changing = self.documents(Duration::ZERO).changing();
+        let mut changing = self.documents(Duration::ZERO).change();
         let mut base = match known {
             Some(known) => known.clone(),
             None => changing.read(|| self.blank()).await?,

@@ -12,10 +12,10 @@ use tracing::Level;
 
 use super::outcome::failed;
 use super::{Poller, TickError, TickOutcome};
-use crate::document::{LastFailure, LeaseAge, Snapshot};
+use crate::document::{DocumentAge, LastFailure, Snapshot};
 use crate::error::{chain, shortened};
 use crate::handler::HandlerError;
-use crate::status::health::{self, Failure, Process, Stored};
+use crate::status::health::{self, Failure, Process, StoredState};
 
 /// How the last ticks of this process ended.
 #[derive(Debug, Default)]
@@ -26,17 +26,17 @@ pub(crate) struct TickHistory {
     /// Failed ticks since the last success.
     failure: Option<FailedTicks>,
     /// What is stored, as last seen.
-    seen: Option<Seen>,
+    seen: Option<LastSeen>,
     /// The storage service's time, and when it was that.
     clock: Option<(OffsetDateTime, Instant)>,
 }
 
 /// What is stored under the name of a poller, as this process last saw it.
 #[derive(Clone, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum LastSeen {
     /// A document, and its age when it was seen. The age is not continued: a lease that nobody has looked at since
     /// would seem to have lapsed.
-    Document(Box<Snapshot>, LeaseAge),
+    Document(Box<Snapshot>, DocumentAge),
     /// No document.
     Missing {
         /// Whether the poller has run before.
@@ -48,16 +48,16 @@ pub(crate) enum Seen {
     Unknown,
 }
 
-impl Seen {
+impl LastSeen {
     /// Returns it as evidence.
-    pub(crate) fn stored(&self) -> Stored<'_> {
+    pub(crate) fn stored(&self) -> StoredState<'_> {
         match self {
             Self::Document(snapshot, age) => {
-                Stored::Found(Box::new(health::Document::of(&snapshot.document, *age)))
+                StoredState::Found(Box::new(health::Document::of(&snapshot.document, *age)))
             }
-            Self::Missing { ran_before } => Stored::Missing { ran_before: *ran_before },
-            Self::Unreadable(error) => Stored::Unreadable(error),
-            Self::Unknown => Stored::Found(Box::default()),
+            Self::Missing { ran_before } => StoredState::Missing { ran_before: *ran_before },
+            Self::Unreadable(error) => StoredState::Unreadable(error),
+            Self::Unknown => StoredState::Found(Box::default()),
         }
     }
 }
@@ -141,11 +141,11 @@ impl Poller {
         match (snapshot, result) {
             // The snapshot, if any, is the one of the tick before.
             (_, Err(TickError::StateVanished { .. })) => {
-                self.note_seen(Seen::Missing { ran_before: true });
+                self.note_seen(LastSeen::Missing { ran_before: true });
             }
             (Some(snapshot), _) => self.note_snapshot(snapshot),
             // What an earlier tick knew may be what an operator has changed since.
-            (None, Err(_)) => self.note_seen(Seen::Unknown),
+            (None, Err(_)) => self.note_seen(LastSeen::Unknown),
             // Another writer was first: the next tick reads what it wrote.
             (None, Ok(_)) => {}
         }
@@ -158,17 +158,17 @@ impl Poller {
         history.clock = Some(snapshot.clock());
         match &mut history.seen {
             // An idle tick leaves the document as it is.
-            Some(Seen::Document(seen, seen_age))
+            Some(LastSeen::Document(seen, seen_age))
                 if Arc::ptr_eq(&seen.document, &snapshot.document) =>
             {
                 *seen_age = age;
             }
-            seen => *seen = Some(Seen::Document(Box::new(snapshot.clone()), age)),
+            seen => *seen = Some(LastSeen::Document(Box::new(snapshot.clone()), age)),
         }
     }
 
     /// Records what was found under the poller's name.
-    pub(crate) fn note_seen(&self, seen: Seen) {
+    pub(crate) fn note_seen(&self, seen: LastSeen) {
         self.tick_history().seen = Some(seen);
     }
 
@@ -178,10 +178,10 @@ impl Poller {
     }
 
     /// Returns what this process last saw of the document; `None` before the first tick.
-    pub(crate) fn seen(&self) -> Option<Seen> {
+    pub(crate) fn seen(&self) -> Option<LastSeen> {
         let history = self.tick_history();
         let is_running = history.is_running;
-        history.seen.clone().or_else(|| is_running.then_some(Seen::Unknown))
+        history.seen.clone().or_else(|| is_running.then_some(LastSeen::Unknown))
     }
 
     /// Returns the storage service's time, continued from its last answer.

@@ -93,7 +93,7 @@ pub fn refuse_other_key(cursor: &Cursor, key: &[String]) -> Result<(), RangeErro
 }
 
 /// Returns why a position does not apply to a source that is read in `mode` by `key`; `None` if it does.
-pub fn misfit(cursor: &Cursor, mode: CursorMode, key: &[String]) -> Option<String> {
+pub fn mismatch(cursor: &Cursor, mode: CursorMode, key: &[String]) -> Option<String> {
     if cursor.mode != mode {
         let found = cursor.mode;
         return Some(format!(

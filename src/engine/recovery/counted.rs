@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::store::{ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult};
 
 /// Requests to the store, including rejected and unanswered ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl StateStore for CountedStore {
         self.below.prepare().await
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.below.load(key).await
     }
@@ -68,7 +68,7 @@ impl StateStore for CountedStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.below.store(key, bytes, precondition).await
     }
@@ -121,7 +121,7 @@ mod tests {
             self.0.prepare().await
         }
 
-        async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+        async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
             self.0.load(key).await
         }
 
@@ -130,7 +130,7 @@ mod tests {
             key: &StateKey,
             bytes: Vec<u8>,
             precondition: Precondition,
-        ) -> Result<Written, StoreError> {
+        ) -> Result<WriteResult, StoreError> {
             self.0.store(key, bytes, precondition).await
         }
 

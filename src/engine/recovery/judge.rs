@@ -5,9 +5,9 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::memory::Remembered;
+use super::memory::PollerMemory;
 use super::table::{Action, Condition};
-use crate::document::{InFlight, LeaseAge, LeaseState, StateDocument};
+use crate::document::{DocumentAge, InFlight, LeaseState, StateDocument};
 use crate::error::{accept_source, restore_state};
 use crate::event::counted;
 use crate::journal::Verdict;
@@ -29,7 +29,7 @@ pub struct Thresholds {
 
 /// What is known from the settings and the source, if the poller is in the settings.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Configured {
+pub(super) struct ConfiguredPoller {
     /// Whether it keeps a journal.
     pub(super) journaled: bool,
     /// Longest backoff after failures.
@@ -49,27 +49,27 @@ pub(super) struct Configured {
 pub(super) struct Subject<'a> {
     pub(super) name: &'a str,
     pub(super) document: &'a StateDocument,
-    pub(super) age: LeaseAge,
+    pub(super) age: DocumentAge,
     /// The storage service's time.
     pub(super) now: OffsetDateTime,
     /// Quarantined rows.
     pub(super) quarantined: u64,
     /// `None` for a poller that is not in the settings.
-    pub(super) configured: Option<Configured>,
+    pub(super) configured: Option<ConfiguredPoller>,
     /// What the last run saw.
-    pub(super) before: Option<&'a Remembered>,
+    pub(super) before: Option<&'a PollerMemory>,
 }
 
 /// One condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct MetCondition {
     pub(super) condition: Condition,
     pub(super) action: Action,
     /// The finding, in words.
     pub(super) found: String,
 }
 
-impl Judged {
+impl MetCondition {
     pub(super) fn new(condition: Condition, action: Action, found: impl Into<String>) -> Self {
         Self { condition, action, found: found.into() }
     }
@@ -84,12 +84,12 @@ pub(super) fn parent_of<'a>(name: &'a str, document: &'a StateDocument) -> Optio
 }
 
 /// Returns the latest end of a plausible backoff.
-pub(super) fn latest_attempt(now: OffsetDateTime, configured: &Configured) -> OffsetDateTime {
+pub(super) fn latest_attempt(now: OffsetDateTime, configured: &ConfiguredPoller) -> OffsetDateTime {
     now + configured.retry_delay_max.max(configured.retry_after_max)
 }
 
 /// Whether only the source can tell if rows wait: no batch is in flight, and no tick has written for a while.
-pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Duration) -> bool {
+pub(super) fn is_silent(document: &StateDocument, age: DocumentAge, stuck_after: Duration) -> bool {
     document.in_flight.is_none()
         && document.paused.is_none()
         && document.lease_state_for_others(age) == LeaseState::Free
@@ -97,7 +97,7 @@ pub(super) fn is_silent(document: &StateDocument, age: LeaseAge, stuck_after: Du
 }
 
 /// Returns every condition of a document, except those of its parent.
-pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judged> {
+pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<MetCondition> {
     // Others deliver its rows; the document is only kept as history.
     if subject.document.taken_over_by.is_some() {
         return Vec::new();
@@ -117,7 +117,7 @@ pub(super) fn judge(subject: &Subject<'_>, thresholds: &Thresholds) -> Vec<Judge
     judged.into_iter().flatten().collect()
 }
 
-fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
+fn lease_expired(subject: &Subject<'_>) -> Option<MetCondition> {
     let Subject { document, age, .. } = subject;
     if document.lease_state_for_others(*age) != LeaseState::Lapsed {
         return None;
@@ -136,10 +136,10 @@ fn lease_expired(subject: &Subject<'_>) -> Option<Judged> {
         "`{owner}` holds token {token}, has not written for {idle} s (ttl {ttl} s) and did not \
          release it{batch}"
     );
-    Some(Judged::new(Condition::LeaseExpired, action, found))
+    Some(MetCondition::new(Condition::LeaseExpired, action, found))
 }
 
-fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<MetCondition> {
     let Subject { document, age, now, .. } = *subject;
     let configured = subject.configured.as_ref()?;
     let batch = document.in_flight.as_ref()?;
@@ -150,7 +150,7 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
     if let Some(until) = batch.next_attempt_at.filter(|at| *at > latest_attempt(now, configured)) {
         let until = rfc3339(until);
         let found = format!("a batch of {rows} is not retried before {until}");
-        return Some(Judged::new(Condition::InFlightOrphaned, Action::Requeue, found));
+        return Some(MetCondition::new(Condition::InFlightOrphaned, Action::Requeue, found));
     }
     let left_at = now - document.idle(age);
     let due_at = batch.next_attempt_at.map_or(left_at, |at| at.max(left_at));
@@ -161,11 +161,11 @@ fn in_flight_orphaned(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<
         "a batch of {rows} has been due since {}, and no tick delivers it; check the timer",
         rfc3339(due_at)
     );
-    Some(Judged::new(Condition::InFlightOrphaned, Action::Alarm, found))
+    Some(MetCondition::new(Condition::InFlightOrphaned, Action::Alarm, found))
 }
 
 /// Only a target can delay a batch for longer than the longest backoff after failures.
-fn target_asks_for_pause(subject: &Subject<'_>) -> Option<Judged> {
+fn target_asks_for_pause(subject: &Subject<'_>) -> Option<MetCondition> {
     let Subject { name, document, now, configured, .. } = *subject;
     let configured = configured?;
     let batch = document.in_flight.as_ref()?;
@@ -181,10 +181,10 @@ fn target_asks_for_pause(subject: &Subject<'_>) -> Option<Judged> {
         "the target asked for a pause until {}: {error}; end it with `highwater resume {name}`",
         rfc3339(until)
     );
-    Some(Judged::new(Condition::TargetAsksForPause, Action::Report, found))
+    Some(MetCondition::new(Condition::TargetAsksForPause, Action::Report, found))
 }
 
-fn checkpoint_stuck(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+fn checkpoint_stuck(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<MetCondition> {
     let Subject { document, now, configured, before, .. } = *subject;
     let configured = configured?;
     let since = rows_wait_since(document, &configured, before, now)?;
@@ -198,14 +198,14 @@ fn checkpoint_stuck(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Ju
         "rows have been waiting since {}, and nothing is committed; {what}",
         rfc3339(since)
     );
-    Some(Judged::new(Condition::CheckpointStuck, Action::Alarm, found))
+    Some(MetCondition::new(Condition::CheckpointStuck, Action::Alarm, found))
 }
 
 /// Returns since when rows are known to wait at the current checkpoint; `None` if none do.
 pub(super) fn rows_wait_since(
     document: &StateDocument,
-    configured: &Configured,
-    before: Option<&Remembered>,
+    configured: &ConfiguredPoller,
+    before: Option<&PollerMemory>,
     now: OffsetDateTime,
 ) -> Option<OffsetDateTime> {
     let batch = document.in_flight.as_ref();
@@ -218,7 +218,7 @@ pub(super) fn rows_wait_since(
     seen.into_iter().chain(failed).chain([now]).min()
 }
 
-fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<MetCondition> {
     let since = subject.configured?.skipped_since?;
     if subject.now - since < thresholds.stuck_after {
         return None;
@@ -229,62 +229,62 @@ fn held_elsewhere(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judg
          app or computer runs the same poller, stop it there",
         rfc3339(since)
     );
-    Some(Judged::new(Condition::LeaseHeldElsewhere, Action::Report, found))
+    Some(MetCondition::new(Condition::LeaseHeldElsewhere, Action::Report, found))
 }
 
-fn state_without_configuration(subject: &Subject<'_>) -> Option<Judged> {
+fn state_without_configuration(subject: &Subject<'_>) -> Option<MetCondition> {
     let Subject { name, document, configured, .. } = subject;
     if configured.is_some() || parent_of(name, document).is_some() {
         return None;
     }
     let found = "the poller is not in the settings of this app; nothing runs it";
-    Some(Judged::new(Condition::StateWithoutConfiguration, Action::Report, found))
+    Some(MetCondition::new(Condition::StateWithoutConfiguration, Action::Report, found))
 }
 
 /// A poller of the settings without a document.
-pub(super) fn configuration_without_state(name: &str, has_run: bool) -> Judged {
+pub(super) fn configuration_without_state(name: &str, has_run: bool) -> MetCondition {
     let (action, found) = if has_run {
         let found = "its document is gone, though its marker says that it has run";
         (Action::Alarm, format!("{found}: {}", restore_state(name, None)))
     } else {
         (Action::Report, "it has no document: no tick has delivered anything yet".to_owned())
     };
-    Judged::new(Condition::ConfigurationWithoutState, action, found)
+    MetCondition::new(Condition::ConfigurationWithoutState, action, found)
 }
 
 /// A document whose marker is gone.
-pub(super) fn marker_missing() -> Judged {
+pub(super) fn marker_missing() -> MetCondition {
     let found =
         "its marker is gone; if the document is lost too, the poller starts as if it had never run";
-    Judged::new(Condition::MarkerMissing, Action::Rewrite, found)
+    MetCondition::new(Condition::MarkerMissing, Action::Rewrite, found)
 }
 
-fn quarantine_growing(subject: &Subject<'_>) -> Option<Judged> {
+fn quarantine_growing(subject: &Subject<'_>) -> Option<MetCondition> {
     let counted = subject.before.map_or(0, |before| before.quarantined);
     let now = subject.quarantined;
     (now > counted).then(|| {
         let found = format!("{now} rows are quarantined, up from {counted} at the last run");
-        Judged::new(Condition::QuarantineGrowing, Action::Alarm, found)
+        MetCondition::new(Condition::QuarantineGrowing, Action::Alarm, found)
     })
 }
 
-fn paused_too_long(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<Judged> {
+fn paused_too_long(subject: &Subject<'_>, thresholds: &Thresholds) -> Option<MetCondition> {
     let paused = subject.document.paused.as_ref()?;
     (subject.now - paused.at >= thresholds.paused_max).then(|| {
         let (by, at, reason) = (&paused.by, rfc3339(paused.at), &paused.reason);
         let found = format!("paused by `{by}` since {at}: {reason}");
-        Judged::new(Condition::PausedTooLong, Action::Report, found)
+        MetCondition::new(Condition::PausedTooLong, Action::Report, found)
     })
 }
 
 /// A partition whose poller is missing, or paused while the partition is not.
-pub(super) fn parent_gone(parent: &str, is_there: bool) -> Judged {
+pub(super) fn parent_gone(parent: &str, is_there: bool) -> MetCondition {
     let (action, what) =
         if is_there { (Action::Report, "paused") } else { (Action::Alarm, "gone") };
-    Judged::new(Condition::ParentGone, action, format!("its poller `{parent}` is {what}"))
+    MetCondition::new(Condition::ParentGone, action, format!("its poller `{parent}` is {what}"))
 }
 
-fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
+fn journal_without_commits(subject: &Subject<'_>) -> Option<MetCondition> {
     let Subject { document, configured, before, .. } = subject;
     let before = before.filter(|before| before.is_at(document))?;
     let writes = document.journal_seq.saturating_sub(before.journal_seq);
@@ -293,17 +293,17 @@ fn journal_without_commits(subject: &Subject<'_>) -> Option<Judged> {
         && writes >= JOURNAL_WRITES_MAX;
     is_it.then(|| {
         let found = format!("the journal numbers {writes} writes since the last commit");
-        Judged::new(Condition::JournalWithoutCommits, Action::Alarm, found)
+        MetCondition::new(Condition::JournalWithoutCommits, Action::Alarm, found)
     })
 }
 
 /// A journal that does not lead to the document of its poller; `None` if it does, or if only the entries that a
 /// crash may lose are missing.
-pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<Judged> {
+pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<MetCondition> {
     let what = match verdict {
         Verdict::Agrees
         | Verdict::Behind { .. }
-        | Verdict::BegunAnew { .. }
+        | Verdict::RestartedHistory { .. }
         | Verdict::NotBegun { .. }
         // A missing document has its own conditions.
         | Verdict::NoDocument => return None,
@@ -321,10 +321,10 @@ pub(super) fn journal_differs(poller: &str, verdict: &Verdict) -> Option<Judged>
         Verdict::NoHistory => "no entry of the journal's last day contains the whole document".to_owned(),
     };
     let found = format!("{what}; compare the whole journal with `highwater state verify {poller}`");
-    Some(Judged::new(Condition::JournalDiffers, Action::Alarm, found))
+    Some(MetCondition::new(Condition::JournalDiffers, Action::Alarm, found))
 }
 
-fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
+fn fingerprint_differs(subject: &Subject<'_>) -> Option<MetCondition> {
     let differs = subject.configured.is_some_and(|known| known.fingerprint_matches == Some(false));
     differs.then(|| {
         let name = subject.name;
@@ -332,7 +332,7 @@ fn fingerprint_differs(subject: &Subject<'_>) -> Option<Judged> {
             "the checkpoint is of another source than the settings describe: revert the setting, or {}",
             accept_source(name)
         );
-        Judged::new(Condition::FingerprintDiffers, Action::Alarm, found)
+        MetCondition::new(Condition::FingerprintDiffers, Action::Alarm, found)
     })
 }
 

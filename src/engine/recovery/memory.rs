@@ -19,7 +19,7 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// What was seen of one poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Remembered {
+pub(super) struct PollerMemory {
     /// Where its checkpoint was.
     pub(super) checkpoint: String,
     /// Since when rows wait there.
@@ -37,7 +37,7 @@ pub(super) struct Remembered {
     pub(super) journal_seq: u64,
 }
 
-impl Remembered {
+impl PollerMemory {
     /// Returns what to remember about a document; `None` if there is nothing.
     pub(super) fn of(
         document: &StateDocument,
@@ -72,7 +72,7 @@ fn place(document: &StateDocument) -> String {
 
 /// What is remembered, by poller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory(pub(super) BTreeMap<String, Remembered>);
+pub(super) struct Memory(pub(super) BTreeMap<String, PollerMemory>);
 
 impl Memory {
     /// Reads what the last run wrote. Anything foreign, or of another version, is dropped.

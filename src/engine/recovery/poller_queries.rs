@@ -15,7 +15,7 @@ const CONTROLLER: &str = "recovery controller";
 
 impl Poller {
     /// Whether `document` belongs to the source in the settings; `None` if that is unknown now.
-    pub(super) async fn is_of_its_source(&self, document: &StateDocument) -> Option<bool> {
+    pub(super) async fn matches_source(&self, document: &StateDocument) -> Option<bool> {
         let stored = &document.source_fingerprint;
         if document.is_blank() && document.checkpoint.cursor.is_none() {
             return Some(true);
@@ -46,7 +46,7 @@ impl Poller {
     }
 
     /// Numbers a write of the controller.
-    pub(super) fn number_recovery(&self, document: &mut StateDocument) {
+    pub(super) fn number_write(&self, document: &mut StateDocument) {
         self.number(EventKind::Recovered, document);
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::judge::{Judged, Subject, Thresholds};
+use super::judge::{MetCondition, Subject, Thresholds};
 use super::table::{Action, Condition};
 use crate::document::LeaseState;
 
@@ -57,7 +57,7 @@ impl SeenRange {
     }
 
     /// Returns the condition that no instance continues it, if so.
-    pub(super) fn judge(&self, thresholds: &Thresholds) -> Option<Judged> {
+    pub(super) fn judge(&self, thresholds: &Thresholds) -> Option<MetCondition> {
         let is_left = self.is_open && self.is_free && self.idle >= thresholds.stuck_after;
         is_left.then(|| {
             let Self { command, rows, rows_planned, idle, .. } = self;
@@ -66,7 +66,7 @@ impl SeenRange {
                  {command} continues it; with `--cancel` instead of `--resume` it is cancelled",
                 idle.as_secs()
             );
-            Judged::new(Condition::RangeLeft, Action::Report, found)
+            MetCondition::new(Condition::RangeLeft, Action::Report, found)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::judge::{Configured, latest_attempt};
+use super::judge::{ConfiguredPoller, latest_attempt};
 use super::table::Condition;
 use super::{Controller, Outcome};
 use crate::document::{DocumentStore, Snapshot};
@@ -23,7 +23,7 @@ impl Controller {
         &self,
         base: &Snapshot,
         condition: Condition,
-        configured: Option<&Configured>,
+        configured: Option<&ConfiguredPoller>,
     ) -> Outcome {
         let next = match self.change(base, condition, configured) {
             Ok(Some(next)) => next,
@@ -35,7 +35,7 @@ impl Controller {
         let mut next = next;
         next.write_id = self.parts.instance.next_write_id();
         if let Some(poller) = poller {
-            poller.number_recovery(&mut next);
+            poller.number_write(&mut next);
         } else if next.journal_seq > 0 {
             // If a journal was kept while the poller was in the settings, it must show a gap, not another state.
             next.journal_seq = next.journal_seq.saturating_add(1);
@@ -67,7 +67,7 @@ impl Controller {
         &self,
         base: &Snapshot,
         condition: Condition,
-        configured: Option<&Configured>,
+        configured: Option<&ConfiguredPoller>,
     ) -> Result<Option<StateDocument>, Refusal> {
         let (age, now) = (base.age(self.store.grain()), base.now());
         match (condition, configured) {

@@ -14,7 +14,8 @@ use crate::event::counted;
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It was reported; nothing needs to be written.
-    Told,
+    #[serde(rename = "told")]
+    Reported,
     /// A run with repairs would do it.
     Planned,
     /// It was done.
@@ -28,7 +29,7 @@ pub enum Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told => formatter.write_str("told"),
+            Self::Reported => formatter.write_str("told"),
             Self::Planned => formatter.write_str("planned"),
             Self::Done => formatter.write_str("done"),
             Self::Changed => formatter.write_str("left: the document has changed since"),
@@ -71,7 +72,7 @@ pub struct Report {
 
 impl Report {
     /// Whether an operator is needed: an alarm, or a failed repair.
-    pub fn needs_somebody(&self) -> bool {
+    pub fn needs_operator(&self) -> bool {
         let bad = |finding: &Finding| {
             finding.action == Action::Alarm || matches!(finding.outcome, Outcome::Failed(_))
         };

@@ -220,7 +220,7 @@ fn of(report: &Report, poller: &str) -> Vec<(Condition, Action, Outcome)> {
 }
 
 fn finding(condition: Condition, action: Action) -> Vec<(Condition, Action, Outcome)> {
-    vec![(condition, action, Outcome::Told)]
+    vec![(condition, action, Outcome::Reported)]
 }
 
 fn done(condition: Condition, action: Action) -> Vec<(Condition, Action, Outcome)> {
@@ -295,7 +295,7 @@ async fn in_flight_orphaned_ends_a_backoff_that_nothing_requested() {
     sleep(STUCK_AFTER.as_secs()).await;
     // No tick has delivered it since. That is another condition, which only an operator can fix.
     let report = world.controller("r").run(true).await.unwrap();
-    let expected = (Condition::InFlightOrphaned, Action::Alarm, Outcome::Told);
+    let expected = (Condition::InFlightOrphaned, Action::Alarm, Outcome::Reported);
     assert!(of(&report, "p").contains(&expected), "{report:?}");
 }
 
@@ -342,7 +342,7 @@ async fn checkpoint_stuck_is_reported_once_rows_have_waited_long_enough() {
     sleep(1).await;
     let report = world.findings_of(&controller).await;
     assert_eq!(of(&report, "p"), finding(Condition::CheckpointStuck, Action::Alarm));
-    assert!(report.needs_somebody());
+    assert!(report.needs_operator());
     // A batch that has been failing for this long shows it by itself.
     let mut failing = world.fresh("p");
     let now = world.memory.load(&StateKey::Document("p".to_owned())).await.unwrap().date;
@@ -379,11 +379,11 @@ async fn state_without_configuration_is_reported_and_its_expired_lease_is_still_
         of(&report, "old"),
         [
             (Condition::LeaseExpired, Action::Requeue, Outcome::Done),
-            (Condition::StateWithoutConfiguration, Action::Report, Outcome::Told)
+            (Condition::StateWithoutConfiguration, Action::Report, Outcome::Reported)
         ]
     );
     assert_eq!(world.document("old").await.checkpoint, held.checkpoint, "it is still there");
-    assert!(!report.needs_somebody());
+    assert!(!report.needs_operator());
 }
 
 #[tokio::test(start_paused = true)]
@@ -850,6 +850,6 @@ async fn ten_thousand_documents_are_read_in_one_scan() {
     assert_eq!(memory.lease_state_for_others(age_of_nothing()), LeaseState::Free);
 }
 
-fn age_of_nothing() -> crate::document::LeaseAge {
-    crate::document::LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO }
+fn age_of_nothing() -> crate::document::DocumentAge {
+    crate::document::DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO }
 }

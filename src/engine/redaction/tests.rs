@@ -198,8 +198,8 @@ fn an_excerpt_is_redacted_before_it_is_cut() {
     hold(["excerpt-5ecret-of-this-test"]);
     let text = "  at\nexcerpt-5ecret-of-this-test and more ";
     assert_eq!(excerpt(text.as_bytes(), 10), "at [redact");
-    assert_eq!(excerpt_of_end(text.as_bytes(), 10), "…] and more");
-    assert_eq!(excerpt_of_end(b"all", 10), "all");
+    assert_eq!(excerpt_tail(text.as_bytes(), 10), "…] and more");
+    assert_eq!(excerpt_tail(b"all", 10), "all");
 }
 
 #[test]

@@ -178,7 +178,7 @@ pub struct Failure {
 
 /// What is stored under the name of a poller.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Stored<'a> {
+pub enum StoredState<'a> {
     /// No document.
     Missing {
         /// Whether a marker says that the poller ran before.
@@ -275,7 +275,7 @@ pub struct Evidence<'a> {
     /// The time; that of the storage service if known.
     pub now: OffsetDateTime,
     /// Its document.
-    pub stored: Stored<'a>,
+    pub stored: StoredState<'a>,
     /// What this process saw.
     pub process: Process,
     /// What triggers its ticks.
@@ -366,8 +366,8 @@ impl Evidence<'_> {
 
     fn document(&self) -> Option<&Document<'_>> {
         match &self.stored {
-            Stored::Found(document) => Some(document),
-            Stored::Missing { .. } | Stored::Unreadable(_) => None,
+            StoredState::Found(document) => Some(document),
+            StoredState::Missing { .. } | StoredState::Unreadable(_) => None,
         }
     }
 
@@ -400,14 +400,14 @@ impl Evidence<'_> {
 
     fn verdict(&self, failure: Option<&Failure>) -> Verdict {
         let document = match &self.stored {
-            Stored::Unreadable(error) => {
+            StoredState::Unreadable(error) => {
                 return Verdict::new(
                     PollerState::Failing,
                     *error,
                     failure.map(|failure| failure.since),
                 );
             }
-            Stored::Missing { ran_before } => {
+            StoredState::Missing { ran_before } => {
                 let vanished = failure.filter(|failure| failure.kind == "state_vanished");
                 if *ran_before || vanished.is_some() {
                     let cause =
@@ -420,7 +420,7 @@ impl Evidence<'_> {
                 }
                 &Document::default()
             }
-            Stored::Found(document) => document,
+            StoredState::Found(document) => document,
         };
         if let Some(ended) = document.ended {
             return Verdict::fine(ended);

@@ -11,8 +11,8 @@ use crate::cursor::Cursor;
 use crate::cursor::CursorMode;
 use crate::doctor::sizing::Sizing;
 use crate::document::{
-    FencingToken, InFlight, LeaseAge, LeaseState, Observed, Paused, RECENT_MAX, RecentTick,
-    StaleWrite, StateDocument,
+    BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, Paused, RECENT_MAX,
+    RecentTick, StaleWrite, StateDocument,
 };
 use crate::error::{Loss, chain, end_loss};
 use crate::journal::Entry;
@@ -26,7 +26,7 @@ pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInputs<'a> {
     /// The age of the document.
-    pub age: LeaseAge,
+    pub age: DocumentAge,
     /// The storage service's time.
     pub now: OffsetDateTime,
     /// Quarantined rows.
@@ -301,7 +301,7 @@ fn fence_ahead(poller: &str, refused: StaleWrite) -> String {
 
 impl<'a> health::Document<'a> {
     /// Returns what a document says about the health of its poller.
-    pub fn of(document: &'a StateDocument, age: LeaseAge) -> Self {
+    pub fn of(document: &'a StateDocument, age: DocumentAge) -> Self {
         let lease = &document.lease;
         let batch = document.in_flight.as_ref();
         let last_success_at = document.last_success_at.or(document.checkpoint.updated_at);
@@ -390,7 +390,7 @@ fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
 }
 
 impl Lease {
-    fn of(document: &StateDocument, age: LeaseAge) -> Option<Self> {
+    fn of(document: &StateDocument, age: DocumentAge) -> Option<Self> {
         let lease = &document.lease;
         if document.lease_state_for_others(age) == LeaseState::Free {
             return None;
@@ -405,7 +405,7 @@ impl Lease {
 }
 
 impl BacklogStatus {
-    fn of(observed: &Observed) -> Self {
+    fn of(observed: &BacklogObservation) -> Self {
         Self {
             at: observed.at,
             lag_seconds: observed.lag,

@@ -29,7 +29,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use super::{ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult};
 use crate::clock::Clock;
 
 /// Forwards every call, and checks the `Date` of each answer.
@@ -68,7 +68,7 @@ impl DateCheckedStore {
         (one - other).unsigned_abs() <= self.tolerance
     }
 
-    fn checked(&self, key: &StateKey, mut loaded: Loaded) -> Loaded {
+    fn checked(&self, key: &StateKey, mut loaded: ReadResult) -> ReadResult {
         let now = Instant::now();
         let mut history = self.history();
         let seen_for = history.seen_for(key, &loaded, now);
@@ -95,7 +95,7 @@ impl DateCheckedStore {
     }
 
     /// Returns the write with the time by which it is judged.
-    fn checked_written(&self, mut written: Written) -> Written {
+    fn checked_written(&self, mut written: WriteResult) -> WriteResult {
         let now = Instant::now();
         let mut history = self.history();
         let expected = history.date.map(|(date, at)| date + (now - at));
@@ -151,7 +151,7 @@ impl DateCheckedStore {
 
 impl History {
     /// Records the version of a document, and returns for how long it has been seen unchanged.
-    fn seen_for(&mut self, key: &StateKey, loaded: &Loaded, now: Instant) -> Duration {
+    fn seen_for(&mut self, key: &StateKey, loaded: &ReadResult, now: Instant) -> Duration {
         let Some(stored) = &loaded.stored else {
             self.versions.remove(key);
             return Duration::ZERO;
@@ -180,7 +180,7 @@ impl StateStore for DateCheckedStore {
         self.below.prepare().await
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let loaded = self.below.load(key).await?;
         Ok(self.checked(key, loaded))
     }
@@ -190,7 +190,7 @@ impl StateStore for DateCheckedStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let written = self.below.store(key, bytes, precondition).await?;
         Ok(self.checked_written(written))
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, debug};
 
-use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use super::{ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult};
 use crate::trace::span;
 
 /// Target of the lines, as log filters name it.
@@ -50,7 +50,7 @@ impl StateStore for LoggedStore {
         self.0.prepare().await
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let began_at = Instant::now();
         let span = span!(
             "state read",
@@ -71,7 +71,7 @@ impl StateStore for LoggedStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let began_at = Instant::now();
         let span = span!(
             "state write",

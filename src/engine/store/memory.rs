@@ -5,7 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use time::macros::datetime;
 
-use super::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Stored, Written};
+use super::{
+    ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, StoredValue, WriteResult,
+};
 use crate::clock::{Clock, TokioClock};
 
 /// Keeps state in memory, for tests and examples; it ends with the process.
@@ -20,7 +22,7 @@ pub struct MemoryStore {
 struct Entries {
     writes: u64,
     /// By application and key.
-    by_key: BTreeMap<(String, StateKey), Stored>,
+    by_key: BTreeMap<(String, StateKey), StoredValue>,
 }
 
 impl Default for MemoryStore {
@@ -59,9 +61,12 @@ impl StateStore for MemoryStore {
         Duration::ZERO
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let entries = self.entries.lock().expect("no holder of this lock panics");
-        Ok(Loaded { stored: entries.by_key.get(&self.at(key)).cloned(), date: self.clock.now() })
+        Ok(ReadResult {
+            stored: entries.by_key.get(&self.at(key)).cloned(),
+            date: self.clock.now(),
+        })
     }
 
     async fn store(
@@ -69,7 +74,7 @@ impl StateStore for MemoryStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         let mut entries = self.entries.lock().expect("no holder of this lock panics");
         let holds = match (&precondition, entries.by_key.get(&self.at(key))) {
             (Precondition::Absent, None) => true,
@@ -82,9 +87,9 @@ impl StateStore for MemoryStore {
         entries.writes += 1;
         let etag = ETag(entries.writes.to_string());
         let date = self.clock.now();
-        let stored = Stored { bytes, etag: etag.clone(), last_modified: date };
+        let stored = StoredValue { bytes, etag: etag.clone(), last_modified: date };
         entries.by_key.insert(self.at(key), stored);
-        Ok(Written { etag, date })
+        Ok(WriteResult { etag, date })
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::handler::{Delivery, Handler, HandlerError};
-use crate::store::{ETag, Loaded, StateKey, StoreError, Stored, Written};
+use crate::store::{ETag, ReadResult, StateKey, StoreError, StoredValue, WriteResult};
 
 /// The faults of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub enum Fault {
 impl Fault {
     /// Applies the fault to the response of a read, if it affects responses. `number` makes a moved version different
     /// each time.
-    pub(super) fn on_loaded(self, mut loaded: Loaded, number: u64) -> Loaded {
+    pub(super) fn on_loaded(self, mut loaded: ReadResult, number: u64) -> ReadResult {
         match self {
             Self::Garbled => {
                 let bytes = b"<html><title>Sign in to the network</title></html>".to_vec();
                 let (etag, last_modified) = (ETag("portal".to_owned()), loaded.date);
-                loaded.stored = Some(Stored { bytes, etag, last_modified });
+                loaded.stored = Some(StoredValue { bytes, etag, last_modified });
             }
             Self::EtagMoved => {
                 if let Some(stored) = &mut loaded.stored {
@@ -58,7 +58,7 @@ impl Fault {
     }
 
     /// Applies the fault to the response of a write.
-    pub(super) fn on_written(self, mut written: Written) -> Written {
+    pub(super) fn on_written(self, mut written: WriteResult) -> WriteResult {
         match self {
             Self::EtagMoved => written.etag.0.push_str("-moved"),
             Self::Date(by) => written.date += by,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::world::World;
 use crate::journal::{
-    Entry, EventKind, Folded, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines,
-    verify,
+    Entry, EventKind, FoldResult, JournalMode, JournalStore, MemoryJournal, Verdict, fold,
+    read_lines, verify,
 };
 use crate::poller::Poller;
 
 /// A world whose pollers keep a journal in memory.
 #[derive(Debug)]
-pub struct Journaled {
+pub struct JournaledWorld {
     /// The world.
     pub world: World,
     /// The journal.
@@ -19,7 +19,7 @@ pub struct Journaled {
     mode: JournalMode,
 }
 
-impl Journaled {
+impl JournaledWorld {
     /// Returns a new world whose pollers keep a journal in this mode.
     pub fn new(mode: JournalMode) -> Self {
         Self::in_world(World::new(), mode)
@@ -62,7 +62,7 @@ impl Journaled {
     }
 
     /// Folds the journal.
-    pub async fn folded(&self) -> Folded {
+    pub async fn folded(&self) -> FoldResult {
         fold(self.entries().await)
     }
 
@@ -76,7 +76,7 @@ impl Journaled {
     /// # Panics
     ///
     /// If it does not.
-    pub async fn assert_tells_all(&self) {
+    pub async fn assert_complete(&self) {
         let folded = self.folded().await;
         assert_eq!(folded.findings, []);
         assert_eq!(folded.document, Some(self.world.document().await));

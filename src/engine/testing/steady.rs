@@ -11,13 +11,13 @@ use crate::handler::{Delivery, Handler, HandlerError};
 
 /// Takes four seconds for each row and reports it as accepted; fails on request.
 #[derive(Debug, Default)]
-pub struct Steady {
+pub struct SteadyHandler {
     fails_after: Mutex<Option<usize>>,
     fails_with: Mutex<Option<HandlerError>>,
     received: Mutex<Vec<Vec<i64>>>,
 }
 
-impl Steady {
+impl SteadyHandler {
     /// Makes the next call fail after `rows` rows.
     pub fn fail_after(&self, rows: usize) {
         *locked(&self.fails_after) = Some(rows);
@@ -35,7 +35,7 @@ impl Steady {
 }
 
 #[async_trait]
-impl Handler for Steady {
+impl Handler for SteadyHandler {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let id = |cursor: &Cursor| cursor.key.get("id").and_then(serde_json::Value::as_i64);
         let ids = delivery.events.iter().filter_map(|event| id(&event.cursor)).collect();

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::broken::{Fault, broken};
 use super::locked;
-use crate::store::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use crate::store::{ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult};
 
 /// Kinds of store calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ impl FaultyStore {
     }
 
     /// Removes all planned faults.
-    pub fn mend(&self) {
+    pub fn clear_faults(&self) {
         locked(&self.faults).clear();
     }
 
@@ -77,7 +77,7 @@ impl FaultyStore {
         faults.remove(index).map(|(_, fault)| fault)
     }
 
-    fn count(&self, result: &Result<Written, StoreError>) {
+    fn count(&self, result: &Result<WriteResult, StoreError>) {
         let mut calls = locked(&self.calls);
         match result {
             Ok(_) => calls.puts += 1,
@@ -96,7 +96,7 @@ impl StateStore for FaultyStore {
         self.inner.location(key)
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         let number = {
             let mut calls = locked(&self.calls);
             calls.gets += 1;
@@ -120,7 +120,7 @@ impl StateStore for FaultyStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         match self.fault(Call::Store) {
             None => {
                 let written = self.inner.store(key, bytes, precondition).await;

@@ -50,7 +50,7 @@ const REDELIVERY: [&str; 3] =
     ["highwater.recovery.takeovers", "highwater.rows.redelivered", "highwater.fence.rejections"];
 
 /// A world whose logs and metrics are read back.
-pub struct Watched {
+pub struct WatchedWorld {
     /// The world.
     pub world: World,
     capture: Capture,
@@ -61,19 +61,19 @@ pub struct Watched {
     _guard: tracing::subscriber::DefaultGuard,
 }
 
-impl fmt::Debug for Watched {
+impl fmt::Debug for WatchedWorld {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Watched").field("world", &self.world).finish_non_exhaustive()
+        formatter.debug_struct("WatchedWorld").field("world", &self.world).finish_non_exhaustive()
     }
 }
 
-impl Default for Watched {
+impl Default for WatchedWorld {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Watched {
+impl WatchedWorld {
     /// Returns a new world. When it is dropped, it checks that counters of redelivery stayed at 0 unless the test
     /// asked for them.
     pub fn new() -> Self {
@@ -165,7 +165,7 @@ impl Watched {
     }
 
     /// Returns the value of a counter that goes up and down.
-    pub fn stands_at(&self, metric: &str) -> i64 {
+    pub fn gauge_value(&self, metric: &str) -> i64 {
         self.read(metric, |data| {
             let AggregatedMetrics::I64(MetricData::Sum(sum)) = data else { return 0 };
             sum.data_points().map(SumDataPoint::value).sum::<i64>()
@@ -220,7 +220,7 @@ impl Watched {
 }
 
 /// Counters that a test did not ask for have not moved.
-impl Drop for Watched {
+impl Drop for WatchedWorld {
     fn drop(&mut self) {
         let Some(expected) = self.expected.take().filter(|_| !std::thread::panicking()) else {
             return;

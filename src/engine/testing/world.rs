@@ -9,7 +9,8 @@ use time::OffsetDateTime;
 use crate::admin::Admin;
 use crate::cursor::SourceState;
 use crate::document::{
-    Acquire, Generation, InFlight, LeaseAge, OnMissingState, Paused, StateDocument, decode, encode,
+    Acquire, DocumentAge, Generation, InFlight, OnMissingState, Paused, StateDocument, decode,
+    encode,
 };
 use crate::event::EventId;
 use crate::handler::Handler;
@@ -19,7 +20,7 @@ use crate::policy::FailurePolicy;
 use crate::poller::{Limits, Poller, PollerParts, TickError, TickOutcome};
 use crate::quarantine::{self, Entry};
 use crate::source::Source;
-use crate::store::{MemoryStore, Precondition, StateKey, StateStore, Stored};
+use crate::store::{MemoryStore, Precondition, StateKey, StateStore, StoredValue};
 use crate::testing::{Calls, FaultyStore, RecordingHandler, TableSource};
 use crate::tick::{TickReport, TickRequest};
 
@@ -115,7 +116,7 @@ pub async fn take_over(memory: &MemoryStore) {
         let request = Acquire {
             owner_id: "dead",
             ttl: TTL,
-            age: LeaseAge { since_write: 10 * TTL, grain: Duration::ZERO },
+            age: DocumentAge { since_write: 10 * TTL, grain: Duration::ZERO },
             now,
             in_flight: None,
         };
@@ -124,7 +125,7 @@ pub async fn take_over(memory: &MemoryStore) {
     rewrite(memory, grant).await;
 }
 
-async fn stored_in(memory: &MemoryStore) -> (StateDocument, Stored) {
+async fn stored_in(memory: &MemoryStore) -> (StateDocument, StoredValue) {
     let key = StateKey::Document(NAME.to_owned());
     let stored = memory.load(&key).await.expect("memory answers").stored;
     let stored = stored.expect("the poller has a document");
@@ -258,7 +259,7 @@ impl World {
     /// # Panics
     ///
     /// If that row is not delivered.
-    pub async fn seasoned(&self, owner_id: &str) -> Poller {
+    pub async fn started_poller(&self, owner_id: &str) -> Poller {
         let poller = self.instance(owner_id);
         self.source.put(0, "first");
         let outcome = tick(&poller).await.expect("the first row is delivered");
@@ -277,7 +278,7 @@ impl World {
                 at: OffsetDateTime::UNIX_EPOCH,
                 extra: serde_json::Map::new(),
             };
-            let age = LeaseAge { since_write: Duration::ZERO, grain: Duration::ZERO };
+            let age = DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO };
             rewrite(&memory, |document| document.pause(paused, age)).await;
             Ok(())
         });
@@ -293,12 +294,12 @@ impl World {
     }
 
     /// Returns what is stored under a key, bypassing all faults.
-    pub async fn stored(&self, key: &StateKey) -> Option<Stored> {
+    pub async fn stored(&self, key: &StateKey) -> Option<StoredValue> {
         self.memory.load(key).await.expect("memory answers").stored
     }
 
     /// Returns what is stored as the poller's marker.
-    pub async fn marker(&self) -> Option<Stored> {
+    pub async fn marker(&self) -> Option<StoredValue> {
         self.stored(&StateKey::Marker(NAME.to_owned())).await
     }
 

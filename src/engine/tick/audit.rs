@@ -119,12 +119,12 @@ impl LeasedTick<'_, '_> {
 impl Poller {
     /// Audits each window that was closed that long ago, in the modes that go by time.
     #[must_use]
-    pub fn auditing(self, wait: Duration) -> Self {
+    pub fn with_audit_after(self, wait: Duration) -> Self {
         Self { audit: Some(Auditor::new(wait)), ..self }
     }
 
     fn auditor(&self) -> Option<&Auditor> {
-        self.audit.as_ref().filter(|_| self.source.shape().mode.goes_by_time())
+        self.audit.as_ref().filter(|_| self.source.shape().mode.is_time_based())
     }
 
     /// Returns what the commit of `batch` on `document` means for the windows.

@@ -39,7 +39,7 @@ fn has_backlog(result: &Result<TickOutcome, TickError>) -> Option<bool> {
 impl Poller {
     /// Counts the rows that wait after a tick, up to `rows_max`; 0 turns counting off.
     #[must_use]
-    pub fn counting_behind(self, rows_max: usize) -> Self {
+    pub fn with_backlog_count_max(self, rows_max: usize) -> Self {
         Self { rows_counted_max: rows_max, ..self }
     }
 
@@ -64,7 +64,7 @@ impl Poller {
                 position: checkpoint.cursor.as_ref().and_then(Cursor::number),
                 checkpoint_age: age.map(|age| Duration::try_from(age).unwrap_or_default()),
             };
-            self.metrics.stands(&self.name, &standing);
+            self.metrics.record_state(&self.name, &standing);
         }
         if self.rows_counted_max == 0 {
             return None;

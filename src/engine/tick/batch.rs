@@ -11,7 +11,7 @@ use super::event_range::Events;
 use super::isolate::{Halving, Isolation, PriorAttempts, Rows, RowsAfter, Settlement};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{InFlight, StateDocument};
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest};
 use crate::journal::Details;
 use crate::lease::Lease;
 use crate::poller::Poller;
@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     /// Where the rows begin.
     pub(super) at: Position,
     pub(super) upto: Cursor,
-    pub(super) digest: Digested,
+    pub(super) digest: EventsDigest,
     pub(super) events: Events,
     /// Whether more rows were waiting after these.
     pub(super) more: bool,
@@ -76,7 +76,7 @@ impl Batch {
         lag: Option<Duration>,
     ) -> Option<Self> {
         let upto = events.last()?.cursor.clone();
-        let digest = Digested::of(&*events);
+        let digest = EventsDigest::of(&*events);
         let id = BatchId::of(&BatchIdentity {
             poller,
             generation: at.generation,

@@ -17,7 +17,7 @@ use super::isolate::Rows;
 use super::prefetch::alongside;
 use crate::document::{Commit, StateDocument};
 use crate::error::chain;
-use crate::event::Digested;
+use crate::event::EventsDigest;
 use crate::handler::{
     CallTries, ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step,
     is_of_step,
@@ -377,7 +377,7 @@ impl Reread for BatchRows<'_> {
         let rows = source.fetch_at_once(window).await.map_err(of_fetch)?;
         let events = normalize(source.shape(), &rows);
         let events = events.map_err(|error| unread(chain(&error)))?;
-        Ok(!rows.more && Digested::of(&events) == batch.digest)
+        Ok(!rows.more && EventsDigest::of(&events) == batch.digest)
     }
 }
 

@@ -35,9 +35,9 @@ impl LeasedTick<'_, '_> {
         let (batch, started_at) = (Arc::clone(&self.work.batch), Instant::now());
         let rows = self.work.rows_accepted();
         let then = match next {
-            Ok(Next::Work(next)) => AfterCommit::Handle(Box::new(next.in_flight())),
+            Ok(Next::Work(next)) => AfterCommit::Announce(Box::new(next.in_flight())),
             Ok(Next::Deferred(next)) => {
-                AfterCommit::Leave(Box::new(next.in_flight()), Some(self.end_of_tick()))
+                AfterCommit::ReleaseAndKeep(Box::new(next.in_flight()), Some(self.end_of_tick()))
             }
             Ok(Next::Nothing(_) | Next::LimitReached) | Err(_) => {
                 AfterCommit::Release(Some(self.end_of_tick()))
@@ -143,7 +143,7 @@ impl Poller {
     ) -> Option<Commit> {
         let front = batch.part(&self.name, 0..rows)?;
         let rest = batch.part(&self.name, rows..batch.events.len())?;
-        let then = AfterCommit::Handle(Box::new(rest.in_flight()));
+        let then = AfterCommit::Announce(Box::new(rest.in_flight()));
         self.keep_ids(&front, document.checkpoint.cursor.as_ref());
         Some(self.commit_of(&front, front.rows(), document, now, then))
     }

@@ -72,7 +72,7 @@ impl LeasedTick<'_, '_> {
             .part(&poller.name, 0..rows)
             .zip(batch.part(&poller.name, rows..batch.events.len()));
         let Some((front, rest)) = parts else { return self.fail(error, None, tick).await };
-        let then = AfterCommit::Handle(Box::new(rest.in_flight()));
+        let then = AfterCommit::Announce(Box::new(rest.in_flight()));
         let document = self.lease.expected();
         let before = document.checkpoint.cursor.clone();
         let commit = poller.commit_of(&front, front.rows(), document, self.lease.now(), then);

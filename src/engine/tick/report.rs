@@ -113,7 +113,7 @@ impl<'a> Report<'a> {
             longest_ms: poller.last_commit().into_iter().collect(),
         };
         tick_event!(report, debug, event = "tick_start", "Tick of poller `{}` begins", poller.name);
-        poller.metrics.begun(&poller.name);
+        poller.metrics.tick_started(&poller.name);
         report
     }
 

@@ -33,7 +33,7 @@ impl Tick<'_> {
             let end = match Box::pin(self.round()).await {
                 Err(TickError::Fetch(error)) if error.is_position_lost() => {
                     losses += 1;
-                    let stands = self.poller.keep_loss(&self.memory, &error).await;
+                    let stands = self.poller.store_loss(&self.memory, &error).await;
                     if !stands && losses < LOSS_TRIES_MAX {
                         self.memory.forget();
                         continue;

@@ -76,7 +76,7 @@ pub struct LogRecord {
 
 /// Spans and log records that wait for export.
 #[derive(Debug, Default)]
-pub struct Collected {
+pub struct PendingExport {
     waiting: Mutex<Waiting>,
 }
 
@@ -87,7 +87,7 @@ struct Waiting {
     dropped: u64,
 }
 
-impl Collected {
+impl PendingExport {
     fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,9 +129,9 @@ pub(super) struct OpenSpan {
 /// Collects spans of [`TARGET`], and log events, independent of any filter before it.
 pub struct SpanLayer {
     /// Where finished spans go; `None` if only ids are needed.
-    pub spans: Option<Arc<Collected>>,
+    pub spans: Option<Arc<PendingExport>>,
     /// Where log records go.
-    pub logs: Option<Arc<Collected>>,
+    pub logs: Option<Arc<PendingExport>>,
     /// Which traces are recorded.
     pub sampler: Sampler,
     /// The clock for times.

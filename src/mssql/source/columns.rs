@@ -2,7 +2,7 @@
 
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
-use highwater_engine::partition::whole_of;
+use highwater_engine::partition::poller_of_partition;
 use highwater_engine::source::FetchError;
 
 use crate::closest::closest;
@@ -43,7 +43,7 @@ impl Role {
             Self::Excluded => "COLUMNS_EXCLUDED",
             Self::SoftDelete => "SOFT_DELETE",
         };
-        let poller = whole_of(&settings.poller).to_ascii_uppercase();
+        let poller = poller_of_partition(&settings.poller).to_ascii_uppercase();
         format!("HIGHWATER__POLLERS__{poller}__SOURCE__{name}")
     }
 

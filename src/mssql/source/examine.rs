@@ -199,7 +199,9 @@ fn unanswered(
     embedded: bool,
 ) -> Finding {
     match number {
-        Some(number) if embedded && NOT_KNOWN.contains(&number) => Finding::only_real(check),
+        Some(number) if embedded && NOT_KNOWN.contains(&number) => {
+            Finding::needs_real_server(check)
+        }
         Some(number) if NOT_ALLOWED.contains(&number) => {
             let found = format!("the login lacks the permission for this check (error {number})");
             Finding::unknown(
@@ -238,7 +240,10 @@ mod tests {
         let missing = unanswered("x", (Some(262), "denied"), right, false);
         assert_eq!(missing.level, Level::Unknown);
         assert!(missing.fix.unwrap().starts_with(right));
-        assert_eq!(unanswered("x", (Some(208), "no"), right, true), Finding::only_real("x"));
+        assert_eq!(
+            unanswered("x", (Some(208), "no"), right, true),
+            Finding::needs_real_server("x")
+        );
         // A real server that does not support a query says so in its own words.
         let old = unanswered("x", (Some(208), "Invalid object"), right, false);
         assert_eq!((old.level, old.found.as_str()), (Level::Unknown, "Invalid object"));

@@ -9,7 +9,7 @@ use std::fmt;
 
 use highwater_engine::cursor::{SourceDefinition, SourceFingerprint};
 use highwater_engine::event::SourceLabel;
-use highwater_engine::partition::whole_of;
+use highwater_engine::partition::poller_of_partition;
 use highwater_engine::source::SourceShape;
 
 use crate::connection_string::SqlConnection;
@@ -40,7 +40,7 @@ impl Origin {
             Relation::Query(text) => {
                 let wrong = |reason| format!("`SOURCE__QUERY`: {reason}");
                 check_query(text).map_err(wrong)?;
-                if settings.mode.is_none_or(|mode| !mode.goes_by_time()) {
+                if settings.mode.is_none_or(|mode| !mode.is_time_based()) {
                     let connected = settings.connection.database.as_deref();
                     check_database(text, connected).map_err(wrong)?;
                 }
@@ -121,7 +121,7 @@ impl Origin {
         };
         // A row is the same event whichever partition reads it.
         let label = SourceLabel {
-            poller: whole_of(&settings.poller).to_owned(),
+            poller: poller_of_partition(&settings.poller).to_owned(),
             object,
             mode: choice.mode.as_str(),
         };

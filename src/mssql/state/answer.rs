@@ -2,7 +2,7 @@
 
 use highwater_engine::cursor::RowVersion;
 use highwater_engine::error::ErrorKind;
-use highwater_engine::store::{ETag, Loaded, Stored, Written};
+use highwater_engine::store::{ETag, ReadResult, StoredValue, WriteResult};
 use tiberius::time::DateTime2;
 use tiberius::{ColumnData, Row};
 use time::format_description::BorrowedFormatItem;
@@ -35,7 +35,7 @@ impl Tag {
 }
 
 /// Reads the single row of a load.
-pub(super) fn loaded(row: Row) -> Result<Loaded, SqlError> {
+pub(super) fn loaded(row: Row) -> Result<ReadResult, SqlError> {
     let [content, version, last_modified, now] = cells(row)?;
     let stored = match (content, version, last_modified) {
         (
@@ -45,24 +45,24 @@ pub(super) fn loaded(row: Row) -> Result<Loaded, SqlError> {
         ) => {
             let last_modified = instant(last_modified)?;
             let etag = etag(&version, last_modified)?;
-            Some(Stored { bytes: content.into_owned(), etag, last_modified })
+            Some(StoredValue { bytes: content.into_owned(), etag, last_modified })
         }
         (ColumnData::Binary(None), ColumnData::Binary(None), ColumnData::DateTime2(None)) => None,
         _ => return Err(other_columns()),
     };
     let ColumnData::DateTime2(Some(now)) = now else { return Err(other_columns()) };
-    Ok(Loaded { stored, date: instant(now)? })
+    Ok(ReadResult { stored, date: instant(now)? })
 }
 
 /// Reads the single row of a write.
-pub(super) fn written(row: Row) -> Result<Written, SqlError> {
+pub(super) fn written(row: Row) -> Result<WriteResult, SqlError> {
     let [ColumnData::Binary(Some(version)), ColumnData::DateTime2(Some(last_modified))] =
         cells(row)?
     else {
         return Err(other_columns());
     };
     let date = instant(last_modified)?;
-    Ok(Written { etag: etag(&version, date)?, date })
+    Ok(WriteResult { etag: etag(&version, date)?, date })
 }
 
 /// Reads the single name of a row.

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater::state::{ETag, Loaded, Precondition, StateKey, StateStore, StoreError, Written};
+use highwater::state::{
+    ETag, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
+};
 use tokio::time::sleep;
 
 /// Latency if calls fail, in milliseconds; one in two hundred takes ten times as long.
@@ -108,7 +110,7 @@ impl StateStore for SlowStorage {
         self.inner.grain()
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         match self.fate().await {
             Fate::Answered => self.inner.load(key).await,
             fate @ (Fate::Unreachable | Fate::LostRequest | Fate::LostAnswer) => {
@@ -122,7 +124,7 @@ impl StateStore for SlowStorage {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         match self.fate().await {
             Fate::Answered => self.inner.store(key, bytes, precondition).await,
             Fate::LostAnswer => {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use highwater_engine::store::{
-    ETag, Loaded, MemoryStore, Precondition, StateKey, StateStore, StoreError, Written,
+    ETag, MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 
 /// Most faults of one worker between two writes that got a response. A lease of one second leaves room for
@@ -98,7 +98,7 @@ impl StateStore for RaceStore {
         self.memory.grain()
     }
 
-    async fn load(&self, key: &StateKey) -> Result<Loaded, StoreError> {
+    async fn load(&self, key: &StateKey) -> Result<ReadResult, StoreError> {
         self.luck.latency().await;
         if self.luck.fails() {
             return Err(unreachable(key));
@@ -113,7 +113,7 @@ impl StateStore for RaceStore {
         key: &StateKey,
         bytes: Vec<u8>,
         precondition: Precondition,
-    ) -> Result<Written, StoreError> {
+    ) -> Result<WriteResult, StoreError> {
         self.luck.latency().await;
         let fails = self.luck.fails();
         let kind = self.luck.chance.below(3);

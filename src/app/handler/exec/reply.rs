@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
-use crate::redaction::excerpt_of_end;
+use crate::redaction::excerpt_tail;
 
 /// Longest line that is read. More failures than fit can be split over several lines.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -211,7 +211,7 @@ impl Tail {
 
     /// Returns `what`, followed by the end of standard error.
     pub(super) fn after(&self, what: &str) -> String {
-        let output = excerpt_of_end(&self.0, TAIL_CHARS_MAX);
+        let output = excerpt_tail(&self.0, TAIL_CHARS_MAX);
         if output.is_empty() { what.to_owned() } else { format!("{what}: {output}") }
     }
 }

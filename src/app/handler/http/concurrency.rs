@@ -4,7 +4,7 @@
 //! Requests are not ordered among each other. The batch is accepted up to the first event that any request
 //! did not accept; events after it are redelivered, even if they were accepted.
 
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, Digested};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest};
 use crate::handler::{Delivery, HandlerError};
 
 /// The events of one request: a batch, or a part of one.
@@ -106,7 +106,7 @@ fn request_of(event: &ChangeEvent, concurrency: usize) -> usize {
 
 /// A part has its own id, since the same id must mean the same bytes.
 fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
-    let digest = Digested::of(events.iter().copied());
+    let digest = EventsDigest::of(events.iter().copied());
     let Some(last) = events.last() else { return batch.batch_id.clone() };
     let id = BatchId::of(&BatchIdentity {
         poller: batch.poller,

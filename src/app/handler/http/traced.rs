@@ -49,11 +49,11 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
-    use crate::trace::{Collected, Sampler, SpanLayer};
+    use crate::trace::{PendingExport, Sampler, SpanLayer};
 
     #[test]
     fn a_span_contains_only_the_host_of_an_address() {
-        let collected = Arc::new(Collected::default());
+        let collected = Arc::new(PendingExport::default());
         let layer = SpanLayer {
             spans: Some(Arc::clone(&collected)),
             logs: None,

@@ -168,7 +168,7 @@ fn an_expired_lease_is_a_warning() {
     let mut document = document();
     document.lease.owner_id = Some("app/one".to_owned());
     document.lease.ttl_seconds = 120;
-    let age = |seconds| LeaseAge {
+    let age = |seconds| DocumentAge {
         since_write: std::time::Duration::from_secs(seconds),
         grain: std::time::Duration::ZERO,
     };
@@ -216,7 +216,8 @@ fn a_position_is_offered_to_be_kept_only_if_the_source_can_read_it() {
 
 #[tokio::test]
 async fn a_position_that_was_lost_is_an_error_until_a_reset() {
-    let age = LeaseAge { since_write: std::time::Duration::ZERO, grain: std::time::Duration::ZERO };
+    let age =
+        DocumentAge { since_write: std::time::Duration::ZERO, grain: std::time::Duration::ZERO };
     let lost = document().losing_position("changes were cleaned up", age);
     let store = store_of(Some(&encode(&lost)), Some(7)).await;
     let (level, text) = found(&store, expected(), "lost position").await;
@@ -264,12 +265,12 @@ async fn a_first_start_names_the_app_that_has_delivered_the_same_source() {
     put_of("damaged", b"{".to_vec()).await;
     let examined = examine(&store, expected(), &clock()).await;
     assert!(examined.is_first_start);
-    let found = elsewhere(&store, "orders", Some(&source("t"))).await;
+    let found = other_apps(&store, "orders", Some(&source("t"))).await;
     let levels: Vec<_> = found.iter().map(|finding| finding.level).collect();
     assert_eq!(levels, [Level::Unknown, Level::Warning]);
     assert!(found[0].found.contains("`damaged/orders.json`: "), "{found:?}");
     let fix = found[1].fix.as_deref().unwrap();
     assert!(fix.contains("`highwater clone orders --from-app same "), "{found:?}");
-    let unrelated = elsewhere(&store, "orders", Some(&source("v"))).await;
+    let unrelated = other_apps(&store, "orders", Some(&source("v"))).await;
     assert_eq!(unrelated.iter().filter(|it| it.level == Level::Warning).count(), 0);
 }

@@ -3,7 +3,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::{KeyValues, SourceFingerprint};
 use crate::document::{
-    Acquire, AfterCommit, Failure, Generation, Holder, LeaseAge, decode, encode,
+    Acquire, AfterCommit, DocumentAge, Failure, Generation, Holder, decode, encode,
 };
 
 const NOW: OffsetDateTime = datetime!(2026-04-07 1:23:45 UTC);
@@ -77,7 +77,7 @@ fn acquired(
     in_flight: Option<InFlight>,
 ) -> (StateDocument, Holder) {
     let since_write = Duration::from_secs(seconds);
-    let age = LeaseAge { since_write, grain: Duration::ZERO };
+    let age = DocumentAge { since_write, grain: Duration::ZERO };
     let ttl = Duration::from_secs(120);
     let acquired = document.acquire(Acquire { owner_id, ttl, age, now: NOW, in_flight }).unwrap();
     let holder = acquired.holder(owner_id);
@@ -195,7 +195,7 @@ fn a_commit_closes_a_window_and_late_rows_do_not_move_the_checkpoint() {
     let (document, holder) = held("a", Some(in_flight(9, 12, false)));
     let closes = AuditStep::Closes(sum(&[10, 12]));
     let late = Box::new(in_flight(0, 4, true));
-    let next = document.commit(&holder, commit(12, closes, AfterCommit::Handle(late))).unwrap();
+    let next = document.commit(&holder, commit(12, closes, AfterCommit::Announce(late))).unwrap();
     assert_eq!(ranges(&next.audit), [(0, 9, 2), (9, 12, 2)]);
     assert_eq!(next.audit.windows[1].ids, sum(&[10, 12]));
     let last = commit(4, AuditStep::ReadAgain, AfterCommit::Release(None));
@@ -222,14 +222,14 @@ fn rejected_late_rows_block_no_other_rows_and_are_counted() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
     let failed = document.fail(&holder, failure()).unwrap();
     assert_eq!(failed.in_flight, None);
-    assert_eq!(failed.hindrance(NOW, Duration::ZERO), None, "other rows continue");
+    assert_eq!(failed.block_reason(NOW, Duration::ZERO), None, "other rows continue");
     assert_eq!(failed.audit.windows[0].not_taken.as_ref().unwrap().attempt, 1);
     assert_eq!(failed.audit.windows[0].end(), &at(4), "tried on their own");
     let (again, holder) = acquired(&failed, "b", 0, Some(in_flight(0, 4, true)));
     assert_eq!(again.in_flight.as_ref().unwrap().attempt, 1, "counted on");
     let failed = again.fail(&holder, failure()).unwrap();
     assert_eq!(failed.audit.not_taken().unwrap().attempt, 2);
-    let resumed = failed.resume(LeaseAge { since_write: WAIT, grain: WAIT });
+    let resumed = failed.resume(DocumentAge { since_write: WAIT, grain: WAIT });
     assert_eq!(resumed.audit.not_taken(), None, "counted from zero");
 }
 
@@ -248,7 +248,7 @@ fn a_crash_with_late_rows_is_counted_for_them_and_not_for_other_rows() {
 #[test]
 fn a_part_that_is_left_for_later_returns_to_its_window() {
     let (document, holder) = held("a", Some(in_flight(0, 4, true)));
-    let left = AfterCommit::Leave(Box::new(in_flight(3, 4, true)), None);
+    let left = AfterCommit::ReleaseAndKeep(Box::new(in_flight(3, 4, true)), None);
     let next = document.commit(&holder, commit(3, AuditStep::ReadAgain, left)).unwrap();
     assert_eq!(next.in_flight, None);
     assert_eq!(next.audit.windows[0].end(), &at(4));

@@ -5,7 +5,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::{Cursor, KeyValues, RowVersion, SourceFingerprint};
 use crate::document::{
-    Acquire, AfterCommit, AuditStep, Commit, Failure, Generation, LeaseAge, decode, encode,
+    Acquire, AfterCommit, AuditStep, Commit, DocumentAge, Failure, Generation, decode, encode,
 };
 
 const NOW: OffsetDateTime = datetime!(2026-04-07 1:23:45 UTC);
@@ -29,7 +29,7 @@ fn batch(after: Option<u64>, upto: u64, content: &str) -> InFlight {
     .unwrap()
 }
 
-fn digest(content: &str) -> Digested {
+fn digest(content: &str) -> EventsDigest {
     batch(None, 9, content).digest
 }
 
@@ -38,7 +38,8 @@ fn accepted(step: &str, content: &str) -> StepResult {
 }
 
 fn acquired(document: &StateDocument, owner_id: &str, batch: InFlight, seconds: u64) -> Held {
-    let age = LeaseAge { since_write: Duration::from_secs(seconds), grain: Duration::from_secs(1) };
+    let age =
+        DocumentAge { since_write: Duration::from_secs(seconds), grain: Duration::from_secs(1) };
     let now = NOW + Duration::from_secs(seconds);
     let ttl = Duration::from_secs(120);
     let request = Acquire { owner_id, ttl, age, now, in_flight: Some(batch) };
@@ -130,7 +131,7 @@ fn results_belong_to_the_bytes_whichever_instance_resumes_the_batch() {
 fn results_do_not_outlive_their_batch() {
     let held = one_done();
     let next = Box::new(batch(Some(9), 12, "b"));
-    for then in [AfterCommit::Handle(next.clone()), AfterCommit::Leave(next, None)] {
+    for then in [AfterCommit::Announce(next.clone()), AfterCommit::ReleaseAndKeep(next, None)] {
         let commit = Commit {
             batch_id: batch(None, 9, "a").batch_id,
             upto: at(9),

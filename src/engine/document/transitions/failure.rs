@@ -45,7 +45,7 @@ impl StateDocument {
             extra: Map::new(),
         });
         if let Some(narrowed) = failure.narrowed {
-            next.in_flight = Some(narrowed.being_part_of(self.in_flight.as_ref(), failure.now));
+            next.in_flight = Some(narrowed.part_of(self.in_flight.as_ref(), failure.now));
         }
         if let Some(in_flight) = &mut next.in_flight {
             if failure.counted {
@@ -60,9 +60,9 @@ impl StateDocument {
         }
         next.put_late_rows_back();
         next.touch(failure.now);
-        next.give_up(failure.now, failure.tick);
+        next.release_lease(failure.now, failure.tick);
         Ok(match failure.pause {
-            Some(pause) => next.paused_by_holder(pause),
+            Some(pause) => next.with_pause(pause),
             None => next,
         })
     }
@@ -79,7 +79,7 @@ impl StateDocument {
         now: OffsetDateTime,
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, now)?;
-        next.in_flight = Some(part.being_part_of(self.in_flight.as_ref(), now));
+        next.in_flight = Some(part.part_of(self.in_flight.as_ref(), now));
         Ok(next)
     }
 }

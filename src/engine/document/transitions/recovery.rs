@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{LeaseAge, LeaseState, Refusal};
+use super::{DocumentAge, LeaseState, Refusal};
 use crate::document::{LeaseRecord, RecentTick, StateDocument};
 
 /// Owner id for judging a lease without ever holding one.
@@ -18,12 +18,12 @@ const RECOVERED: &str = "recovered";
 
 impl StateDocument {
     /// Returns how long the holder has not written, by the service's clock alone.
-    pub fn idle(&self, age: LeaseAge) -> Duration {
+    pub fn idle(&self, age: DocumentAge) -> Duration {
         self.lease.idle_before().saturating_add(age.since_write)
     }
 
     /// Returns the state of the lease for an observer that does not acquire it.
-    pub fn lease_state_for_others(&self, age: LeaseAge) -> LeaseState {
+    pub fn lease_state_for_others(&self, age: DocumentAge) -> LeaseState {
         match self.lease_state(NOBODY, age) {
             LeaseState::Own => LeaseState::Held { owner_id: NOBODY.to_owned() },
             standing @ (LeaseState::Free | LeaseState::Lapsed | LeaseState::Held { .. }) => {
@@ -44,7 +44,7 @@ impl StateDocument {
     /// [`Refusal::Held`] while the lease has not expired by [`Self::lease_state`], or [`Refusal::TokensExhausted`].
     pub fn release_lapsed(
         &self,
-        age: LeaseAge,
+        age: DocumentAge,
         now: OffsetDateTime,
     ) -> Result<Option<Self>, Refusal> {
         match self.lease_state_for_others(age) {
@@ -65,7 +65,7 @@ impl StateDocument {
     #[must_use]
     pub fn end_back_off(
         &self,
-        age: LeaseAge,
+        age: DocumentAge,
         latest: OffsetDateTime,
         now: OffsetDateTime,
     ) -> Option<Self> {

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-use super::{LeaseAge, LeaseState, Refusal};
+use super::{DocumentAge, LeaseState, Refusal};
 use crate::document::{Checkpoint, Fence, FencingToken, Generation, ReleasedGrants, StateDocument};
 
 impl StateDocument {
@@ -38,9 +38,9 @@ impl StateDocument {
     /// # Errors
     ///
     /// [`Refusal::Held`] while the holder is alive, unless `even_live`; or [`Refusal::TokensExhausted`].
-    pub fn broken_by_hand(
+    pub fn broken_by_operator(
         &self,
-        age: LeaseAge,
+        age: DocumentAge,
         now: OffsetDateTime,
         even_live: bool,
     ) -> Result<Option<Self>, Refusal> {
@@ -103,7 +103,7 @@ impl StateDocument {
     /// Returns this document for a write that changes nothing in it. Owner and token stay, so a holder continues as
     /// before.
     #[must_use]
-    pub fn rewritten(&self, age: LeaseAge) -> Self {
+    pub fn rewritten(&self, age: DocumentAge) -> Self {
         self.written_by_other(age)
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_lease_is_broken_with_the_next_token_and_a_live_one_only_on_explicit_request() {
         let now = OffsetDateTime::UNIX_EPOCH;
-        let age = |seconds| LeaseAge {
+        let age = |seconds| DocumentAge {
             since_write: std::time::Duration::from_secs(seconds),
             grain: std::time::Duration::ZERO,
         };
@@ -139,11 +139,12 @@ mod tests {
             "digest": "d",
         });
         document.in_flight = serde_json::from_value(batch).unwrap();
-        let refused = document.broken_by_hand(age(1), now, false);
+        let refused = document.broken_by_operator(age(1), now, false);
         assert!(matches!(refused, Err(Refusal::Held { owner_id }) if owner_id == "a"));
         // A holder that has been silent for this long has expired.
         for (seconds, even_live, crashes) in [(1, true, 0), (1000, false, 1), (1000, true, 1)] {
-            let broken = document.broken_by_hand(age(seconds), now, even_live).unwrap().unwrap();
+            let broken =
+                document.broken_by_operator(age(seconds), now, even_live).unwrap().unwrap();
             assert_eq!(broken.lease.fencing_token, FencingToken(5));
             assert_eq!(broken.generation, document.generation);
             assert!(!broken.is_held_by(&holder) && broken.lease.owner_id.is_none());
@@ -155,9 +156,9 @@ mod tests {
             );
         }
         document.lease.released_at = Some(now);
-        assert_eq!(document.broken_by_hand(age(1), now, true), Ok(None), "it has no holder");
+        assert_eq!(document.broken_by_operator(age(1), now, true), Ok(None), "it has no holder");
         let (last, _) = held(TOKEN_MAX);
-        let refused = last.broken_by_hand(age(1), now, true);
+        let refused = last.broken_by_operator(age(1), now, true);
         assert!(matches!(refused, Err(Refusal::TokensExhausted { .. })));
     }
 

@@ -9,8 +9,8 @@ use crate::document::{Generation, LeaseRecord, VERSION, decode, encode};
 const NOW: OffsetDateTime = datetime!(2026-04-07 1:23:45 UTC);
 const TTL: Duration = Duration::from_secs(120);
 
-fn age(seconds: u64) -> LeaseAge {
-    LeaseAge { since_write: Duration::from_secs(seconds), grain: Duration::from_secs(1) }
+fn age(seconds: u64) -> DocumentAge {
+    DocumentAge { since_write: Duration::from_secs(seconds), grain: Duration::from_secs(1) }
 }
 
 fn at(version: u64) -> Cursor {
@@ -144,7 +144,7 @@ fn frequent_foreign_writes_do_not_keep_an_abandoned_lease_alive() {
         at: NOW,
         extra: serde_json::Map::new(),
     };
-    let soon = LeaseAge { since_write: Duration::from_millis(900), ..age(0) };
+    let soon = DocumentAge { since_write: Duration::from_millis(900), ..age(0) };
     let (mut document, _) = held_by("a");
     // Each comes 0.9 s after the previous one; the lease expires at 124 s.
     for write in 1..=137 {
@@ -159,8 +159,8 @@ fn frequent_foreign_writes_do_not_keep_an_abandoned_lease_alive() {
     assert_eq!(document.lease.idle_before(), Duration::from_millis(124_200));
 }
 
-fn observed() -> Observed {
-    Observed {
+fn observed() -> BacklogObservation {
+    BacklogObservation {
         at: NOW,
         lag: None,
         positions: Some(7),
@@ -229,7 +229,7 @@ fn a_commit_moves_the_checkpoint_and_can_release_in_the_same_write() {
 #[test]
 fn a_commit_can_announce_the_next_batch_and_keep_the_lease() {
     let (document, holder) = held_by("a");
-    let announced = AfterCommit::Handle(Box::new(batch(Some(9), 12, "b")));
+    let announced = AfterCommit::Announce(Box::new(batch(Some(9), 12, "b")));
     let next = document.commit(&holder, commit(9, announced)).unwrap();
     let next_batch = InFlight { started_at: Some(NOW), ..batch(Some(9), 12, "b") };
     assert_eq!(next.in_flight, Some(next_batch));
@@ -277,7 +277,7 @@ fn a_backoff_that_may_be_over_by_a_coarse_clock_is_over() {
         [(0, 0, true), (0, 1, false), (1_000, 0, true), (1_000, 1_000, true), (1_000, 1_001, false)]
     {
         let now = until - Duration::from_millis(early_ms);
-        let refused = document.hindrance(now, Duration::from_millis(grain_ms));
+        let refused = document.block_reason(now, Duration::from_millis(grain_ms));
         assert_eq!(refused.is_none(), is_over, "{grain_ms} {early_ms}");
     }
 }
@@ -415,7 +415,7 @@ fn only_the_last_fifty_ticks_are_kept() {
 #[test]
 fn every_field_survives_the_stored_form() {
     let (document, holder) = held_by("a");
-    let announced = AfterCommit::Handle(Box::new(batch(Some(9), 12, "b")));
+    let announced = AfterCommit::Announce(Box::new(batch(Some(9), 12, "b")));
     let document = document.commit(&holder, commit(9, announced)).unwrap();
     assert_eq!(document.version, VERSION);
     assert_eq!(decode("orders", &encode(&document)).unwrap(), document);
@@ -454,8 +454,8 @@ fn failures_are_counted_since_the_first_one() {
 #[test]
 fn the_first_error_of_a_position_is_kept_until_the_checkpoint_moves() {
     let (document, holder) = held_by("a");
-    let mut document =
-        document.commit(&holder, commit(1, AfterCommit::Handle(Box::new(batch(Some(1), 5, "x")))));
+    let mut document = document
+        .commit(&holder, commit(1, AfterCommit::Announce(Box::new(batch(Some(1), 5, "x")))));
     for error in ["first", "second"] {
         let holder = document.as_ref().unwrap().holder("a");
         let failure = Failure { error: error.to_owned(), next_attempt_at: None, ..failure(true) };
@@ -474,10 +474,10 @@ fn late_rows_announced_by_a_commit_keep_their_history() {
     let (document, holder) = held_by("a");
     let closes = AuditStep::Closes(crate::document::IdSum::default());
     let late = |attempt| InFlight { late: true, attempt, ..batch(None, 1, "late") };
-    let first = Commit { audit: closes, ..commit(1, AfterCommit::Handle(Box::new(late(0)))) };
+    let first = Commit { audit: closes, ..commit(1, AfterCommit::Announce(Box::new(late(0)))) };
     let mut document = document.commit(&holder, first).unwrap();
     document.audit.put_back(late(2));
-    let second = Commit { audit: closes, ..commit(2, AfterCommit::Handle(Box::new(late(0)))) };
+    let second = Commit { audit: closes, ..commit(2, AfterCommit::Announce(Box::new(late(0)))) };
     let next = document.commit(&holder, second).unwrap();
     assert_eq!(next.in_flight.map(|batch| batch.attempt), Some(2));
 }

@@ -64,14 +64,14 @@ async fn acquire(world: &World) -> Lease<'_> {
     let base = world.base().await;
     let asked = Lease::acquire(world.context(&world.a), &base, Some(batch(None, 1))).await;
     match asked.unwrap() {
-        Acquired::Held(lease) => *lease,
-        other @ (Acquired::Conflict | Acquired::Refused(_)) => panic!("{other:?}"),
+        AcquireResult::Held(lease) => *lease,
+        other @ (AcquireResult::Conflict | AcquireResult::Refused(_)) => panic!("{other:?}"),
     }
 }
 
 async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
     let now = lease.now();
-    let next = |upto| AfterCommit::Handle(Box::new(batch(Some(1), upto)));
+    let next = |upto| AfterCommit::Announce(Box::new(batch(Some(1), upto)));
     match kind {
         Kind::Renewal => {
             let deadline = lease.deadline();
@@ -80,7 +80,7 @@ async fn write(lease: &mut Lease<'_>, kind: Kind) -> Result<(), LeaseError> {
         Kind::Commit => lease.commit(commit(1, now)).await,
         Kind::CommitAndNext => lease.commit(Commit { then: next(2), ..commit(1, now) }).await,
         Kind::CommitAndLeave => {
-            let then = AfterCommit::Leave(Box::new(batch(Some(1), 2)), None);
+            let then = AfterCommit::ReleaseAndKeep(Box::new(batch(Some(1), 2)), None);
             lease.commit(Commit { then, ..commit(1, now) }).await
         }
         Kind::Narrowing => lease.narrow(batch(None, 1)).await,
@@ -206,7 +206,7 @@ async fn a_checkpoint_that_another_writer_moved_is_a_loss_after_an_abandoned_com
     let world = World::new();
     let mut lease = acquire(&world).await;
     let now = lease.now();
-    let then = AfterCommit::Handle(Box::new(batch(Some(1), 3)));
+    let then = AfterCommit::Announce(Box::new(batch(Some(1), 3)));
     world.store.break_next(Call::Store, Fault::Unreachable);
     let prefix = Commit { then, ..commit(1, now) };
     lease.renew(Some(prefix), Instant::now()).await.unwrap_err();
@@ -249,7 +249,7 @@ async fn a_prefix_committed_by_a_renewal_does_not_hide_the_failure_after_it() {
         let world = World::new();
         let mut lease = acquire(&world).await;
         let (now, deadline) = (lease.now(), lease.deadline());
-        let then = || AfterCommit::Handle(Box::new(batch(Some(1), 3)));
+        let then = || AfterCommit::Announce(Box::new(batch(Some(1), 3)));
         lease.renew(Some(Commit { then: then(), ..commit(1, now) }), deadline).await.unwrap();
         if let Some(fault) = fault {
             world.store.break_next(Call::Store, fault);
@@ -270,7 +270,7 @@ async fn deliver_as(world: &World, instance: &Instance, batch: InFlight) {
     let base = world.base().await;
     let context = LeaseContext { store: &*world.memory, ..world.context(instance) };
     let asked = Lease::acquire(context, &base, Some(batch.clone())).await.unwrap();
-    let Acquired::Held(mut lease) = asked else { panic!("{asked:?}") };
+    let AcquireResult::Held(mut lease) = asked else { panic!("{asked:?}") };
     let now = lease.now();
     let commit = Commit { batch_id: batch.batch_id, upto: batch.upto, ..commit(1, now) };
     lease.commit(commit).await.unwrap();
@@ -414,7 +414,7 @@ async fn a_garbled_answer_is_a_failed_read_and_is_read_again() {
     world.store.break_next(Call::Store, Fault::LostAnswer);
     world.store.break_next(Call::Load, Fault::Garbled);
     let asked = Lease::acquire(world.context(&world.a), &base, None).await.unwrap();
-    assert!(matches!(asked, Acquired::Held(_)), "{asked:?}");
+    assert!(matches!(asked, AcquireResult::Held(_)), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ async fn the_last_write_of_a_tick_may_end_ten_seconds_after_it() {
     let time_left = Duration::from_secs(5);
     let context = LeaseContext { stop_at: Instant::now() + time_left, ..world.context(&world.a) };
     let asked = Lease::acquire(context, &world.base().await, None).await.unwrap();
-    let Acquired::Held(mut lease) = asked else { panic!("{asked:?}") };
+    let AcquireResult::Held(mut lease) = asked else { panic!("{asked:?}") };
     for _ in 0..MANY {
         world.store.break_next(Call::Store, Fault::Unreachable);
     }
@@ -40,7 +40,7 @@ async fn an_acquisition_that_lands_late_is_no_conflict() {
     // After the read that finds the old document, and before the second attempt.
     world.store.break_next(Call::Store, Fault::Late(Duration::from_millis(1)));
     let asked = Lease::acquire(world.context(&world.a), &base, None).await.unwrap();
-    assert!(matches!(asked, Acquired::Held(_)), "{asked:?}");
+    assert!(matches!(asked, AcquireResult::Held(_)), "{asked:?}");
     assert_eq!(world.store.take_calls().refused, 1, "the second attempt");
 }
 
@@ -52,7 +52,7 @@ async fn an_acquisition_without_an_answer_is_a_conflict_once_another_writer_is_f
     world.meddle(pause).await;
     let began_at = Instant::now();
     let asked = Lease::acquire(world.context(&world.a), &base, None).await.unwrap();
-    assert!(matches!(asked, Acquired::Conflict), "{asked:?}");
+    assert!(matches!(asked, AcquireResult::Conflict), "{asked:?}");
     assert_eq!(began_at.elapsed(), Duration::ZERO);
 }
 
@@ -62,7 +62,7 @@ async fn an_overlapped_commit_may_end_five_seconds_after_its_tick() {
     let time_left = Duration::from_secs(5);
     let context = LeaseContext { stop_at: Instant::now() + time_left, ..world.context(&world.a) };
     let asked = Lease::acquire(context, &world.base().await, None).await.unwrap();
-    let Acquired::Held(mut lease) = asked else { panic!("{asked:?}") };
+    let AcquireResult::Held(mut lease) = asked else { panic!("{asked:?}") };
     for _ in 0..MANY {
         world.store.break_next(Call::Store, Fault::Unreachable);
     }

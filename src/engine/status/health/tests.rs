@@ -39,7 +39,7 @@ fn evidence<'a>(document: Document<'a>, schedules: &'a [Schedule]) -> Evidence<'
     Evidence {
         poller: "orders",
         now: NOW,
-        stored: Stored::Found(Box::new(document)),
+        stored: StoredState::Found(Box::new(document)),
         process: Process::default(),
         trigger: Trigger::Timer(schedules),
         status_interval: Some(INTERVAL),
@@ -114,9 +114,9 @@ fn each_situation_of_the_drill_has_its_state() {
     }
     let healthy = evidence(healthy(), &schedules);
     let cases = [
-        ("document gone", Stored::Missing { ran_before: true }, PollerState::Vanished),
-        ("first deployment", Stored::Missing { ran_before: false }, PollerState::NeverRan),
-        ("document not JSON", Stored::Unreadable("not JSON"), PollerState::Failing),
+        ("document gone", StoredState::Missing { ran_before: true }, PollerState::Vanished),
+        ("first deployment", StoredState::Missing { ran_before: false }, PollerState::NeverRan),
+        ("document not JSON", StoredState::Unreadable("not JSON"), PollerState::Failing),
     ];
     for (situation, stored, expected) in cases {
         assert_eq!(state_of(&Evidence { stored, ..healthy.clone() }), expected, "{situation}");
@@ -134,7 +134,7 @@ fn each_situation_of_the_drill_has_its_state() {
 fn knowledge_of_the_process_counts() {
     let schedules = every_five_seconds();
     let base = Evidence {
-        stored: Stored::Missing { ran_before: false },
+        stored: StoredState::Missing { ran_before: false },
         ..evidence(Document::default(), &schedules)
     };
     let with = |process| state_of(&Evidence { process, ..base.clone() });
@@ -242,15 +242,15 @@ fn all(schedules: &[Schedule]) -> Vec<Evidence<'_>> {
                             last_tick_at: last,
                             next_attempt_at: None,
                         };
-                        all.push(Stored::Found(Box::new(document)));
+                        all.push(StoredState::Found(Box::new(document)));
                     }
                 }
             }
         }
     }
-    all.push(Stored::Missing { ran_before: false });
-    all.push(Stored::Missing { ran_before: true });
-    all.push(Stored::Unreadable("not JSON"));
+    all.push(StoredState::Missing { ran_before: false });
+    all.push(StoredState::Missing { ran_before: true });
+    all.push(StoredState::Unreadable("not JSON"));
     let triggers = [Trigger::Unknown, Trigger::Off("switched off"), Trigger::Timer(schedules)];
     let base = evidence(Document::default(), schedules);
     let mut evidence = Vec::new();
@@ -345,7 +345,7 @@ fn a_tick_in_progress_is_shown_alongside_the_state_and_never_instead() {
 fn a_pause_shows_the_holder_of_the_lease() {
     let schedules = every_five_seconds();
     for evidence in all(&schedules) {
-        let Stored::Found(document) = &evidence.stored else { continue };
+        let StoredState::Found(document) = &evidence.stored else { continue };
         let Some(pause) = document.paused else { continue };
         let expected = if pause.is_by_rule { PollerState::Stopped } else { PollerState::Paused };
         assert_eq!(state_of(&evidence), expected, "{:?}", evidence.stored);

@@ -4,12 +4,12 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::SourceFingerprint;
 use crate::document::{Generation, decode};
-use crate::status::health::{Evidence, Process, Stored, Trigger};
+use crate::status::health::{Evidence, Process, StoredState, Trigger};
 
 const NOW: OffsetDateTime = datetime!(2026-01-01 2:00 UTC);
 
 fn inputs(seconds: u64) -> StatusInputs<'static> {
-    let age = LeaseAge { since_write: Duration::from_secs(seconds), grain: Duration::ZERO };
+    let age = DocumentAge { since_write: Duration::from_secs(seconds), grain: Duration::ZERO };
     let ttl = Some(Duration::from_secs(120));
     StatusInputs { age, now: NOW, quarantined: 2, ttl, poller: "orders" }
 }
@@ -35,7 +35,7 @@ fn state(seconds: u64, fields: &serde_json::Value) -> PollerState {
     Evidence {
         poller: "orders",
         now: NOW,
-        stored: Stored::Found(Box::new(health::Document::of(&document, age))),
+        stored: StoredState::Found(Box::new(health::Document::of(&document, age))),
         process: Process::default(),
         trigger: Trigger::Unknown,
         status_interval: Some(Duration::from_secs(300)),

@@ -9,7 +9,7 @@ use crate::normalize::NormalizeError;
 use crate::poller::{Skipped, TickError, TickOutcome, outcome_row};
 use crate::source::{FetchError, PositionLoss};
 use crate::store::StoreError;
-use crate::testing::{Watched, World};
+use crate::testing::{WatchedWorld, World};
 use crate::tick::TickRequest;
 
 type Ended = Result<TickOutcome, TickError>;
@@ -117,7 +117,7 @@ fn the_table_of_outcomes_names_error_event_metric_and_status() {
 #[tokio::test(start_paused = true)]
 async fn each_end_is_logged_and_counted_as_the_table_says() {
     for (end, result) in ends() {
-        let watched = Watched::of(World::new());
+        let watched = WatchedWorld::of(World::new());
         let poller = watched.world.instance("a");
         let row = outcome_row(&result);
         let request = TickRequest::default();

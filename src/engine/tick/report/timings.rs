@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{Batch, Lag, Lease, Report, ms};
-use crate::document::{EndOfTick, Observed, RecentTick};
+use crate::document::{BacklogObservation, EndOfTick, RecentTick};
 use crate::poller::memory::observed;
 
 /// Totals of a tick at the start of a round.
@@ -86,9 +86,9 @@ impl Report<'_> {
     }
 
     /// Returns the lag that the tick leaves: as its last fetch found it, or none if that reached the end.
-    fn observed(&self, at: OffsetDateTime) -> Observed {
+    fn observed(&self, at: OffsetDateTime) -> BacklogObservation {
         if self.all_read {
-            return observed(at, self.lag.at_the_end(), Some(0), 0);
+            return observed(at, self.lag.after_full_read(), Some(0), 0);
         }
         // Zero was true of the previous tick only.
         let rows = self.rows_counted.filter(|rows| *rows > 0);

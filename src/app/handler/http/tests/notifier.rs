@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use highwater_engine::notice::{Change, ChangeEvent, Notifier as _};
 use highwater_engine::policy::{FailurePolicy, OnFailure};
-use highwater_engine::testing::{Watched, World, sleep, tick};
+use highwater_engine::testing::{WatchedWorld, World, sleep, tick};
 use hmac::{Hmac, Mac as _};
 use secrecy::SecretSlice;
 use serde_json::{Value as Json, json};
@@ -38,7 +38,7 @@ fn body((_, body): &(HeaderMap, Bytes)) -> Json {
     serde_json::from_slice(body).unwrap()
 }
 
-fn no_secret_in(watched: &Watched) {
+fn no_secret_in(watched: &WatchedWorld) {
     for line in watched.lines() {
         assert!(!format!("{line:?}").contains("s3cret"), "{line:?}");
     }
@@ -110,7 +110,7 @@ async fn later_changes_wait_for_the_interval_and_are_sent_together() {
 
 #[tokio::test]
 async fn a_failed_notification_is_retried_with_what_follows_and_then_dropped() {
-    let watched = Watched::new();
+    let watched = WatchedWorld::new();
     let (receiver, url) = Receiver::start(&[status(500), status(204), status(404)]).await;
     let webhook = webhook(&url, &watched.world.metrics);
     webhook.tick_ended("orders", &[row("a")]).await;
@@ -150,7 +150,7 @@ async fn an_endpoint_that_redirects_gets_nothing_at_its_other_address() {
 
 #[tokio::test]
 async fn a_tick_is_not_failed_and_hardly_delayed_by_an_endpoint_that_never_answers() {
-    let mut watched = Watched::new();
+    let mut watched = WatchedWorld::new();
     // Connections are accepted by the system, and then nothing happens.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
@@ -161,7 +161,7 @@ async fn a_tick_is_not_failed_and_hardly_delayed_by_an_endpoint_that_never_answe
     };
     let world = &watched.world;
     let notifier = Arc::new(webhook(&url, &world.metrics));
-    let poller = world.seasoned("a").await.notifying(notifier);
+    let poller = world.started_poller("a").await.with_notifier(notifier);
     world.source.fill(3);
     world.handler.judge_by(|ids| {
         if ids.contains(&2) { Err(HandlerError::Rejected("422".to_owned())) } else { Ok(()) }
@@ -182,7 +182,7 @@ async fn a_tick_is_not_failed_and_hardly_delayed_by_an_endpoint_that_never_answe
 
 #[tokio::test]
 async fn each_change_of_a_poller_is_one_request() {
-    let mut watched = Watched::of(World::new());
+    let mut watched = WatchedWorld::of(World::new());
     let (receiver, url) = Receiver::start(&[status(204)]).await;
     watched.world.policy = FailurePolicy {
         on_failure: OnFailure::Stop,
@@ -191,7 +191,7 @@ async fn each_change_of_a_poller_is_one_request() {
     };
     let world = &watched.world;
     let notifier = Arc::new(webhook(&url, &world.metrics));
-    let poller = world.seasoned("a").await.notifying(notifier);
+    let poller = world.started_poller("a").await.with_notifier(notifier);
     world.source.fill(1);
     world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
     tick(&poller).await.unwrap_err();

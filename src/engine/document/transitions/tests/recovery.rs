@@ -57,6 +57,6 @@ fn a_backoff_is_ended_only_if_it_is_too_long_and_no_tick_is_running() {
     assert_eq!(held.end_back_off(age(0), latest, NOW), None, "a holder is at it");
     let reason = "r".to_owned();
     let paused = Paused { by: "a".to_owned(), reason, at: NOW, extra: serde_json::Map::new() };
-    let paused = waiting.paused_by_holder(paused);
+    let paused = waiting.with_pause(paused);
     assert_eq!(paused.end_back_off(age(0), latest, NOW), None, "whoever resumes ends it");
 }
