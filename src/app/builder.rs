@@ -437,7 +437,7 @@ impl Environment {
                     Some(credential) => store.with_credential(credential),
                     None => store,
                 });
-                let journals = SqlJournal::beside(Arc::clone(&state), journal_table);
+                let journals = SqlJournal::alongside(Arc::clone(&state), journal_table);
                 let journals = Arc::new(journals.map_err(BuildError::JournalTable)?);
                 Ok(Storage { state, journals })
             }

@@ -32,7 +32,7 @@ pub(crate) use column_type::ColumnType;
 pub use connect::ForeignText;
 use error::Limit;
 pub use error::SqlError;
-pub use number::{Again, errors_table};
+pub use number::{ReadRetry, errors_table};
 pub use param::Param;
 pub use retry::{Retries, RetryTerms};
 pub use transaction::Transaction;
@@ -208,7 +208,7 @@ async fn answered<T>(
         Err(Failure::BeforeFirstRow(error) | Failure::AfterFirstRow(error)) => {
             // A database that has moved is reachable only through a new connection.
             error.severity().is_some_and(|severity| severity <= SEVERITY_KEPT_MAX)
-                && error.again() != Some(Again::Anew)
+                && error.read_retry() != Some(ReadRetry::NewConnection)
         }
     };
     (rows, reusable.then_some(client))

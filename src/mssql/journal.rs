@@ -34,26 +34,26 @@ const PART_UNITS_MAX: usize = 40;
 /// Keeps journals in a table, one row per append.
 #[derive(Debug)]
 pub struct SqlJournal {
-    beside: Arc<SqlStore>,
+    store: Arc<SqlStore>,
     table: OwnTable,
     statements: Statements,
 }
 
 impl SqlJournal {
-    /// Keeps journals in the table with this name, in the database and for the application of `beside`.
+    /// Keeps journals in the table with this name, in the database and for the application of `store`.
     ///
     /// # Errors
     ///
     /// [`TableNameError`] if the table name is invalid.
-    pub fn beside(beside: Arc<SqlStore>, table: &str) -> Result<Self, TableNameError> {
+    pub fn alongside(store: Arc<SqlStore>, table: &str) -> Result<Self, TableNameError> {
         let table = own(table_name(table)?);
         let statements = Statements::new(&table.name);
-        Ok(Self { beside, table, statements })
+        Ok(Self { store, table, statements })
     }
 
     /// Returns the parameters that identify a poller.
     fn of_poller(&self, poller: &str) -> Result<Vec<Param>, StoreError> {
-        let app = self.beside.app();
+        let app = self.store.app();
         let fits = |text: &str| text.encode_utf16().count() <= NAME_UNITS_MAX;
         if fits(app) && fits(poller) {
             return Ok(vec![Param::Text(app.to_owned()), Param::Text(poller.to_owned())]);
@@ -94,7 +94,7 @@ impl JournalStore for SqlJournal {
             Err(error) => Err(self.failed(&name, &error)),
         };
         let request = Request { name: &name, sql: &self.statements.append, params: &params };
-        self.beside.pool().write(request, position_of, convert).await
+        self.store.pool().write(request, position_of, convert).await
     }
 
     async fn length(&self, part: &Part) -> Result<u64, StoreError> {
@@ -105,7 +105,7 @@ impl JournalStore for SqlJournal {
             Ok(mut ends) => Ok(ends.pop().unwrap_or(0)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().read(request, position_of, convert).await
+        self.store.pool().read(request, position_of, convert).await
     }
 
     async fn read(&self, part: &Part, position: u64) -> Result<Vec<u8>, StoreError> {
@@ -117,7 +117,7 @@ impl JournalStore for SqlJournal {
             Ok(rows) => Ok(joined(rows, position)),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().read(request, content, convert).await
+        self.store.pool().read(request, content, convert).await
     }
 
     async fn list(&self, poller: &str) -> Result<Vec<Part>, StoreError> {
@@ -127,7 +127,7 @@ impl JournalStore for SqlJournal {
             Ok(names) => Ok(names.iter().filter_map(|name| Part::parse(poller, name)).collect()),
             Err(error) => Err(self.failed(poller, &error)),
         };
-        let mut parts: Vec<Part> = self.beside.pool().read(request, text, convert).await?;
+        let mut parts: Vec<Part> = self.store.pool().read(request, text, convert).await?;
         parts.sort();
         Ok(parts)
     }
@@ -142,7 +142,7 @@ impl JournalStore for SqlJournal {
             Ok(_) => Err(StoreError::Conflict { key: name.clone() }),
             Err(error) => Err(self.failed(&name, &error)),
         };
-        self.beside.pool().write(request, position_of, convert).await
+        self.store.pool().write(request, position_of, convert).await
     }
 }
 

@@ -25,7 +25,8 @@ mod closest;
 #[doc(hidden)]
 pub use closest::closest;
 pub use connection::{
-    Again, Connection, ForeignText, Param, Retries, RetryTerms, SqlError, Transaction, errors_table,
+    Connection, ForeignText, Param, ReadRetry, Retries, RetryTerms, SqlError, Transaction,
+    errors_table,
 };
 #[doc(hidden)]
 pub use connection_string::pairs;

@@ -29,16 +29,16 @@ mod json_schema;
 mod key;
 mod limit;
 mod mark;
-mod offer;
 mod origin;
-mod outside;
+mod other_databases;
 mod partition;
 mod plan;
 mod present;
+mod proposal;
 mod query;
 mod range;
 #[cfg(any(test, feature = "test-util"))]
-mod sampled;
+mod sample_table;
 mod schema;
 mod selection;
 mod settings;
@@ -66,19 +66,19 @@ use crate::connection_string::SqlAuth;
 use crate::filter::Filter;
 use crate::ident::quote;
 
-use choice::{Choice, Reasoned, Survey};
+use choice::{Choice, ReasonedChoice, Survey};
 use describe::Column;
 use identity::Identity;
 use origin::Origin;
-use plan::{Answer, Plan, Reading};
-use schema::Known;
+use plan::{FetchProgress, Plan, ReadSpec};
+use schema::SchemaComparison;
 
-pub use examine::Standing;
+pub use examine::StoredPosition;
 pub use json_schema::RowSchema;
 pub use limit::SizeLimits;
-pub use offer::Offer;
+pub use proposal::SourceProposal;
 #[cfg(any(test, feature = "test-util"))]
-pub use sampled::Sampled;
+pub use sample_table::SampleTable;
 pub use selection::{OperationProblem, check_operations};
 pub use settings::{OnSchemaChange, Relation, SourceClock, SourceSettings};
 
@@ -247,7 +247,7 @@ impl Mssql {
         settings: &SourceSettings,
         columns: &[Column],
         is_stored: impl Fn(&Choice) -> bool,
-    ) -> Result<Reasoned, FetchError> {
+    ) -> Result<ReasonedChoice, FetchError> {
         let survey = Survey { origin: &self.origin, columns, tracked: false };
         let tracked = choice::depends_on_tracking(settings, survey, &is_stored)?
             && self.is_tracked(connection).await?;
@@ -301,10 +301,10 @@ impl Mssql {
         }
         if !std::mem::replace(origin_reported, true) {
             match self.origin.table() {
-                None => self.say_key_not_checked("a query"),
+                None => self.report_unchecked_key("a query"),
                 Some(table) => {
                     if reports && let Some(view) = self.bounded_view(choice.mode, &columns) {
-                        self.warn_of_outside(connection, view).await;
+                        self.warn_of_other_databases(connection, view).await;
                     }
                     *has_unique_key =
                         self.check_unique_key(connection, table, &new_plan, reports).await;
@@ -323,7 +323,7 @@ impl Mssql {
     /// Returns the plan for a table with these columns.
     fn make_plan(&self, described: &[Column]) -> Result<Plan, FetchError> {
         let choice = &self.decided()?.choice;
-        let read = Reading { origin: &self.origin, filter: self.filter.as_ref(), choice };
+        let read = ReadSpec { origin: &self.origin, filter: self.filter.as_ref(), choice };
         let new_plan = Plan::new(&self.settings, read, described)?;
         #[cfg(any(test, feature = "test-util"))]
         let new_plan = if self.unbounded { new_plan.without_bound() } else { new_plan };
@@ -384,7 +384,7 @@ impl Source for Mssql {
         let is_stored = |choice: &Choice| stored == Some(&shape(choice).fingerprint);
         let connection = &mut state.connection;
         let chosen = self.choose(connection, &self.settings, &columns, is_stored).await?;
-        let Reasoned { choice, reason } = chosen;
+        let ReasonedChoice { choice, reason } = chosen;
         let (poller, mode) = (self.settings.poller.as_str(), choice.mode.as_str());
         let column = choice.cursor.as_deref().unwrap_or_default();
         tracing::info!(
@@ -413,7 +413,9 @@ impl Source for Mssql {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
         // Rows after the position in one order may be before it in another, and would be skipped.
-        if let Some(kept) = kept.filter(|kept| plan.schema.known(kept) == Known::Reordered) {
+        if let Some(kept) =
+            kept.filter(|kept| plan.schema.known(kept) == SchemaComparison::Reordered)
+        {
             return Err(self.reordered(&plan.schema.changes_since(kept)));
         }
         let mut identity = Identity::default();
@@ -449,7 +451,7 @@ impl Source for Mssql {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
         let (sql, params) = plan.current_statement(at)?;
-        let mut answer = Answer { is_range: true, ..Answer::new(current::ROWS_MAX) };
+        let mut answer = FetchProgress { is_range: true, ..FetchProgress::new(current::ROWS_MAX) };
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         plan.check_encoding(connection)?;
         if let Err(error) = read
@@ -498,7 +500,7 @@ impl State {
 /// is unreachable or busy, or rejects the login, says nothing about the statement.
 fn is_refusal(error: &FetchError) -> bool {
     let refuses = |error: &SqlError| {
-        error.number().is_some() && error.again().is_none() && !error.is_unsent()
+        error.number().is_some() && error.read_retry().is_none() && !error.is_unsent()
     };
     error.is_position_lost() || error.schema_changed || sql_error(error).is_some_and(refuses)
 }

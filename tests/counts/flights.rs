@@ -7,7 +7,7 @@ use highwater::config::{OnSchemaChange, Relation, SourceClock, SqlConnection};
 use highwater::cursor::{CursorMode, SourceFingerprint};
 use highwater::event::SourceLabel;
 use highwater::source::SourceShape;
-use highwater::source::mssql::{Sampled, SizeLimits, SourceSettings};
+use highwater::source::mssql::{SampleTable, SizeLimits, SourceSettings};
 use tiberius::time::{Date, DateTime2, Time};
 use tiberius::{ColumnData, TokenRow};
 
@@ -51,8 +51,8 @@ fn settings() -> SourceSettings {
     }
 }
 
-pub(crate) fn table() -> Sampled {
-    Sampled::new(&settings(), &COLUMNS).unwrap()
+pub(crate) fn table() -> SampleTable {
+    SampleTable::new(&settings(), &COLUMNS).unwrap()
 }
 
 pub(crate) fn shape() -> SourceShape {

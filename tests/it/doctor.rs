@@ -11,7 +11,7 @@ use highwater::config::SourceClock;
 use highwater::cursor::CursorMode::{ChangeTracking, IntegerPk, RowVersion, TimestampPk};
 use highwater::cursor::{Cursor, KeyValues, SourceFingerprint, SourceState};
 use highwater::doctor::{Finding, Level};
-use highwater::source::mssql::{Mssql, SourceSettings, Standing};
+use highwater::source::mssql::{Mssql, SourceSettings, StoredPosition};
 use highwater_devdb::{Fault, SqlError};
 
 use crate::any_server::{AnyServer, say};
@@ -74,7 +74,7 @@ async fn examined_at(
     after: Option<&Cursor>,
 ) -> Findings {
     let source = Mssql::new(settings).unwrap();
-    let current = Standing { fingerprint: None, after, state: &SourceState::new() };
+    let current = StoredPosition { fingerprint: None, after, state: &SourceState::new() };
     Findings(source.examine(current, &*world.clock()).await)
 }
 
@@ -232,7 +232,7 @@ async fn a_checkpoint_of_another_source_is_not_used_in_a_query() {
     let key = [("other".to_owned(), 1.into())].into_iter().collect();
     let after = Cursor::row_version(highwater::cursor::RowVersion(2_001), key);
     let fingerprint = SourceFingerprint::of(&[("key", "other")]);
-    let current = Standing {
+    let current = StoredPosition {
         fingerprint: Some(&fingerprint),
         after: Some(&after),
         state: &serde_json::from_value(serde_json::json!({ "columns": [] })).unwrap(),
@@ -439,7 +439,7 @@ async fn checks_stop_if_the_server_does_not_respond() {
         }
     });
     let source = Mssql::new(settings).unwrap();
-    let current = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let current = StoredPosition { fingerprint: None, after: None, state: &SourceState::new() };
     let found = Findings(source.examine(current, &*clock).await);
     found.expect("connection", Level::Error, "check `Server` and port");
     assert!(found.0.len() == 1 && found.0[0].unreachable, "{:#?}", found.0);
@@ -520,7 +520,7 @@ async fn the_exit_code_reflects_the_findings() {
 async fn a_statement_of_the_poller_that_the_server_rejects_is_an_error() {
     let world = World::start(ORDERS).await;
     let source = Mssql::new(world.settings("orders", TimestampPk, "at")).unwrap();
-    let current = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let current = StoredPosition { fingerprint: None, after: None, state: &SourceState::new() };
     for (number, severity, level) in
         [(33_557_097, 16, Level::Error), (1205, 13, Level::Warning), (8645, 17, Level::Warning)]
     {

@@ -22,7 +22,7 @@ fn create(world: &World, table: &str) {
 
 fn journal_of(world: &World, table: &str, app: &str) -> SqlJournal {
     let store = SqlStore::new(world.settings(STATE_TABLE, app)).unwrap();
-    SqlJournal::beside(Arc::new(store), table).unwrap()
+    SqlJournal::alongside(Arc::new(store), table).unwrap()
 }
 
 async fn world() -> World {
@@ -111,7 +111,7 @@ async fn a_missing_or_foreign_table_is_an_error_with_a_fix() {
     ] {
         let store = SqlStore::new(world.settings(STATE_TABLE, "app")).unwrap();
         let state = Arc::new(store);
-        let journal = SqlJournal::beside(state.clone(), table).unwrap();
+        let journal = SqlJournal::alongside(state.clone(), table).unwrap();
         for result in [
             journal.append(&part(), 0, b"{}\n".to_vec()).await.map(|_: Appended| ()),
             journal.read(&part(), 0).await.map(|_| ()),

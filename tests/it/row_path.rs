@@ -9,7 +9,7 @@ use highwater::event::{BatchId, BatchIdentity, EventsDigest, SourceLabel};
 use highwater::handler::{CallTries, Delivery, Progress, http};
 use highwater::normalize::normalize;
 use highwater::source::SourceShape;
-use highwater::source::mssql::{Sampled, SizeLimits, SourceSettings};
+use highwater::source::mssql::{SampleTable, SizeLimits, SourceSettings};
 use highwater::state::{FencingToken, Generation};
 use tiberius::numeric::Numeric;
 use tiberius::time::{Date, DateTime, DateTime2, DateTimeOffset, SmallDateTime, Time};
@@ -131,7 +131,7 @@ fn cells() -> Vec<TokenRow<'static>> {
 fn digests() -> String {
     let described: Vec<_> =
         columns().iter().map(|(name, ty, length, _)| (*name, *ty, *length)).collect();
-    let rows = Sampled::new(&settings(), &described).unwrap().read(cells()).unwrap();
+    let rows = SampleTable::new(&settings(), &described).unwrap().read(cells()).unwrap();
     let label = SourceLabel {
         poller: "örders".to_owned(),
         object: "dbo.\"orders\"".to_owned(),

@@ -107,7 +107,7 @@ async fn change_tracking_is_queried_only_if_the_result_matters() {
         let base = world.settings("t", RowVersion, "rv");
         let settings = SourceSettings { mode: None, cursor_column, ..base };
         let source = Mssql::new(settings.clone()).unwrap();
-        assert_eq!(source.offer(false).await.unwrap().mode, expected);
+        assert_eq!(source.propose(false).await.unwrap().mode, expected);
         let (opened, log) = logged(source.open(None)).await;
         opened.unwrap();
         assert_eq!(source.shape().mode, expected);

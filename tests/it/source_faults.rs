@@ -14,7 +14,7 @@ use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
 use highwater::cursor::SourceState;
 use highwater::error::{ErrorKind, chain};
 use highwater::mssql::RetryTerms;
-use highwater::source::mssql::{Mssql, SourceSettings, Standing};
+use highwater::source::mssql::{Mssql, SourceSettings, StoredPosition};
 use highwater::source::{FetchWindow, Row, Source as _};
 use highwater_devdb::{Fault, LoginFault, Options, SeenLogin, Server, SqlError};
 use highwater_fakehost::free_port;
@@ -428,7 +428,7 @@ async fn an_unresponsive_identity_endpoint_is_distinguished_from_a_silent_server
     assert!(failed.starts_with("get a token for the database: check that the app"), "{failed}");
     assert!(failed.contains("no complete answer within 1s; if that is too short"), "{failed}");
     assert!(failed.contains("raise `Connect Timeout` in the connection string"), "{failed}");
-    let position = Standing { fingerprint: None, after: None, state: &SourceState::new() };
+    let position = StoredPosition { fingerprint: None, after: None, state: &SourceState::new() };
     let found = source.examine(position, &SystemClock).await;
     let fix = found[0].fix.as_deref().unwrap_or_default();
     assert!(found[0].unreachable && fix.starts_with("give the app an identity"), "{found:?}");

@@ -10,7 +10,7 @@ use crate::cursor::SourceState;
 use crate::doctor::{Finding, sizing, state};
 use crate::document::{LoadError, decode};
 use crate::poller::TickError;
-use crate::source::mssql::{Mssql, Offer, RowSchema, Standing};
+use crate::source::mssql::{Mssql, RowSchema, SourceProposal, StoredPosition};
 use crate::source::{FetchError, Source as _};
 use crate::state::{LoggedStore, StateKey, StateStore};
 
@@ -48,8 +48,8 @@ impl Patient {
     /// # Errors
     ///
     /// [`FetchError`] as of [`Mssql::offer`].
-    pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
-        self.source.offer(key_is_named).await
+    pub async fn propose(&self, key_is_named: bool) -> Result<SourceProposal, FetchError> {
+        self.source.propose(key_is_named).await
     }
 
     /// Returns the handler that is never called.
@@ -85,7 +85,7 @@ impl Patient {
         let seen = state::examine(&*self.store, expected, &*self.clock).await;
         let document = seen.document.as_ref();
         let nothing = SourceState::new();
-        let standing = Standing {
+        let standing = StoredPosition {
             fingerprint: document.map(|document| &document.source_fingerprint),
             after: document.and_then(|document| document.checkpoint.cursor.as_ref()),
             state: document.map_or(&nothing, |document| &document.source_state),

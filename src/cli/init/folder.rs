@@ -22,7 +22,7 @@ use highwater::cursor::CursorMode;
 use highwater::doctor::{Finding, Level};
 use highwater::page;
 use highwater::project::{DEFINITIONS, timer_definition};
-use highwater::source::mssql::Offer;
+use highwater::source::mssql::SourceProposal;
 use highwater::suggestion::quoted;
 
 /// Settings of an app.
@@ -90,7 +90,7 @@ pub(super) async fn run(
     if let Some(cursor) = &options.cursor {
         set("CURSOR", cursor.clone());
     }
-    let offer = patient(&values, vars, name)?.offer(options.key.is_some()).await;
+    let offer = patient(&values, vars, name)?.propose(options.key.is_some()).await;
     let offer = offer.map_err(highwater::poller::TickError::Fetch)?;
     settle(&mut values, name, &offer);
     let patient = patient(&values, vars, name)?;
@@ -160,7 +160,7 @@ fn schedule_setting(name: &str) -> String {
 }
 
 /// Stores the choice in the settings, so that later changes of the table do not affect it.
-fn settle(values: &mut BTreeMap<String, String>, name: &str, offer: &Offer) {
+fn settle(values: &mut BTreeMap<String, String>, name: &str, offer: &SourceProposal) {
     let source = format!("{PREFIX}POLLERS__{}__SOURCE__", name.to_uppercase());
     values.insert(format!("{source}MODE"), offer.mode.to_string());
     values.insert(format!("{source}KEY"), offer.key.join(","));
@@ -263,7 +263,7 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     fn of(
         (poller, table): (&'a str, &'a str),
-        offer: &'a Offer,
+        offer: &'a SourceProposal,
         files: &Files,
         findings: &'a [Finding],
     ) -> Self {

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::connection_string::Encrypt;
 
 use super::dial::DialError;
-use super::number::{Again, class};
+use super::number::{ReadRetry, class};
 
 /// A connection that failed to open, or a statement that failed.
 #[derive(Debug, Error)]
@@ -24,7 +24,7 @@ pub struct SqlError {
     /// Whether the error came from requesting a token, before contacting the server.
     token: bool,
     /// Whether the same read may succeed soon.
-    again: Option<Again>,
+    read_retry: Option<ReadRetry>,
     /// The error of the driver or the credential.
     #[source]
     source: Option<Box<Cause>>,
@@ -71,7 +71,14 @@ enum Cause {
 impl SqlError {
     /// Returns an error without a cause.
     pub(crate) fn new(kind: ErrorKind, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), unsent: false, token: false, again: None, source: None }
+        Self {
+            kind,
+            reason: reason.into(),
+            unsent: false,
+            token: false,
+            read_retry: None,
+            source: None,
+        }
     }
 
     /// Marks the error as one of a statement that was never sent.
@@ -87,9 +94,9 @@ impl SqlError {
         };
         match error {
             Driver::Server(token) => {
-                let (kind, again, words) = class(token.code());
+                let (kind, retry, words) = class(token.code());
                 let reason = format!("{action}: error {}{words}", token.code());
-                Self::caused(kind, &reason, Cause::Server(token)).with_again(again)
+                Self::caused(kind, &reason, Cause::Server(token)).with_read_retry(retry)
             }
             Driver::Tls(text) if text.contains("certificate") => {
                 certificate(action, &text, Encrypt::Mandatory)
@@ -115,7 +122,7 @@ impl SqlError {
             }
             Driver::Io { .. } | Driver::Tls(_) => {
                 Self::caused(ErrorKind::Transient, action, Cause::Driver(error))
-                    .with_again(Some(Again::Anew))
+                    .with_read_retry(Some(ReadRetry::NewConnection))
             }
             Driver::Protocol(_)
             | Driver::Encoding(_)
@@ -181,7 +188,7 @@ impl SqlError {
             }
             DialError::Connect(error) => {
                 Self::caused(ErrorKind::Transient, action, Cause::Io(error))
-                    .with_again(Some(Again::Anew))
+                    .with_read_retry(Some(ReadRetry::NewConnection))
             }
         }
     }
@@ -203,12 +210,12 @@ impl SqlError {
     }
 
     /// Returns whether and how the same read may succeed soon.
-    pub fn again(&self) -> Option<Again> {
-        self.again
+    pub fn read_retry(&self) -> Option<ReadRetry> {
+        self.read_retry
     }
 
-    pub(super) fn with_again(self, again: Option<Again>) -> Self {
-        Self { again, ..self }
+    pub(super) fn with_read_retry(self, read_retry: Option<ReadRetry>) -> Self {
+        Self { read_retry, ..self }
     }
 
     /// Returns the server's error number.
@@ -236,7 +243,7 @@ impl SqlError {
     /// Whether the server rejected the statement itself, so that a retry would be rejected too.
     pub(crate) fn is_rejected(&self) -> bool {
         !self.unsent
-            && self.again.is_none()
+            && self.read_retry.is_none()
             && self.severity().is_some_and(|severity| severity <= super::SEVERITY_KEPT_MAX)
     }
 
@@ -269,7 +276,14 @@ impl SqlError {
 
     fn caused(kind: ErrorKind, reason: &str, cause: Cause) -> Self {
         let source = Some(Box::new(cause));
-        Self { kind, reason: reason.to_owned(), unsent: false, token: false, again: None, source }
+        Self {
+            kind,
+            reason: reason.to_owned(),
+            unsent: false,
+            token: false,
+            read_retry: None,
+            source,
+        }
     }
 }
 
@@ -333,7 +347,7 @@ mod tests {
         let error = SqlError::of("run a statement", lost);
         assert_eq!(error.kind, ErrorKind::Transient);
         assert!(error.is_broken_connection());
-        assert_eq!(error.again(), Some(Again::Anew));
+        assert_eq!(error.read_retry(), Some(ReadRetry::NewConnection));
         assert!(chain(&error).starts_with("run a statement: An error occurred"));
     }
 
@@ -349,7 +363,7 @@ mod tests {
             message: message.to_owned(),
         };
         let error = SqlError::of("run a statement", error);
-        assert_eq!((error.kind, error.again()), (ErrorKind::Transient, None));
+        assert_eq!((error.kind, error.read_retry()), (ErrorKind::Transient, None));
         assert_eq!(
             chain(&error),
             "run a statement: the server did not send the next part of the command result within 30s; if \

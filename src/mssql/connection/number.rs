@@ -9,29 +9,29 @@ use highwater_engine::error::ErrorKind::{self, Configuration, Data, Transient};
 
 /// How a failed read may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum ReadRetry {
     /// Almost immediately, on the same connection: the statement lost to other work.
-    Soon,
+    SameConnection,
     /// A little later, on a new connection: the server is busy, or the database is moving.
-    Anew,
+    NewConnection,
 }
 
 /// The meaning of some error numbers.
-pub(super) struct Class {
+pub(super) struct ErrorClass {
     numbers: &'static [u32],
     pub(super) kind: ErrorKind,
-    pub(super) again: Option<Again>,
+    pub(super) read_retry: Option<ReadRetry>,
     meaning: &'static str,
     advice: &'static str,
 }
 
-impl Class {
+impl ErrorClass {
     const fn new(numbers: &'static [u32], kind: ErrorKind, meaning: &'static str) -> Self {
-        Self { numbers, kind, again: None, meaning, advice: "" }
+        Self { numbers, kind, read_retry: None, meaning, advice: "" }
     }
 
-    const fn again(self, again: Again) -> Self {
-        Self { again: Some(again), ..self }
+    const fn read_retry(self, read_retry: ReadRetry) -> Self {
+        Self { read_retry: Some(read_retry), ..self }
     }
 
     const fn advice(self, advice: &'static str) -> Self {
@@ -45,65 +45,65 @@ impl Class {
     }
 }
 
-const CLASSES: &[Class] = &[
-    Class::new(&[1205], Transient, "deadlock").again(Again::Soon),
-    Class::new(&[1222], Transient, "waited too long for a lock").again(Again::Soon),
-    Class::new(&[3960, 3961], Transient, "changed since its snapshot").again(Again::Soon),
-    Class::new(
+const CLASSES: &[ErrorClass] = &[
+    ErrorClass::new(&[1205], Transient, "deadlock").read_retry(ReadRetry::SameConnection),
+    ErrorClass::new(&[1222], Transient, "waited too long for a lock").read_retry(ReadRetry::SameConnection),
+    ErrorClass::new(&[3960, 3961], Transient, "changed since its snapshot").read_retry(ReadRetry::SameConnection),
+    ErrorClass::new(
         &[41301, 41302, 41305, 41325, 41839],
         Transient,
         "conflict in a memory-optimised table",
     )
-    .again(Again::Soon),
-    Class::new(
+    .read_retry(ReadRetry::SameConnection),
+    ErrorClass::new(
         &[701, 802, 1204, 8628, 8645, 8651],
         Transient,
         "the server is short of memory or of locks",
     )
-    .again(Again::Anew),
-    Class::new(
+    .read_retry(ReadRetry::NewConnection),
+    ErrorClass::new(
         &[40143, 40197, 40540, 40613, 42108, 42109, 4221],
         Transient,
         "the database is moving or waking up",
     )
-    .again(Again::Anew),
-    Class::new(
+    .read_retry(ReadRetry::NewConnection),
+    ErrorClass::new(
         &[40501, 10928, 10929, 10936, 49918, 49919, 49920],
         Transient,
         "the service is too busy",
     )
-    .again(Again::Anew),
-    Class::new(
+    .read_retry(ReadRetry::NewConnection),
+    ErrorClass::new(
         &[921, 922, 927, 952, 976, 983, 6005, 17142, 18401],
         Transient,
         "the server or the database is starting, stopping or failing over",
     )
-    .again(Again::Anew),
-    Class::new(&[4060], Configuration, "database not opened").again(Again::Anew).advice(
+    .read_retry(ReadRetry::NewConnection),
+    ErrorClass::new(&[4060], Configuration, "database not opened").read_retry(ReadRetry::NewConnection).advice(
         "check the database's name, and that the login has a user in it; after a failover it resolves by \
          itself",
     ),
-    Class::new(&[911, 916, 4064], Configuration, "database not opened")
+    ErrorClass::new(&[911, 916, 4064], Configuration, "database not opened")
         .advice("check the database's name, and that the login has a user in it"),
-    Class::new(&[18452, 18456, 18487, 18488], Configuration, "login refused")
+    ErrorClass::new(&[18452, 18456, 18487, 18488], Configuration, "login refused")
         .advice("check user and password, or the identity's database user"),
-    Class::new(&[40615, 40914], Configuration, "blocked by the server's firewall")
+    ErrorClass::new(&[40615, 40914], Configuration, "blocked by the server's firewall")
         .advice("allow this app's address"),
-    Class::new(&[208, 4902], Configuration, "object not found")
+    ErrorClass::new(&[208, 4902], Configuration, "object not found")
         .advice("check the table's name, and the filter"),
-    Class::new(&[207, 4104], Configuration, "column not found")
+    ErrorClass::new(&[207, 4104], Configuration, "column not found")
         .advice("check the column settings, and the filter"),
-    Class::new(&[448], Data, "unknown collation")
+    ErrorClass::new(&[448], Data, "unknown collation")
         .advice("restore the collation of the key, or reset the poller to its beginning"),
-    Class::new(&[229, 230, 262, 297, 300, 371], Configuration, "permission missing")
+    ErrorClass::new(&[229, 230, 262, 297, 300, 371], Configuration, "permission missing")
         .advice("grant SELECT on the object to this user"),
-    Class::new(
+    ErrorClass::new(
         &[102, 105, 137, 156, 195, 319, 2715, 4145, 8622],
         Configuration,
         "statement rejected",
     )
     .advice("check the filter"),
-    Class::new(
+    ErrorClass::new(
         &[206, 220, 232, 241, 242, 244, 245, 248, 8114, 8115, 8134, 8152, 8169],
         Data,
         "value not convertible",
@@ -112,12 +112,12 @@ const CLASSES: &[Class] = &[
 ];
 
 /// Unknown errors are left to the next tick, where a retry does no harm.
-const UNKNOWN: (ErrorKind, Option<Again>) = (Transient, None);
+const UNKNOWN: (ErrorKind, Option<ReadRetry>) = (Transient, None);
 
 /// Returns the class of a server error number: who has to act, how to retry, and its meaning.
-pub(super) fn class(number: u32) -> (ErrorKind, Option<Again>, String) {
+pub(super) fn class(number: u32) -> (ErrorKind, Option<ReadRetry>, String) {
     match CLASSES.iter().find(|class| class.numbers.contains(&number)) {
-        Some(class) => (class.kind, class.again, class.words()),
+        Some(class) => (class.kind, class.read_retry, class.words()),
         None => (UNKNOWN.0, UNKNOWN.1, String::new()),
     }
 }
@@ -126,12 +126,12 @@ pub(super) fn class(number: u32) -> (ErrorKind, Option<Again>, String) {
 pub fn errors_table() -> String {
     let mut table =
         "| error | meaning | within the tick | action |\n|---|---|---|---|\n".to_owned();
-    for Class { numbers, kind, again, meaning, advice } in CLASSES {
+    for ErrorClass { numbers, kind, read_retry, meaning, advice } in CLASSES {
         let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let numbers = numbers.join(", ");
-        let again = match again {
-            Some(Again::Soon) => "retried soon, on the same connection",
-            Some(Again::Anew) => "retried later, on a new connection",
+        let retry = match read_retry {
+            Some(ReadRetry::SameConnection) => "retried soon, on the same connection",
+            Some(ReadRetry::NewConnection) => "retried later, on a new connection",
             None => "not retried",
         };
         let action = match kind {
@@ -139,7 +139,7 @@ pub fn errors_table() -> String {
             Configuration | Data | ErrorKind::Internal => *advice,
         };
         // Writing to a string cannot fail.
-        writeln!(table, "| {numbers} | {meaning} | {again} | {action} |").unwrap_or_default();
+        writeln!(table, "| {numbers} | {meaning} | {retry} | {action} |").unwrap_or_default();
     }
     table + "| any other | | not retried | later ticks retry |\n"
 }
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn numbers_are_classified_by_action_and_retry() {
-        let (soon, later) = (Some(Again::Soon), Some(Again::Anew));
-        for (number, kind, again) in [
+        let (soon, later) = (Some(ReadRetry::SameConnection), Some(ReadRetry::NewConnection));
+        for (number, kind, retry) in [
             (1205, Transient, soon),
             (1222, Transient, soon),
             (3960, Transient, soon),
@@ -169,8 +169,8 @@ mod tests {
             (241, Data, None),
             (50000, Transient, None),
         ] {
-            let (found_kind, found_again, _) = class(number);
-            assert_eq!((found_kind, found_again), (kind, again), "{number}");
+            let (found_kind, found_retry, _) = class(number);
+            assert_eq!((found_kind, found_retry), (kind, retry), "{number}");
         }
     }
 

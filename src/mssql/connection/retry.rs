@@ -9,7 +9,7 @@ use std::time::Duration;
 use highwater_engine::backoff::{Backoff, random_seed};
 use tokio::time::Instant;
 
-use super::{Again, SqlError};
+use super::{ReadRetry, SqlError};
 
 /// Most attempts per read, including the first.
 const TRIES_MAX: u32 = 8;
@@ -56,7 +56,7 @@ impl Retries {
 
     /// Returns how long to wait before the next try; `None` to give up.
     pub fn pause_after(&mut self, error: &SqlError) -> Option<Duration> {
-        let pause = backoff(self.terms, error.again()?).delay(self.tries, self.seed);
+        let pause = backoff(self.terms, error.read_retry()?).delay(self.tries, self.seed);
         if self.tries >= TRIES_MAX || self.began.elapsed() + pause >= self.terms.time_max {
             return None;
         }
@@ -65,10 +65,10 @@ impl Retries {
     }
 }
 
-fn backoff(terms: RetryTerms, again: Again) -> Backoff {
-    let first = match again {
-        Again::Soon => terms.pause_min / SOONER,
-        Again::Anew => terms.pause_min,
+fn backoff(terms: RetryTerms, read_retry: ReadRetry) -> Backoff {
+    let first = match read_retry {
+        ReadRetry::SameConnection => terms.pause_min / SOONER,
+        ReadRetry::NewConnection => terms.pause_min,
     };
     Backoff { first, max: PAUSE_MAX }
 }
@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    fn error(again: Option<Again>) -> SqlError {
-        SqlError::new(ErrorKind::Transient, "x").with_again(again)
+    fn error(read_retry: Option<ReadRetry>) -> SqlError {
+        SqlError::new(ErrorKind::Transient, "x").with_read_retry(read_retry)
     }
 
     #[test]
@@ -88,8 +88,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let terms = RetryTerms { time_max: Duration::MAX, pause_min: second };
         let of = |first| Backoff { first, max: Duration::from_secs(8) };
-        assert_eq!(backoff(terms, Again::Anew), of(second));
-        assert_eq!(backoff(terms, Again::Soon), of(second / 10));
+        assert_eq!(backoff(terms, ReadRetry::NewConnection), of(second));
+        assert_eq!(backoff(terms, ReadRetry::SameConnection), of(second / 10));
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
         let terms = RetryTerms { time_max: Duration::MAX, pause_min: Duration::from_secs(1) };
         let delays = || {
             let mut retries = Retries::begin(terms);
-            std::iter::from_fn(|| retries.pause_after(&error(Some(Again::Anew))))
+            std::iter::from_fn(|| retries.pause_after(&error(Some(ReadRetry::NewConnection))))
                 .collect::<Vec<_>>()
         };
         assert_ne!(delays(), delays());
@@ -109,16 +109,19 @@ mod tests {
         assert_eq!(terms.time_max, Duration::from_secs(10));
         assert_eq!(RetryTerms::within(Duration::from_secs(16)).time_max, Duration::from_secs(2));
         assert_eq!(Retries::begin(terms).pause_after(&error(None)), None);
-        let never = Retries::begin(RetryTerms::NEVER).pause_after(&error(Some(Again::Anew)));
+        let never =
+            Retries::begin(RetryTerms::NEVER).pause_after(&error(Some(ReadRetry::NewConnection)));
         assert_eq!(never, None);
-        for (again, tries) in [(Again::Anew, 4..=5), (Again::Soon, 7..=8)] {
+        for (retry, tries) in
+            [(ReadRetry::NewConnection, 4..=5), (ReadRetry::SameConnection, 7..=8)]
+        {
             let mut retries = Retries::begin(terms);
             let began = Instant::now();
-            while let Some(pause) = retries.pause_after(&error(Some(again))) {
+            while let Some(pause) = retries.pause_after(&error(Some(retry))) {
                 tokio::time::sleep(pause).await;
             }
             assert!(began.elapsed() <= terms.time_max);
-            assert!(tries.contains(&retries.tries), "{again:?}: {} tries", retries.tries);
+            assert!(tries.contains(&retries.tries), "{retry:?}: {} tries", retries.tries);
         }
     }
 
@@ -126,7 +129,7 @@ mod tests {
     async fn tries_are_limited_even_where_they_take_no_time() {
         let terms = RetryTerms { time_max: Duration::MAX, pause_min: Duration::ZERO };
         let mut retries = Retries::begin(terms);
-        let error = error(Some(Again::Soon));
+        let error = error(Some(ReadRetry::SameConnection));
         let pauses = std::iter::from_fn(|| retries.pause_after(&error)).take(100).count();
         assert_eq!(pauses, 7);
     }

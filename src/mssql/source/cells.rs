@@ -17,8 +17,8 @@ use crate::connection::{Connection, SqlError};
 
 use super::describe::{self, Column};
 use super::identity::Identity;
-use super::limit::Cut;
-use super::plan::{Answer, Plan};
+use super::limit::ReadStop;
+use super::plan::{FetchProgress, Plan};
 use super::{decode, values, variant};
 
 /// Advice for text that does not arrive as UTF-16.
@@ -75,7 +75,11 @@ impl CellForm {
 
 impl Plan {
     /// Adds a row of the server's answer.
-    pub(super) fn read(&self, row: tiberius::Row, answer: &mut Answer) -> Result<(), SqlError> {
+    pub(super) fn read(
+        &self,
+        row: tiberius::Row,
+        answer: &mut FetchProgress,
+    ) -> Result<(), SqlError> {
         let Some(result) = row.result_index().checked_sub(answer.is_identified.into()) else {
             let cells = values(&row);
             answer.lost_index = self.lost_index(&cells);
@@ -108,7 +112,7 @@ impl Plan {
     }
 
     /// Returns the position of a row, and records whether the row before it has the same one.
-    fn placed(&self, cells: &TokenRow<'_>, answer: &mut Answer) -> Result<Place, SqlError> {
+    fn placed(&self, cells: &TokenRow<'_>, answer: &mut FetchProgress) -> Result<Place, SqlError> {
         if cells.len() != self.width {
             let reason = format!("a row has {} cells, expected {}", cells.len(), self.width);
             return Err(SqlError::new(ErrorKind::Internal, reason));
@@ -196,7 +200,7 @@ impl Plan {
     pub(super) fn read_cells(
         &self,
         cells: &TokenRow<'_>,
-        answer: &mut Answer,
+        answer: &mut FetchProgress,
     ) -> Result<(), SqlError> {
         let Place { position, key } = self.placed(cells, answer)?;
         let kind = (self.cursor.is_none() || self.deleted.is_some()).then(|| cells.iter().last());
@@ -223,7 +227,7 @@ impl Plan {
             } else {
                 self.guard.is_full(rows, bytes)
             };
-        answer.cut = if full { Some(Cut::Full) } else { self.guard.check(&sizes, &key) };
+        answer.cut = if full { Some(ReadStop::Full) } else { self.guard.check(&sizes, &key) };
         if answer.is_cut() {
             answer.json.truncate(begin);
             return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));

@@ -19,7 +19,7 @@ pub(super) struct Choice {
 
 /// A choice with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reasoned {
+pub(super) struct ReasonedChoice {
     pub(super) choice: Choice,
     pub(super) reason: String,
 }
@@ -82,16 +82,16 @@ pub(super) fn choose(
     settings: &SourceSettings,
     survey: Survey<'_>,
     is_stored: impl Fn(&Choice) -> bool,
-) -> Result<Reasoned, FetchError> {
+) -> Result<ReasonedChoice, FetchError> {
     let possible = possible(settings, survey)?;
     let before = possible.iter().find(|reasoned| is_stored(&reasoned.choice));
-    if let Some(Reasoned { choice, .. }) = before {
+    if let Some(ReasonedChoice { choice, .. }) = before {
         let reason = "it was chosen when the poller first ran".to_owned();
-        return Ok(Reasoned { choice: choice.clone(), reason });
+        return Ok(ReasonedChoice { choice: choice.clone(), reason });
     }
     // If changes are not tracked now, tracking may be the earlier choice, but not a new one.
     let is_offered =
-        |found: &Reasoned| survey.tracked || found.choice.mode != CursorMode::ChangeTracking;
+        |found: &ReasonedChoice| survey.tracked || found.choice.mode != CursorMode::ChangeTracking;
     possible.into_iter().find(is_offered).ok_or_else(|| {
         configuration(format!(
             "`{0}` has nothing that mode `auto` can order its rows by: add a column with `ALTER TABLE {1} \
@@ -103,8 +103,11 @@ pub(super) fn choose(
 }
 
 /// Returns every mode that the columns allow, the strongest guarantees first.
-fn possible(settings: &SourceSettings, survey: Survey<'_>) -> Result<Vec<Reasoned>, FetchError> {
-    let reasoned = |mode, cursor: Option<&str>, reason: String| Reasoned {
+fn possible(
+    settings: &SourceSettings,
+    survey: Survey<'_>,
+) -> Result<Vec<ReasonedChoice>, FetchError> {
+    let reasoned = |mode, cursor: Option<&str>, reason: String| ReasonedChoice {
         choice: Choice { mode, cursor: cursor.map(str::to_owned) },
         reason,
     };
@@ -241,7 +244,7 @@ mod tests {
         let is_stored = |choice: &Choice| Some(choice.mode) == stored;
         let found = choose(&settings(cursor), survey, is_stored);
         found
-            .map(|Reasoned { choice, reason }| {
+            .map(|ReasonedChoice { choice, reason }| {
                 format!("{} {}: {reason}", choice.mode, choice.cursor.unwrap_or_default())
             })
             .map_err(|error| error.reason)

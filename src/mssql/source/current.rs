@@ -12,8 +12,8 @@ use crate::filter::Filter;
 use crate::ident::quote;
 
 use super::form::KeyValue;
-use super::limit::Cut;
-use super::plan::{Answer, Plan, unexpected};
+use super::limit::ReadStop;
+use super::plan::{FetchProgress, Plan, unexpected};
 use super::query::{SAME_ALIAS, operation};
 use super::tracking::position;
 use super::zone::now;
@@ -73,9 +73,13 @@ impl Plan {
     }
 
     /// Returns the row, or none if no row has the key any more.
-    pub(super) fn current(&self, mut answer: Answer, at: &Cursor) -> Result<Rows, FetchError> {
+    pub(super) fn current(
+        &self,
+        mut answer: FetchProgress,
+        at: &Cursor,
+    ) -> Result<Rows, FetchError> {
         // If the answer was cut after its first row, there was another row.
-        if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(Cut::Full)) {
+        if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(ReadStop::Full)) {
             let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
             return Err(FetchError::new(ErrorKind::Configuration, reason));
@@ -111,7 +115,7 @@ fn changes_since(at: TrackedPosition) -> i64 {
 }
 
 /// Returns the position of a row's last change, given an earlier position of it.
-fn placed(answer: &Answer, at: TrackedPosition) -> Result<TrackedPosition, FetchError> {
+fn placed(answer: &FetchProgress, at: TrackedPosition) -> Result<TrackedPosition, FetchError> {
     let (current, changed) = match answer.head.as_slice() {
         [Value::Int(current), changed] => (*current, changed),
         head => return Err(unexpected(head, "its current change version")),
@@ -137,7 +141,7 @@ mod tests {
 
     fn place(current: i64, changed: Value, kept_since: i64, at: &str) -> String {
         let tail = Some(Value::Int(kept_since));
-        let mut answer = Answer::new(ROWS_MAX);
+        let mut answer = FetchProgress::new(ROWS_MAX);
         answer.head = vec![Value::Int(current), changed];
         answer.tail = tail;
         placed(&answer, at.parse().unwrap()).unwrap().to_string()

@@ -9,12 +9,12 @@
 
 mod clock;
 mod columns;
-mod elsewhere;
 pub(super) mod index;
 mod position;
 mod rights;
 mod server;
 mod shape;
+mod uncovered_data;
 
 use highwater_engine::clock::Clock;
 use highwater_engine::cursor::{Cursor, SourceFingerprint, SourceState};
@@ -41,7 +41,7 @@ const NOT_ALLOWED: [u32; 7] = [229, 230, 262, 297, 300, 371, 916];
 
 /// Where the poller is, according to its state.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct StoredPosition<'a> {
     /// The source of the state document; `None` if there is none.
     pub fingerprint: Option<&'a SourceFingerprint>,
     /// The checkpoint.
@@ -53,7 +53,7 @@ pub struct Standing<'a> {
 /// An examination of one source.
 struct Examination<'a> {
     source: &'a Mssql,
-    standing: Standing<'a>,
+    standing: StoredPosition<'a>,
     clock: &'a dyn Clock,
     embedded: bool,
     findings: Vec<Finding>,
@@ -71,7 +71,7 @@ impl Mssql {
     ///
     /// Stops early if later checks would be meaningless: without a connection, a table, or settings that
     /// match it. Afterwards the source is open if its mode could be chosen.
-    pub async fn examine(&self, standing: Standing<'_>, clock: &dyn Clock) -> Vec<Finding> {
+    pub async fn examine(&self, standing: StoredPosition<'_>, clock: &dyn Clock) -> Vec<Finding> {
         let findings = Vec::new();
         let mut examination =
             Examination { source: self, standing, clock, embedded: false, findings };
@@ -95,7 +95,7 @@ impl Examination<'_> {
         self.rights(&table).await;
         self.round_trip(&table).await;
         self.transactions(&table).await;
-        self.elsewhere(&table).await;
+        self.uncovered_data(&table).await;
         self.mode_facts(&table).await;
         self.cursor_clock(&table).await;
         self.read(&table).await;

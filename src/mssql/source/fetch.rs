@@ -12,8 +12,8 @@ use crate::connection::SqlError;
 use crate::source::OnSchemaChange;
 
 use super::describe::{self, Column};
-use super::plan::{Answer, Plan};
-use super::schema::Known;
+use super::plan::{FetchProgress, Plan};
+use super::schema::SchemaComparison;
 use super::tracking::lost_tracking;
 use super::{Mssql, State, is_refusal, traced, values};
 
@@ -66,7 +66,8 @@ impl Mssql {
         let (plan, connection) = self.plan(state).await?;
         self.check_known(&plan, window, is_new)?;
         let (sql, params) = plan.whole_statement(window)?;
-        let mut answer = Answer { is_identified: plan.identify().is_some(), ..Answer::of(window) };
+        let mut answer =
+            FetchProgress { is_identified: plan.identify().is_some(), ..FetchProgress::of(window) };
         let take = |row| {
             // Not earlier: until rows arrive, the buffer may hold the previous rows.
             if answer.json.capacity() == 0 {
@@ -131,7 +132,7 @@ impl Mssql {
         state.has_unique_key = false;
         state.plan = Some(Arc::new(self.make_plan(&plan.described)?.of_unique_key(false)));
         if self.speaks_for_all() {
-            self.say_no_unique_index(plan);
+            self.warn_no_unique_index(plan);
         }
         Ok(())
     }
@@ -215,11 +216,13 @@ impl Mssql {
     ) -> Result<(), FetchError> {
         let stops = self.settings.on_schema_change == OnSchemaChange::Stop;
         match plan.schema.known(window.state) {
-            Known::Reordered => Err(self.reordered(&plan.schema.changes_since(window.state))),
-            Known::Changed if is_new || stops => {
+            SchemaComparison::Reordered => {
+                Err(self.reordered(&plan.schema.changes_since(window.state)))
+            }
+            SchemaComparison::Changed if is_new || stops => {
                 self.changed(&plan.schema.changes_since(window.state))
             }
-            Known::Same | Known::Changed => Ok(()),
+            SchemaComparison::Same | SchemaComparison::Changed => Ok(()),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::connection::{ColumnType, Param};
 use crate::ident::{collation, quote};
 
 use super::describe::Column;
-use super::variant::{self, Base};
+use super::variant::{self, ValueType};
 
 /// Longest `nvarchar` with an explicit length, in UTF-16 units.
 /// <https://learn.microsoft.com/sql/t-sql/data-types/nchar-and-nvarchar-transact-sql>
@@ -30,7 +30,7 @@ const NVARCHAR_MAX: i64 = 4_000;
 pub(super) struct KeyValue {
     pub(super) param: Param,
     /// The value's own type, if it differs from the column's.
-    pub(super) base: Option<Base>,
+    pub(super) base: Option<ValueType>,
 }
 
 impl Column {
@@ -135,7 +135,7 @@ impl Column {
 
     /// Returns the expression that converts the parameter `value`, which may have its own type, to the
     /// column's type.
-    pub(super) fn cast(&self, value: &str, base: Option<&Base>) -> String {
+    pub(super) fn cast(&self, value: &str, base: Option<&ValueType>) -> String {
         if let Some(base) = base {
             return base.cast(value);
         }

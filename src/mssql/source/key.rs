@@ -9,7 +9,7 @@ use crate::ident::quote;
 use super::describe::Column;
 use super::form::KeyValue;
 use super::plan::Plan;
-use super::query::Bases;
+use super::query::KeyTypes;
 
 impl Plan {
     /// Returns the key values of a position.
@@ -35,9 +35,9 @@ impl Plan {
     }
 
     /// Returns the types of the key values in a window's bounds: the statement depends on them.
-    pub(super) fn bases(&self, window: FetchWindow<'_>) -> Result<Bases, FetchError> {
+    pub(super) fn key_types(&self, window: FetchWindow<'_>) -> Result<KeyTypes, FetchError> {
         if !self.has_variants() {
-            return Ok(Bases::default());
+            return Ok(KeyTypes::default());
         }
         let of = |cursor: Option<&Cursor>| {
             let values = cursor.filter(|cursor| !cursor.key.is_empty());
@@ -45,7 +45,7 @@ impl Plan {
             let bases = values.unwrap_or_default().into_iter().map(|value| value.base).collect();
             Ok::<_, FetchError>(bases)
         };
-        Ok(Bases { after: of(window.after)?, upto: of(window.upto)? })
+        Ok(KeyTypes { after: of(window.after)?, upto: of(window.upto)? })
     }
 
     /// Returns the key columns, qualified with `alias`.

@@ -38,7 +38,7 @@ const EVENT_BYTES: usize = 450;
 
 /// Why reading stopped.
 #[derive(Debug)]
-pub(super) enum Cut {
+pub(super) enum ReadStop {
     /// The batch is full.
     Full,
     /// A value exceeds the limit; the error text.
@@ -99,7 +99,7 @@ impl Guard {
     }
 
     /// Returns why a row with these sizes and this key cannot be read, if it cannot.
-    pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<Cut> {
+    pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<ReadStop> {
         let bytes_max = self.limits.value_bytes_max;
         let sizes = sizes.iter().map(|size| {
             // NULL has no size.
@@ -110,7 +110,7 @@ impl Guard {
             self.columns.iter().zip(sizes).find(|(_, bytes)| *bytes > bytes_max)?;
         let key = self.key.iter().cloned().zip(key.iter().map(Value::to_json));
         let key = Json::from(key.collect::<Map<_, _>>());
-        Some(Cut::Value(format!(
+        Some(ReadStop::Value(format!(
             "poller `{}`: column `{column}` of `{}` has a value of {bytes} bytes in the row with key \
              {key}, more than the {bytes_max} that `VALUE_BYTES_MAX` allows: raise that setting of \
              the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; \
@@ -216,7 +216,8 @@ mod tests {
         for sizes in [[Value::Null, Value::Null], [Value::Int(20), Value::Int(0)]] {
             assert!(guard.check(&sizes, &key).is_none());
         }
-        let Some(Cut::Value(reason)) = guard.check(&[Value::Null, Value::Int(21)], &key) else {
+        let Some(ReadStop::Value(reason)) = guard.check(&[Value::Null, Value::Int(21)], &key)
+        else {
             panic!("not rejected");
         };
         expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; nothing after the row is delivered until then"#]].assert_eq(&reason);

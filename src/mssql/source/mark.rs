@@ -37,7 +37,7 @@ struct Waiting {
 
 /// What the server reported with a fetch.
 #[derive(Clone, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct ServerReport<'a> {
     /// How far rows were read.
     pub(super) hi: Option<i64>,
     /// The highest number of a committed row.
@@ -87,7 +87,7 @@ impl Marks {
     /// Returns the state to retain after a fetch; `None` if it is unchanged.
     ///
     /// A new mark is stored at once, since rows are waiting for it.
-    pub(super) fn after(&self, seen: &Seen<'_>) -> Option<RetainedState> {
+    pub(super) fn after(&self, seen: &ServerReport<'_>) -> Option<RetainedState> {
         let settled = self.settled.max(seen.hi);
         // A mark from the future was recorded before the server's clock was set back.
         let waiting = self
@@ -119,8 +119,8 @@ mod tests {
     const NOON: &str = "2026-01-01T12:00:00";
     const LATER: &str = "2026-01-01T12:00:06.5";
 
-    fn seen(hi: Option<i64>, max: Option<i64>, now: &str) -> Seen<'_> {
-        Seen { hi, max, now }
+    fn seen(hi: Option<i64>, max: Option<i64>, now: &str) -> ServerReport<'_> {
+        ServerReport { hi, max, now }
     }
 
     fn marks(settled: Option<i64>, waiting: Option<(i64, &str)>) -> Marks {

@@ -22,17 +22,17 @@ use super::choice::{self, Choice};
 use super::columns::{self, Role};
 use super::describe::Column;
 use super::identity::{self, Identity};
-use super::limit::{Cut, Guard};
-use super::mark::{Marks, Seen};
+use super::limit::{Guard, ReadStop};
+use super::mark::{Marks, ServerReport};
 use super::origin::Origin;
-use super::query::{Bases, Bounds, Read};
-use super::schema::{Known, Schema};
+use super::query::{Bounds, KeyTypes, RowQuery};
+use super::schema::{Schema, SchemaComparison};
 use super::selection::Selection;
 use super::{SourceSettings, decode, tracking, unique_key, zone};
 
 /// What to read, and in which order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'a> {
+pub(super) struct ReadSpec<'a> {
     pub(super) origin: &'a Origin,
     pub(super) filter: Option<&'a Filter>,
     pub(super) choice: &'a Choice,
@@ -97,7 +97,7 @@ pub(super) struct Plan {
 /// What a fetch has read so far.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of an answer")]
-pub(super) struct Answer {
+pub(super) struct FetchProgress {
     /// Whether the first result is the identity of the table.
     pub(super) is_identified: bool,
     pub(super) identity: Identity,
@@ -117,12 +117,12 @@ pub(super) struct Answer {
     /// Whether this is a range with a given end, which is cut only if necessary.
     pub(super) is_range: bool,
     pub(super) more: bool,
-    pub(super) cut: Option<Cut>,
+    pub(super) cut: Option<ReadStop>,
     /// Why the page must not be delivered: two of its rows share a position.
     pub(super) repeated: Option<String>,
 }
 
-impl Answer {
+impl FetchProgress {
     /// Returns an empty answer.
     pub(super) fn new(rows_max: usize) -> Self {
         Self { rows_max, ..Self::default() }
@@ -150,7 +150,7 @@ impl Answer {
             return Err(unique_key::not_unique(reason));
         }
         match &self.cut {
-            Some(Cut::Value(reason)) if self.rows.is_empty() => {
+            Some(ReadStop::Value(reason)) if self.rows.is_empty() => {
                 Err(FetchError::new(ErrorKind::Data, reason.as_str()))
             }
             _ => Ok(()),
@@ -162,10 +162,10 @@ impl Plan {
     /// Checks the settings against the table's columns, and builds the statements.
     pub(super) fn new(
         settings: &SourceSettings,
-        read: Reading<'_>,
+        read: ReadSpec<'_>,
         described: &[Column],
     ) -> Result<Self, FetchError> {
-        let Reading { origin, filter, choice } = read;
+        let ReadSpec { origin, filter, choice } = read;
         let find = |role, name: &str| columns::find(settings, origin, described, role, name);
         let mode = choice.mode;
         let by = Role::Cursor(Some(mode));
@@ -288,7 +288,7 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return self.tracked_statement(window) };
-        let read = Read { bases: self.bases(window)?, ..read };
+        let read = RowQuery { bases: self.key_types(window)?, ..read };
         Ok((self.text(&read, Bounds::of(window)), self.params(window)?))
     }
 
@@ -308,7 +308,7 @@ impl Plan {
         };
         let (bounds, params) = (Bounds::of(window), self.params(window)?);
         if self.has_variants() {
-            let read = Read { bases: self.bases(window)?, ..read };
+            let read = RowQuery { bases: self.key_types(window)?, ..read };
             return Ok((complete(&self.text(&read, bounds)), params));
         }
         let mut known = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,7 +316,7 @@ impl Plan {
         Ok((Arc::clone(sql), params))
     }
 
-    fn text(&self, read: &Read<'_>, bounds: Bounds) -> String {
+    fn text(&self, read: &RowQuery<'_>, bounds: Bounds) -> String {
         let sql = read.text(bounds);
         if self.unbounded {
             return sql.replace(" < @hi", " IS NOT NULL").replace(" <= @hi", " IS NOT NULL");
@@ -342,8 +342,8 @@ impl Plan {
     }
 
     /// Returns what to read; `None` under change tracking.
-    pub(super) fn untracked(&self) -> Option<Read<'_>> {
-        Some(Read {
+    pub(super) fn untracked(&self) -> Option<RowQuery<'_>> {
+        Some(RowQuery {
             table: &self.quoted,
             mode: self.mode,
             cursor: self.cursor.as_ref()?,
@@ -354,7 +354,7 @@ impl Plan {
             filter: self.filter.as_ref(),
             partition: self.partition,
             clock: self.clock,
-            bases: Bases::default(),
+            bases: KeyTypes::default(),
             same_of: self.asks_same.then_some(self.read.as_slice()),
         })
     }
@@ -396,14 +396,14 @@ impl Plan {
     }
 
     /// Returns how many rows of this size fit into a batch.
-    pub(super) fn rows_that_fit(&self, answer: &Answer) -> Option<usize> {
+    pub(super) fn rows_that_fit(&self, answer: &FetchProgress) -> Option<usize> {
         self.guard.rows_that_fit(answer.rows.len(), answer.json.len())
     }
 
     /// Returns the rows, unless the server is not that of the checkpoint.
     pub(super) fn finish(
         &self,
-        answer: Answer,
+        answer: FetchProgress,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
         if self.cursor.is_none() {
@@ -440,7 +440,7 @@ impl Plan {
         let mut anchor = Anchor::default();
         if let Some(kept) = kept {
             anchor.changes = identity.changes_since(kept);
-            if self.schema.known(kept) != Known::Same {
+            if self.schema.known(kept) != SchemaComparison::Same {
                 let changes = self.schema.changes_since(kept);
                 anchor.changes.push(format!("columns changed ({changes})"));
             }
@@ -481,7 +481,7 @@ impl Plan {
         if self.settle_ms == 0 || window.upto.is_some() {
             return Ok(None);
         }
-        let seen = Seen { hi: number(hi), max: number(max), now };
+        let seen = ServerReport { hi: number(hi), max: number(max), now };
         Ok(Marks::of(window.state).after(&seen))
     }
 }

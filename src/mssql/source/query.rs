@@ -18,7 +18,7 @@ use crate::source::SourceClock;
 
 use super::describe::Column;
 use super::partition;
-use super::variant::Base;
+use super::variant::ValueType;
 use super::zone::now;
 
 /// Alias of the column with the leading part of a row's position.
@@ -29,7 +29,7 @@ pub(super) const SAME_ALIAS: &str = "__same";
 
 /// What to read, apart from the window.
 #[derive(Debug)]
-pub(super) struct Read<'a> {
+pub(super) struct RowQuery<'a> {
     /// Quoted name of the table or view.
     pub(super) table: &'a str,
     pub(super) mode: CursorMode,
@@ -47,7 +47,7 @@ pub(super) struct Read<'a> {
     /// The clock of a time column.
     pub(super) clock: SourceClock,
     /// The types of the bounds' key values.
-    pub(super) bases: Bases,
+    pub(super) bases: KeyTypes,
     /// The quoted names of all columns that are read, if the server compares each row's position with the
     /// previous one.
     pub(super) same_of: Option<&'a [String]>,
@@ -55,24 +55,24 @@ pub(super) struct Read<'a> {
 
 /// Types of key values in bounds, in the order of the key; empty if values have the types of their columns.
 #[derive(Debug, Default)]
-pub(super) struct Bases {
-    pub(super) after: Vec<Option<Base>>,
-    pub(super) upto: Vec<Option<Base>>,
+pub(super) struct KeyTypes {
+    pub(super) after: Vec<Option<ValueType>>,
+    pub(super) upto: Vec<Option<ValueType>>,
 }
 
 /// Which bounds a window has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bounds {
-    pub(super) after: Reach,
-    pub(super) upto: Reach,
+    pub(super) after: BoundKind,
+    pub(super) upto: BoundKind,
 }
 
 impl Bounds {
     pub(super) fn of(window: FetchWindow<'_>) -> Self {
         let reach = |at: Option<&Cursor>| match at {
-            None => Reach::Nothing,
-            Some(cursor) if cursor.key.is_empty() => Reach::Cursor,
-            Some(_) => Reach::Row,
+            None => BoundKind::Nothing,
+            Some(cursor) if cursor.key.is_empty() => BoundKind::Cursor,
+            Some(_) => BoundKind::Row,
         };
         Self { after: reach(window.after), upto: reach(window.upto) }
     }
@@ -80,7 +80,7 @@ impl Bounds {
 
 /// The kind of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reach {
+pub(super) enum BoundKind {
     /// No bound.
     Nothing,
     /// A row: cursor and key.
@@ -89,7 +89,7 @@ pub(super) enum Reach {
     Cursor,
 }
 
-impl Read<'_> {
+impl RowQuery<'_> {
     /// Returns the batch of statements for windows with these bounds.
     ///
     /// `@P1` is the number of rows; in modes with a settle window, `@P2` is the window in milliseconds; in
@@ -107,7 +107,8 @@ impl Read<'_> {
         conditions.extend(self.upper(bounds.upto, &mut params));
         match self.mode {
             // Rows that are read again had settled when they were first read, whatever the window was then.
-            CursorMode::TimestampPk | CursorMode::IntegerPk if bounds.upto != Reach::Nothing => {}
+            CursorMode::TimestampPk | CursorMode::IntegerPk
+                if bounds.upto != BoundKind::Nothing => {}
             CursorMode::RowVersion | CursorMode::TimestampPk => {
                 conditions.push(format!("{cursor} < @hi"));
             }
@@ -149,11 +150,13 @@ impl Read<'_> {
     }
 
     /// Returns the condition that rows are at or before a position.
-    fn upper(&self, reach: Reach, params: &mut Params) -> Option<String> {
+    fn upper(&self, reach: BoundKind, params: &mut Params) -> Option<String> {
         match reach {
-            Reach::Nothing => None,
-            Reach::Row => Some(bound(&self.position(params, &self.bases.upto), ["<", "<=", "<="])),
-            Reach::Cursor => {
+            BoundKind::Nothing => None,
+            BoundKind::Row => {
+                Some(bound(&self.position(params, &self.bases.upto), ["<", "<=", "<="]))
+            }
+            BoundKind::Cursor => {
                 let cursor = quote(&self.cursor.name);
                 Some(format!("t.{cursor} <= {}", self.leading(params)))
             }
@@ -161,11 +164,13 @@ impl Read<'_> {
     }
 
     /// Returns the condition that rows are after a position.
-    fn lower(&self, reach: Reach, params: &mut Params) -> Option<String> {
+    fn lower(&self, reach: BoundKind, params: &mut Params) -> Option<String> {
         match reach {
-            Reach::Nothing => None,
-            Reach::Row => Some(bound(&self.position(params, &self.bases.after), [">", ">", ">="])),
-            Reach::Cursor => {
+            BoundKind::Nothing => None,
+            BoundKind::Row => {
+                Some(bound(&self.position(params, &self.bases.after), [">", ">", ">="]))
+            }
+            BoundKind::Cursor => {
                 let cursor = quote(&self.cursor.name);
                 Some(format!("t.{cursor} > {}", self.leading(params)))
             }
@@ -251,7 +256,7 @@ impl Read<'_> {
     }
 
     /// Returns the columns of a position, each with its value: the cursor, then the key.
-    fn position(&self, params: &mut Params, bases: &[Option<Base>]) -> Vec<(String, String)> {
+    fn position(&self, params: &mut Params, bases: &[Option<ValueType>]) -> Vec<(String, String)> {
         let cursor = (format!("t.{}", quote(&self.cursor.name)), self.leading(params));
         let bases = bases.iter().map(Option::as_ref).chain(std::iter::repeat(None));
         let key = self.key.iter().zip(bases).map(|(column, base)| {

@@ -16,7 +16,7 @@ use crate::filter::Filter;
 
 use super::cells::CellForm;
 use super::plan::{Plan, unexpected};
-use super::query::{Bounds, Read};
+use super::query::{Bounds, RowQuery};
 use super::{Mssql, State, values};
 
 impl Mssql {
@@ -105,7 +105,7 @@ impl Plan {
         window: FetchWindow<'_>,
     ) -> Result<(String, Vec<String>, Vec<Param>), FetchError> {
         let Some(read) = self.untracked() else { return Err(cannot_divide()) };
-        let read = Read { bases: self.bases(window)?, ..read };
+        let read = RowQuery { bases: self.key_types(window)?, ..read };
         let (conditions, order) = read.past(Bounds::of(window), 2);
         let mut params = vec![Self::count_param(window)];
         for cursor in [window.after, window.upto].into_iter().flatten() {
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
     use crate::source::describe::Column;
-    use crate::source::query::{Bases, Reach};
+    use crate::source::query::{BoundKind, KeyTypes};
 
     #[test]
     fn an_item_is_reduced_to_its_expression() {
@@ -182,7 +182,7 @@ mod tests {
     fn a_range_ends_at_a_position_or_after_all_rows_with_its_cursor() {
         let cursor = column("rv", "timestamp");
         let key = [column("id", "int")];
-        let read = Read {
+        let read = RowQuery {
             table: "[dbo].[T]",
             mode: CursorMode::RowVersion,
             cursor: &cursor,
@@ -193,7 +193,7 @@ mod tests {
             filter: None,
             partition: None,
             clock: crate::source::SourceClock::Utc,
-            bases: Bases::default(),
+            bases: KeyTypes::default(),
             same_of: None,
         };
         let past = |after, upto| {
@@ -204,11 +204,11 @@ mod tests {
         expect![[r#"
             t.[rv] > CAST(CAST(@P2 AS BIGINT) AS BINARY(8))
             AND t.[rv] <= CAST(CAST(@P3 AS BIGINT) AS BINARY(8))"#]]
-        .assert_eq(&past(Reach::Cursor, Reach::Cursor));
+        .assert_eq(&past(BoundKind::Cursor, BoundKind::Cursor));
         expect![[r#"
             t.[rv] <= CAST(CAST(@P2 AS BIGINT) AS BINARY(8)) AND (t.[rv] < CAST(CAST(@P2 AS BIGINT) AS BINARY(8)) OR t.[id] <= CAST(@P3 AS int))"#]]
-        .assert_eq(&past(Reach::Nothing, Reach::Row));
-        let text = read.text(Bounds { after: Reach::Nothing, upto: Reach::Cursor });
+        .assert_eq(&past(BoundKind::Nothing, BoundKind::Row));
+        let text = read.text(Bounds { after: BoundKind::Nothing, upto: BoundKind::Cursor });
         assert!(
             text.contains("WHERE t.[rv] <= CAST(CAST(@P2 AS BIGINT) AS BINARY(8))\nAND"),
             "{text}"

@@ -42,7 +42,7 @@ pub(super) struct Schema {
 
 /// How the schema compares with a state document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum SchemaComparison {
     /// The schema of the last delivery, or there was none.
     Same,
     /// The last delivery had other columns.
@@ -64,14 +64,18 @@ impl Schema {
     }
 
     /// Compares with a state document.
-    pub(super) fn known(&self, state: &SourceState) -> Known {
+    pub(super) fn known(&self, state: &SourceState) -> SchemaComparison {
         let differs = |name, hash: &str| {
             state.get(name).and_then(Json::as_str).is_some_and(|known| known != hash)
         };
         if differs(ORDER, &self.order_hash) {
-            return Known::Reordered;
+            return SchemaComparison::Reordered;
         }
-        if differs(COLUMNS, &self.columns_hash) { Known::Changed } else { Known::Same }
+        if differs(COLUMNS, &self.columns_hash) {
+            SchemaComparison::Changed
+        } else {
+            SchemaComparison::Same
+        }
     }
 
     /// Whether rows have the same order as with `earlier`.
@@ -298,19 +302,19 @@ mod tests {
         let kept = before.kept(None, &empty, true).unwrap();
         assert!(!kept.at_once);
         assert_eq!(before.kept(None, &kept.state, true), None, "it is known");
-        assert_eq!(before.known(&empty), Known::Same);
-        assert_eq!(before.known(&kept.state), Known::Same);
-        assert_eq!(after.known(&kept.state), Known::Changed);
-        assert_eq!(text.known(&kept.state), Known::Reordered);
+        assert_eq!(before.known(&empty), SchemaComparison::Same);
+        assert_eq!(before.known(&kept.state), SchemaComparison::Same);
+        assert_eq!(after.known(&kept.state), SchemaComparison::Changed);
+        assert_eq!(text.known(&kept.state), SchemaComparison::Reordered);
         let marks = || SourceState::from_iter([("settled".to_owned(), "7".into())]);
         let requested = |at_once| Some(RetainedState { state: marks(), at_once });
         // The known schema is carried along, even if nothing was delivered.
         let both = after.kept(requested(true), &kept.state, false).unwrap();
-        assert_eq!((both.at_once, before.known(&both.state)), (true, Known::Same));
+        assert_eq!((both.at_once, before.known(&both.state)), (true, SchemaComparison::Same));
         assert_eq!(both.state["settled"], "7");
         let news = after.kept(requested(false), &kept.state, true).unwrap();
-        assert_eq!(after.known(&news.state), Known::Same);
-        assert_eq!(before.known(&news.state), Known::Changed);
+        assert_eq!(after.known(&news.state), SchemaComparison::Same);
+        assert_eq!(before.known(&news.state), SchemaComparison::Changed);
         // The state of the mode is unchanged.
         let known = marks().into_iter().chain(kept.state).collect();
         assert_eq!(after.kept(None, &known, true).unwrap().state["settled"], "7");

@@ -41,7 +41,7 @@ use crate::ident::literal;
 use super::decode;
 use super::form::KeyValue;
 use super::partition;
-use super::plan::{Answer, Plan, unexpected};
+use super::plan::{FetchProgress, Plan, unexpected};
 use super::query::{bound, operation};
 
 /// The version up to which all changes were delivered.
@@ -147,7 +147,7 @@ impl Plan {
     /// missing.
     ///
     /// The version that shows whether all changes were retained comes last, so a cut answer lacks it.
-    pub(super) fn missing_statement(&self, answer: &Answer) -> Option<String> {
+    pub(super) fn missing_statement(&self, answer: &FetchProgress) -> Option<String> {
         (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
     }
 
@@ -388,7 +388,7 @@ impl Plan {
     /// Returns the rows, unless changes after the checkpoint are no longer available.
     pub(super) fn tracked_rows(
         &self,
-        answer: Answer,
+        answer: FetchProgress,
         window: FetchWindow<'_>,
     ) -> Result<Rows, FetchError> {
         let range = Range::of(window, &self.poller)?;

@@ -192,8 +192,8 @@ impl Mssql {
         let (table, columns) = (&plan.table, plan.identity().join("`, `"));
         match found {
             Ok(Some(Uniqueness::Guaranteed)) => {}
-            Ok(Some(Uniqueness::View)) => self.say_key_not_checked("a view"),
-            Ok(Some(Uniqueness::NoIndex)) => self.say_no_unique_index(plan),
+            Ok(Some(Uniqueness::View)) => self.report_unchecked_key("a view"),
+            Ok(Some(Uniqueness::NoIndex)) => self.warn_no_unique_index(plan),
             Ok(None) => tracing::info!(
                 event = "unique_index_unknown",
                 poller.name = poller,
@@ -210,7 +210,7 @@ impl Mssql {
     }
 
     /// Warns that the server does not keep two rows from having the same position.
-    pub(super) fn say_no_unique_index(&self, plan: &Plan) {
+    pub(super) fn warn_no_unique_index(&self, plan: &Plan) {
         let poller = self.settings.poller.as_str();
         let (table, columns) = (&plan.table, plan.identity().join("`, `"));
         tracing::warn!(
@@ -245,7 +245,7 @@ impl Mssql {
     }
 
     /// Reports once that the server cannot show whether the key of a query or view is unique.
-    pub(super) fn say_key_not_checked(&self, what: &str) {
+    pub(super) fn report_unchecked_key(&self, what: &str) {
         let poller = self.settings.poller.as_str();
         let key = self.settings.key.join("`, `");
         tracing::info!(

@@ -28,13 +28,13 @@ const FRACTION_DIGITS_MAX: usize = 7;
 
 /// The type of one value, as a statement has to state it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Base {
+pub(super) struct ValueType {
     declared: String,
     /// For text only, which is ordered by it before anything else.
     collation: Option<String>,
 }
 
-impl Base {
+impl ValueType {
     /// Returns the expression that converts the parameter `value` to a variant.
     pub(super) fn cast(&self, value: &str) -> String {
         let collate = self.collation.as_ref().map(|name| format!(" COLLATE {name}"));
@@ -48,7 +48,7 @@ impl Base {
 /// # Errors
 ///
 /// The problem of the text, and the expected form.
-pub(super) fn parameter(text: &str) -> Result<(Base, Param), String> {
+pub(super) fn parameter(text: &str) -> Result<(ValueType, Param), String> {
     read(text).ok_or_else(|| {
         let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
         format!(
@@ -58,7 +58,7 @@ pub(super) fn parameter(text: &str) -> Result<(Base, Param), String> {
     })
 }
 
-fn read(text: &str) -> Option<(Base, Param)> {
+fn read(text: &str) -> Option<(ValueType, Param)> {
     let (declared, value) = text.split_once(':')?;
     let (plain, collation) = match declared.split_once(" COLLATE ") {
         Some((plain, name)) => (plain, Some(ident::collation(name)?)),
@@ -72,7 +72,7 @@ fn read(text: &str) -> Option<(Base, Param)> {
         Some(_) => of_text(name, &sizes, value)?,
         None => of_others(name, &sizes, value)?,
     };
-    Some((Base { declared, collation: collation.map(str::to_owned) }, param))
+    Some((ValueType { declared, collation: collation.map(str::to_owned) }, param))
 }
 
 /// Parses `9` and `9, 2`, without signs or blanks.

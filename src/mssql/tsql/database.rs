@@ -61,11 +61,11 @@ impl Source<'_> {
 
 /// Position of the parser within one pair of parentheses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParserPlace {
     /// The next name is read from.
     Before,
     /// After a name that is read from: a comma leads to the next one.
-    Behind,
+    After,
     Elsewhere,
 }
 
@@ -73,33 +73,33 @@ enum Place {
 fn sources<'a>(tokens: &[Token<'a>]) -> Vec<Source<'a>> {
     let mut found = Vec::new();
     let mut around = Vec::new();
-    let mut place = Place::Elsewhere;
+    let mut place = ParserPlace::Elsewhere;
     let mut rest = tokens;
     let mut before = "";
     while let Some((token, after)) = rest.split_first() {
         rest = after;
         let word = if token.kind == Kind::Word { token.text } else { "" };
         if token.text == "(" {
-            let after = if place == Place::Before { Place::Behind } else { place };
+            let after = if place == ParserPlace::Before { ParserPlace::After } else { place };
             around.push(after);
             // A join in parentheses, or else a query, which starts with `SELECT`.
-            place = if place == Place::Before { place } else { Place::Elsewhere };
+            place = if place == ParserPlace::Before { place } else { ParserPlace::Elsewhere };
         } else if token.text == ")" {
-            place = around.pop().unwrap_or(Place::Elsewhere);
+            place = around.pop().unwrap_or(ParserPlace::Elsewhere);
         } else if is_one_of(&["FROM"], word) {
             // `IS DISTINCT FROM` compares.
-            place = if is_one_of(&["DISTINCT"], before) { place } else { Place::Before };
+            place = if is_one_of(&["DISTINCT"], before) { place } else { ParserPlace::Before };
         } else if is_one_of(&["JOIN", "APPLY"], word)
-            || (token.text == "," && place == Place::Behind)
+            || (token.text == "," && place == ParserPlace::After)
         {
-            place = Place::Before;
+            place = ParserPlace::Before;
         } else if is_one_of(&ENDS, word) || is_one_of(&["INTERSECT"], word) {
-            place = Place::Elsewhere;
-        } else if place == Place::Before && matches!(token.kind, Kind::Word | Kind::Quoted) {
+            place = ParserPlace::Elsewhere;
+        } else if place == ParserPlace::Before && matches!(token.kind, Kind::Word | Kind::Quoted) {
             let source;
             (source, rest) = name(token.text, rest);
             found.push(source);
-            place = Place::Behind;
+            place = ParserPlace::After;
         }
         before = word;
     }

@@ -185,10 +185,10 @@ impl Examination<'_> {
         let check = "plan";
         // The server plans `CHANGETABLE` over internal tables, which cannot be indexed.
         let Some(cursor) = &table.plan.cursor else { return };
-        let stand_in = shape::stand_in(table.choice.mode, cursor);
+        let placeholder = shape::placeholder(table.choice.mode, cursor);
         let after = self.standing.after.filter(|_| !self.is_of_other_source());
         let window = FetchWindow {
-            after: Some(after.unwrap_or(&stand_in)),
+            after: Some(after.unwrap_or(&placeholder)),
             upto: None,
             rows_max: ROWS_READ,
             state: self.standing.state,

@@ -62,7 +62,7 @@ fn attribute(tag: &str, name: &str) -> Option<String> {
 }
 
 /// Returns a placeholder position if there is no checkpoint: the plan does not depend on it.
-pub(super) fn stand_in(mode: CursorMode, cursor: &Column) -> Cursor {
+pub(super) fn placeholder(mode: CursorMode, cursor: &Column) -> Cursor {
     let key = KeyValues::new();
     match mode {
         CursorMode::RowVersion => Cursor::row_version(RowVersion(0), key),

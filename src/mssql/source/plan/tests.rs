@@ -57,7 +57,7 @@ fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
         column("any", "sql_variant"),
     ];
     let choice = Choice { mode: settings.mode.unwrap(), cursor: settings.cursor_column.clone() };
-    let read = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
+    let read = ReadSpec { origin: &origin, filter: filter.as_ref(), choice: &choice };
     Plan::new(settings, read, &columns)
 }
 
@@ -89,7 +89,7 @@ fn a_type_without_lossless_form_must_be_excluded() {
 fn a_page_with_two_rows_at_one_position_is_rejected() {
     let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
     let read = |rows: [(&'static str, i32); 3]| {
-        let mut answer = Answer::new(rows.len());
+        let mut answer = FetchProgress::new(rows.len());
         answer.head = vec![Value::Text("2020-01-02T00:00:00".to_owned())];
         for (at, id) in rows {
             let mut cells = TokenRow::new();
@@ -120,7 +120,7 @@ fn text_with_half_a_utf_16_unit_is_rejected() {
         cells.push(ColumnData::Binary(Some(text.into())));
         cells.push(ColumnData::I32(Some(1)));
         cells.push(ColumnData::String(Some("2020-01-01T12:00:00".into())));
-        plan.read_cells(&cells, &mut Answer::new(1))
+        plan.read_cells(&cells, &mut FetchProgress::new(1))
     };
     read(b"i\0n\0t\0:\x001\0").unwrap();
     let error = read(b"int:1").unwrap_err();
@@ -255,10 +255,11 @@ fn an_answer_that_was_cut_advances_no_mark() {
     let plan = plan(&listed(CursorMode::IntegerPk, "id")).unwrap();
     let state = SourceState::new();
     let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
-    for (cut, remembers) in [(None, true), (Some(Cut::Full), false)] {
+    for (cut, remembers) in [(None, true), (Some(ReadStop::Full), false)] {
         let now = Value::Text("2026-01-01T12:00:00".to_owned());
         let head = vec![Value::Null, Value::Int(3), Value::Null, now];
-        let rows = plan.finish(Answer { head, cut, ..Answer::new(10) }, window).unwrap();
+        let rows =
+            plan.finish(FetchProgress { head, cut, ..FetchProgress::new(10) }, window).unwrap();
         assert_eq!((rows.remember.is_some(), rows.more), (remembers, !remembers));
     }
 }

@@ -20,8 +20,8 @@ fn column(name: &str, type_name: &str, max_length: i64, scale: i64) -> Column {
     }
 }
 
-fn check(read: &Read<'_>, after: Reach, upto: bool, expected: &Expect) {
-    let upto = if upto { Reach::Row } else { Reach::Nothing };
+fn check(read: &RowQuery<'_>, after: BoundKind, upto: bool, expected: &Expect) {
+    let upto = if upto { BoundKind::Row } else { BoundKind::Nothing };
     expected.assert_eq(&read.text(Bounds { after, upto }));
 }
 
@@ -31,7 +31,7 @@ fn rowversion_windows() {
     let key = [column("id", "int", 4, 0)];
     let select = ["t.[id]".to_owned(), "t.[a]]b]".to_owned()];
     let filter = Filter::parse("region = 'EU' -- only these", &BTreeMap::new()).unwrap();
-    let read = Read {
+    let read = RowQuery {
         table: "[dbo].[T]",
         mode: CursorMode::RowVersion,
         cursor: &cursor,
@@ -42,12 +42,12 @@ fn rowversion_windows() {
         filter: Some(&filter),
         partition: None,
         clock: SourceClock::Utc,
-        bases: Bases::default(),
+        bases: KeyTypes::default(),
         same_of: None,
     };
     check(
         &read,
-        Reach::Nothing,
+        BoundKind::Nothing,
         false,
         &expect![[r#"
         DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -61,7 +61,7 @@ fn rowversion_windows() {
     );
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         false,
         &expect![[r#"
         DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -76,7 +76,7 @@ fn rowversion_windows() {
     );
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         true,
         &expect![[r#"
         DECLARE @hi BINARY(8) = MIN_ACTIVE_ROWVERSION();
@@ -101,7 +101,7 @@ fn timestamp_windows_with_a_composite_key() {
         column("c", "decimal", 9, 2),
     ];
     let select = ["t.[a]".to_owned()];
-    let read = Read {
+    let read = RowQuery {
         table: "[s].[T]",
         mode: CursorMode::TimestampPk,
         cursor: &cursor,
@@ -112,12 +112,12 @@ fn timestamp_windows_with_a_composite_key() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
-        bases: Bases::default(),
+        bases: KeyTypes::default(),
         same_of: None,
     };
     check(
         &read,
-        Reach::Nothing,
+        BoundKind::Nothing,
         false,
         &expect![[r#"
         DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -129,7 +129,7 @@ fn timestamp_windows_with_a_composite_key() {
     );
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         true,
         &expect![[r#"
         DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -147,7 +147,7 @@ fn an_offset_is_read_as_utc() {
     let cursor = column("at", "datetimeoffset", 10, 3);
     let key = [column("id", "int", 4, 0)];
     let select = ["t.[id]".to_owned()];
-    let read = Read {
+    let read = RowQuery {
         table: "[dbo].[T]",
         mode: CursorMode::TimestampPk,
         cursor: &cursor,
@@ -158,12 +158,12 @@ fn an_offset_is_read_as_utc() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
-        bases: Bases::default(),
+        bases: KeyTypes::default(),
         same_of: None,
     };
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         false,
         &expect![[r#"
         DECLARE @hi datetimeoffset(3) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -182,7 +182,7 @@ fn the_server_reports_repeated_positions_on_request() {
     let key = [column("k", "sql_variant", 20, 0), cursor.clone()];
     let select = ["t.[k]".to_owned()];
     let columns = ["[k]", "[at]", "[gone]"].map(str::to_owned);
-    let read = Read {
+    let read = RowQuery {
         table: "[dbo].[T]",
         mode: CursorMode::TimestampPk,
         cursor: &cursor,
@@ -193,12 +193,12 @@ fn the_server_reports_repeated_positions_on_request() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
-        bases: Bases::default(),
+        bases: KeyTypes::default(),
         same_of: Some(&columns),
     };
     check(
         &read,
-        Reach::Nothing,
+        BoundKind::Nothing,
         false,
         &expect![[r#"
             DECLARE @hi datetime2(7) = DATEADD(MILLISECOND, -@P2, SYSUTCDATETIME());
@@ -217,7 +217,7 @@ fn integer_windows_end_at_the_settled_mark() {
     let cursor = Column { identity: true, ..column("id", "int", 4, 0) };
     let key = [cursor.clone()];
     let select = ["t.[id]".to_owned()];
-    let read = Read {
+    let read = RowQuery {
         table: "[dbo].[O'Brien]",
         mode: CursorMode::IntegerPk,
         cursor: &cursor,
@@ -228,12 +228,12 @@ fn integer_windows_end_at_the_settled_mark() {
         filter: None,
         partition: None,
         clock: SourceClock::Utc,
-        bases: Bases::default(),
+        bases: KeyTypes::default(),
         same_of: None,
     };
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         false,
         &expect![[r#"
             DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);
@@ -250,7 +250,7 @@ fn integer_windows_end_at_the_settled_mark() {
     );
     check(
         &read,
-        Reach::Row,
+        BoundKind::Row,
         true,
         &expect![[r#"
             DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);
@@ -268,8 +268,8 @@ fn integer_windows_end_at_the_settled_mark() {
     let other = [column("code", "int", 4, 0)];
     let cursor = column("id", "int", 4, 0);
     check(
-        &Read { cursor: &cursor, key: &other, bases: Bases::default(), ..read },
-        Reach::Cursor,
+        &RowQuery { cursor: &cursor, key: &other, bases: KeyTypes::default(), ..read },
+        BoundKind::Cursor,
         false,
         &expect![[r#"
             DECLARE @max BIGINT = (SELECT MAX(t.[id]) FROM [dbo].[O'Brien] AS t);

@@ -3,7 +3,7 @@
 use highwater_engine::cursor::CursorMode;
 use highwater_engine::doctor::Finding;
 
-use super::super::outside::Outside;
+use super::super::other_databases::OtherDatabases;
 use super::server::unexpected_answer;
 use super::{Examination, Table};
 
@@ -13,7 +13,7 @@ const NAMED_RIGHT: &str = "to enable this check, a DBA runs `GRANT VIEW DEFINITI
 
 impl Examination<'_> {
     /// Checks for data that the bound of mode `rowversion` does not cover.
-    pub(super) async fn elsewhere(&mut self, table: &Table) {
+    pub(super) async fn uncovered_data(&mut self, table: &Table) {
         let source = self.source;
         if table.choice.mode != CursorMode::RowVersion {
             return;
@@ -24,7 +24,7 @@ impl Examination<'_> {
         let Some(view) = source.bounded_view(table.choice.mode, &table.columns) else { return };
         let answer = {
             let mut state = source.state.lock().await;
-            source.outside(&mut state.connection, view).await
+            source.other_databases(&mut state.connection, view).await
         };
         let check = "other databases";
         self.add(match &answer {
@@ -43,10 +43,10 @@ fn read_intent() -> Finding {
     )
 }
 
-fn named(check: &'static str, outside: &Outside) -> Finding {
+fn named(check: &'static str, outside: &OtherDatabases) -> Finding {
     match outside {
-        Outside::Nothing => Finding::ok(check, "the view's definition names none"),
-        Outside::Database(name) => Finding::warning(
+        OtherDatabases::Nothing => Finding::ok(check, "the view's definition names none"),
+        OtherDatabases::Database(name) => Finding::warning(
             check,
             format!(
                 "the view also reads from `{name}`, but rowversions are tracked in the connection's \
@@ -55,7 +55,7 @@ fn named(check: &'static str, outside: &Outside) -> Finding {
             "if the cursor column comes from there, connect to that database, or use mode \
              `timestamp+pk`; a table used only for lookups does no harm",
         ),
-        Outside::Unknown => unexpected_answer(check),
+        OtherDatabases::Unknown => unexpected_answer(check),
     }
 }
 
@@ -67,10 +67,10 @@ mod tests {
 
     #[test]
     fn a_view_that_names_another_database_is_a_warning_with_its_name() {
-        assert_eq!(named("x", &Outside::Nothing).level, Level::Ok);
-        let finding = named("x", &Outside::Database("far.shop".to_owned()));
+        assert_eq!(named("x", &OtherDatabases::Nothing).level, Level::Ok);
+        let finding = named("x", &OtherDatabases::Database("far.shop".to_owned()));
         assert_eq!(finding.level, Level::Warning);
         assert!(finding.found.contains("also reads from `far.shop`"), "{finding:?}");
-        assert_eq!(named("x", &Outside::Unknown).level, Level::Unknown);
+        assert_eq!(named("x", &OtherDatabases::Unknown).level, Level::Unknown);
     }
 }

@@ -9,13 +9,13 @@ use super::SourceSettings;
 use super::choice::Choice;
 use super::describe::Column;
 use super::origin::{self, Origin};
-use super::plan::{Answer, Plan, Reading};
+use super::plan::{FetchProgress, Plan, ReadSpec};
 
 /// A described table whose rows come from the caller.
 #[derive(Debug)]
-pub struct Sampled(Plan);
+pub struct SampleTable(Plan);
 
-impl Sampled {
+impl SampleTable {
     /// Returns a table with these columns: name, type, and length in bytes.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Sampled {
         let filter = origin::filter(settings).map_err(configuration)?;
         let choice = Choice::of(settings)?;
         let choice = choice.ok_or_else(|| configuration("set the mode".to_owned()))?;
-        let reading = Reading { origin: &origin, filter: filter.as_ref(), choice: &choice };
+        let reading = ReadSpec { origin: &origin, filter: filter.as_ref(), choice: &choice };
         let column = |(name, type_name, max_length): &(&str, &str, i64)| Column {
             name: (*name).to_owned(),
             type_name: (*type_name).to_owned(),
@@ -53,7 +53,7 @@ impl Sampled {
     ///
     /// [`FetchError`] if a row does not have the expected cells.
     pub fn read(&self, rows: Vec<TokenRow<'static>>) -> Result<Rows, FetchError> {
-        let mut answer = Answer::new(rows.len());
+        let mut answer = FetchProgress::new(rows.len());
         for row in rows {
             self.0.read_cells(&row, &mut answer)?;
         }

@@ -4,13 +4,13 @@ use highwater_engine::cursor::CursorMode;
 use highwater_engine::error::ErrorKind;
 use highwater_engine::source::FetchError;
 
-use super::choice::Reasoned;
+use super::choice::ReasonedChoice;
 use super::describe::Column;
 use super::{Mssql, SourceSettings};
 
 /// How a table can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct SourceProposal {
     /// How its rows are ordered.
     pub mode: CursorMode,
     /// The cursor column; change tracking has none.
@@ -30,7 +30,7 @@ impl Mssql {
     /// # Errors
     ///
     /// [`FetchError`] if the table cannot be described, or cannot be read in any mode.
-    pub async fn offer(&self, key_is_named: bool) -> Result<Offer, FetchError> {
+    pub async fn propose(&self, key_is_named: bool) -> Result<SourceProposal, FetchError> {
         let mut state = self.state.lock().await;
         let columns = self.describe_or_suggest(&mut state.connection).await?;
         let (key, key_reason) = if key_is_named {
@@ -40,13 +40,14 @@ impl Mssql {
         };
         let settings = SourceSettings { key: key.clone(), ..self.settings.clone() };
         let chosen = self.choose(&mut state.connection, &settings, &columns, |_| false).await;
-        let Reasoned { choice, reason } = chosen.map_err(|error| match time_columns(&columns) {
-            Some(columns) => configuration(format!(
-                "{error}; it has time columns: `{columns}`; set one with `--cursor`"
-            )),
-            None => error,
-        })?;
-        Ok(Offer { mode: choice.mode, cursor: choice.cursor, reason, key, key_reason })
+        let ReasonedChoice { choice, reason } =
+            chosen.map_err(|error| match time_columns(&columns) {
+                Some(columns) => configuration(format!(
+                    "{error}; it has time columns: `{columns}`; set one with `--cursor`"
+                )),
+                None => error,
+            })?;
+        Ok(SourceProposal { mode: choice.mode, cursor: choice.cursor, reason, key, key_reason })
     }
 }
 

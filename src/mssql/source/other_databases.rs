@@ -17,7 +17,7 @@ const NAMED: &str = "SELECT COUNT(*) AS n, MIN(COALESCE(d.referenced_server_name
 
 /// The server's answer about a view.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outside {
+pub(super) enum OtherDatabases {
     /// Its definition references no other database.
     Nothing,
     /// It references at least this one.
@@ -26,7 +26,7 @@ pub(super) enum Outside {
     Unknown,
 }
 
-impl Outside {
+impl OtherDatabases {
     /// Reads the answer to [`NAMED`].
     fn read(answer: &[Vec<Value>]) -> Self {
         match answer.first().map(Vec::as_slice) {
@@ -51,21 +51,25 @@ impl Mssql {
     }
 
     /// Queries which other databases a view references.
-    pub(super) async fn outside(
+    pub(super) async fn other_databases(
         &self,
         connection: &mut Connection,
         view: &QualifiedName,
-    ) -> Result<Outside, SqlError> {
+    ) -> Result<OtherDatabases, SqlError> {
         let params = [Param::Text(view.quoted())];
         let answer = connection.query(NAMED, &params, |row| Ok(values(&row))).await?;
-        Ok(Outside::read(&answer))
+        Ok(OtherDatabases::read(&answer))
     }
 
     /// Warns of a view that references another database. Most logins lack the permission to query this, and a
     /// poller does not need it, so that case is not reported.
-    pub(super) async fn warn_of_outside(&self, connection: &mut Connection, view: &QualifiedName) {
+    pub(super) async fn warn_of_other_databases(
+        &self,
+        connection: &mut Connection,
+        view: &QualifiedName,
+    ) {
         let poller = self.settings.poller.as_str();
-        if let Ok(Outside::Database(name)) = self.outside(connection, view).await {
+        if let Ok(OtherDatabases::Database(name)) = self.other_databases(connection, view).await {
             tracing::warn!(
                 event = "view_reads_elsewhere",
                 poller.name = poller,
@@ -85,10 +89,16 @@ mod tests {
     #[test]
     fn the_answer_is_no_database_one_database_or_invalid() {
         let name = Value::Text("far.shop".to_owned());
-        assert_eq!(Outside::read(&[vec![Value::Int(0), Value::Null]]), Outside::Nothing);
-        let found = Outside::read(&[vec![Value::Int(2), name]]);
-        assert_eq!(found, Outside::Database("far.shop".to_owned()));
-        assert_eq!(Outside::read(&[]), Outside::Unknown);
-        assert_eq!(Outside::read(&[vec![Value::Int(2), Value::Null]]), Outside::Unknown);
+        assert_eq!(
+            OtherDatabases::read(&[vec![Value::Int(0), Value::Null]]),
+            OtherDatabases::Nothing
+        );
+        let found = OtherDatabases::read(&[vec![Value::Int(2), name]]);
+        assert_eq!(found, OtherDatabases::Database("far.shop".to_owned()));
+        assert_eq!(OtherDatabases::read(&[]), OtherDatabases::Unknown);
+        assert_eq!(
+            OtherDatabases::read(&[vec![Value::Int(2), Value::Null]]),
+            OtherDatabases::Unknown
+        );
     }
 }
