@@ -91,8 +91,8 @@ const KEYS = "src/mssql/connection_string.rs";
 const QUOTES = "src/mssql/connection_string/text.rs";
 const RETRY = "src/mssql/connection/retry.rs";
 const NUMBER = "src/mssql/connection/number.rs";
-const TOKEN = "src/azure/kept_token.rs";
-const PATIENT = "src/azure/patient.rs";
+const TOKEN = "src/azure/cached_token.rs";
+const TOKEN_CLIENT = "src/azure/token_client.rs";
 const ELF = "src/cli/package/contents/elf.rs";
 const USER = "src/azure/user_password.rs";
 const REFUSAL = "src/azure/user_password/refusal.rs";
@@ -292,7 +292,7 @@ const BREAKS = [
   ["unknown error tried again", NUMBER, "(Transient, None);", "(Transient, Some(Again::Soon));"],
   ["token never replaced", TOKEN, "&& rest > REFRESH_BEFORE", "&& rest > Duration::ZERO"],
   ["token used to its end", TOKEN, "if rest > REST_MIN =>", "if rest > Duration::ZERO =>"],
-  ["service asked before its pause is over", USER, "                self.left_alone.keep_for(pause);\n", ""],
+  ["service asked before its pause is over", USER, "                self.pause.start(pause);\n", ""],
   ["password told by a refusal", REFUSAL, "hold_token(user.password.expose_secret());", ""],
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
@@ -468,9 +468,9 @@ const BREAKS = [
   ["batch begins anew at each attempt", STEPS, "started_at: previous.started_at,", "started_at: None,"],
   ["front that one step took committed", HANDLE, "&& *accepted > 0\n            && !self.is_last\n", "&& *accepted > 0\n            && false\n"],
   ["step accepts for the chain", HANDLE, "call.step.is_none() && poller.may_commit", "poller.may_commit"],
-  ["throttled token endpoint asked again", PATIENT, "Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),", "Some(rest) if rest > PAUSE_MAX => {}"],
-  ["pause of a token endpoint forgotten with who waited", PATIENT, "            self.left_alone.keep_for(pause);\n", ""],
-  ["secret of a token request told", PATIENT, "fields.for_each(|(_, value)| hold_token(&value));", "drop(fields);"],
+  ["throttled token endpoint asked again", TOKEN_CLIENT, "Some(rest) if rest > PAUSE_MAX => return Err(pause_requested(request, rest)),", "Some(rest) if rest > PAUSE_MAX => {}"],
+  ["pause of a token endpoint forgotten with who waited", TOKEN_CLIENT, "            self.pause.start(pause);\n", ""],
+  ["secret of a token request told", TOKEN_CLIENT, "fields.for_each(|(_, value)| hold_token(&value));", "drop(fields);"],
   ["secret left in a text", REDACTION, "redacted.push_str(MARK);", "redacted.push_str(text.get(start..end).unwrap_or_default());"],
   ["escaped secret not found", REDACTION, "let Some(next) = layer.unescaped(escapes) else { break };", "let Some(next) = layer.unescaped(escapes).filter(|_| false) else { break };"],
   ["secret cut before it is searched for", REDACTION, "text.trim().chars().take(chars_max).map(plain).collect()", "redact(&String::from_utf8_lossy(bytes).trim().chars().take(chars_max).map(plain).collect::<String>()).into_owned()"],

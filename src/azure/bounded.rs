@@ -10,10 +10,10 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// An HTTP client that stops reading an endless answer, since the Azure crates buffer what they read.
 #[derive(Debug)]
-pub(super) struct Bounded(pub(super) reqwest::Client);
+pub(super) struct BoundedClient(pub(super) reqwest::Client);
 
 #[async_trait]
-impl HttpClient for Bounded {
+impl HttpClient for BoundedClient {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
         let Self(client) = self;
         let response = client.execute_request(request).await?;

@@ -17,13 +17,13 @@ mod journal;
 mod state;
 
 mod bounded;
+mod cached_token;
 mod container;
 mod failure;
-mod kept_token;
-mod left_alone;
-mod patient;
+mod request_pause;
 mod shared_key;
 mod storage_connection;
+mod token_client;
 mod tokens;
 mod user_password;
 
@@ -44,13 +44,13 @@ use secrecy::{ExposeSecret as _, SecretString};
 use thiserror::Error;
 use url::Url;
 
-use self::bounded::Bounded;
+use self::bounded::BoundedClient;
+pub use self::cached_token::CachedToken;
 pub(crate) use self::failure::{Answer, Failure, date};
 pub use self::journal::BlobJournal;
-pub use self::kept_token::KeptToken;
-use self::patient::Patient;
 use self::shared_key::SharedKey;
 pub use self::state::BlobStore;
+use self::token_client::TokenClient;
 #[doc(hidden)]
 use highwater_engine::clock::{Clock, SystemClock};
 
@@ -146,7 +146,7 @@ impl Account {
         options: &ServiceOptions,
     ) -> Result<Self, ConnectError> {
         let http = storage_client(connection.endpoint(), options.timeout)?;
-        let transport = Transport::new(Arc::new(Bounded(http)));
+        let transport = Transport::new(Arc::new(BoundedClient(http)));
         let mut endpoint = connection.endpoint().clone();
         let mut client = ClientOptions {
             retry: RetryOptions::none(),
@@ -330,7 +330,7 @@ pub fn credential(
     source: IdentitySource,
     client_id: Option<&str>,
 ) -> Result<Arc<dyn TokenCredential>, ConnectError> {
-    token_credential(source, client_id).map(kept)
+    token_credential(source, client_id).map(cached)
 }
 
 /// Returns the credential of an application with a secret.
@@ -348,7 +348,7 @@ pub fn service_principal(
     let options = Some(ClientSecretCredentialOptions { client_options });
     let credential = ClientSecretCredential::new(tenant, client_id.to_owned(), secret, options)
         .map_err(|error| ConnectError(failure::describe(&error)))?;
-    Ok(kept(credential))
+    Ok(cached(credential))
 }
 
 /// Returns the credential of a user with a password.
@@ -359,20 +359,20 @@ pub fn service_principal(
 pub fn user_password(user: User) -> Result<Arc<dyn TokenCredential>, ConnectError> {
     let http = http_client(TOKEN_TIMEOUT)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let credential = UserPassword::new(user, Arc::new(Bounded(http)), clock)?;
-    Ok(kept(Arc::new(credential)))
+    let credential = UserPassword::new(user, Arc::new(BoundedClient(http)), clock)?;
+    Ok(cached(Arc::new(credential)))
 }
 
-fn kept(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
-    Arc::new(KeptToken::new(credential, Arc::new(SystemClock)))
+fn cached(credential: Arc<dyn TokenCredential>) -> Arc<dyn TokenCredential> {
+    Arc::new(CachedToken::new(credential, Arc::new(SystemClock)))
 }
 
-/// Returns the client options of token requests; [`Patient`] does the retries.
+/// Returns the client options of token requests; [`TokenClient`] does the retries.
 fn token_client(builder: reqwest::ClientBuilder) -> Result<ClientOptions, ConnectError> {
     let http = builder.build().map_err(|error| ConnectError(failure::describe(&error)))?;
     Ok(ClientOptions {
         retry: RetryOptions::none(),
-        transport: Some(Transport::new(Arc::new(Patient::new(Arc::new(Bounded(http)))))),
+        transport: Some(Transport::new(Arc::new(TokenClient::new(Arc::new(BoundedClient(http)))))),
         ..ClientOptions::default()
     })
 }

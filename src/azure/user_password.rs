@@ -31,7 +31,7 @@ use tokio::time::sleep;
 use url::{Url, form_urlencoded};
 
 use super::ConnectError;
-use super::left_alone::LeftAlone;
+use super::request_pause::RequestPause;
 
 /// Login service of the public cloud.
 /// <https://learn.microsoft.com/entra/identity-platform/authentication-national-cloud>
@@ -65,7 +65,7 @@ pub(super) struct UserPassword {
     endpoint: Url,
     http: Arc<dyn HttpClient>,
     clock: Arc<dyn Clock>,
-    left_alone: LeftAlone,
+    pause: RequestPause,
 }
 
 impl fmt::Debug for UserPassword {
@@ -99,7 +99,7 @@ impl UserPassword {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ConnectError> {
         let endpoint = endpoint(&user)?;
-        Ok(Self { user, endpoint, http, clock, left_alone: LeftAlone::default() })
+        Ok(Self { user, endpoint, http, clock, pause: RequestPause::default() })
     }
 
     async fn ask(&self, scopes: &[&str]) -> azure_core::Result<Answer> {
@@ -143,8 +143,8 @@ impl TokenCredential for UserPassword {
     ) -> azure_core::Result<AccessToken> {
         let mut tries = 0;
         loop {
-            if let Some(rest) = self.left_alone.rest() {
-                return Err(refusal::left_alone(rest));
+            if let Some(rest) = self.pause.remaining() {
+                return Err(refusal::pause_requested(rest));
             }
             let (requested_pause, error) = match self.ask(scopes).await? {
                 Answer::Token(token) => return Ok(token),
@@ -153,7 +153,7 @@ impl TokenCredential for UserPassword {
             tries += 1;
             let pause = requested_pause.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
             if pause > PAUSE_MAX {
-                self.left_alone.keep_for(pause);
+                self.pause.start(pause);
                 return Err(error);
             }
             if tries == TRIES_MAX {

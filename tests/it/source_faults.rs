@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
-use highwater::azure::KeptToken;
+use highwater::azure::CachedToken;
 use highwater::clock::{Clock, SystemClock, TokioClock};
 use highwater::config::SqlConnection;
 use highwater::cursor::CursorMode::{RowVersion, TimestampPk};
@@ -379,7 +379,7 @@ async fn a_token_is_kept_for_the_next_login_and_replaced_before_it_expires() {
     let clock = Arc::new(TokioClock::starting_at(time::OffsetDateTime::UNIX_EPOCH));
     let hourly = Arc::new(Hourly { clock: Arc::clone(&clock), asked: AtomicUsize::new(0) });
     let inner: Arc<dyn TokenCredential> = Arc::<Hourly>::clone(&hourly);
-    let credential = Arc::new(KeptToken::new(inner, clock));
+    let credential = Arc::new(CachedToken::new(inner, clock));
     let source = source(&world, Some(&text)).with_credential(credential);
     let broken = || faults.arm_matching("SELECT TOP", 1, Fault::DropAfterRows(1));
     faults.only_token("token-0");

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio::time::timeout;
 use tracing::Span;
 
-use self::message::{Messages, Oversize};
+use self::message::{Messages, OversizeEvent};
 use super::QueueConfig;
 use super::storage::Resource;
 use super::traced;
@@ -165,7 +165,7 @@ impl Queue {
 }
 
 /// Rejects a row that does not fit into a message, after `accepted` events that were sent.
-fn refused(oversize: &Oversize<'_>, accepted: usize) -> HandlerError {
+fn refused(oversize: &OversizeEvent<'_>, accepted: usize) -> HandlerError {
     let reason = oversize.to_string();
     // First accept the events before it, so that the row is then rejected on its own.
     if accepted > 0 {

@@ -32,11 +32,11 @@ enum Meaning {
     SecondFactor,
     Password,
     UserUnknown,
-    UserBarred,
-    PasswordSpent,
+    UserBlocked,
+    PasswordExpired,
     Guest,
     TenantUnknown,
-    ClientBarred,
+    ClientBlocked,
 }
 
 impl Meaning {
@@ -49,11 +49,11 @@ impl Meaning {
             }
             50_126 | 50_056 => Self::Password,
             50_034 | 51_004 => Self::UserUnknown,
-            50_053 | 50_057 | 50_105 => Self::UserBarred,
-            50_055 | 50_144 => Self::PasswordSpent,
+            50_053 | 50_057 | 50_105 => Self::UserBlocked,
+            50_055 | 50_144 => Self::PasswordExpired,
             50_020 | 90_072 => Self::Guest,
             90_002 | 900_023 | 50_059 => Self::TenantUnknown,
-            65_001 | 65_002 | 700_016 | 7_000_112 | 7_000_218 => Self::ClientBarred,
+            65_001 | 65_002 | 700_016 | 7_000_112 | 7_000_218 => Self::ClientBlocked,
             _ => return None,
         })
     }
@@ -71,13 +71,13 @@ impl Meaning {
                 "the tenant does not know the user: check `User ID`, and `AZURE_TENANT_ID` if it \
                  is set, or"
             }
-            Self::UserBarred => {
+            Self::UserBlocked => {
                 "the user is locked, disabled or not allowed to log in: ask an administrator of the tenant, or"
             }
-            Self::PasswordSpent => "the password has expired: change it, or",
+            Self::PasswordExpired => "the password has expired: change it, or",
             Self::Guest => "a guest's password cannot be used: use a user of the tenant, or",
             Self::TenantUnknown => "the tenant does not exist: check `AZURE_TENANT_ID`, or",
-            Self::ClientBarred => {
+            Self::ClientBlocked => {
                 "the tenant does not allow Microsoft.Data.SqlClient to log in its users: ask an \
                  administrator of the tenant, or"
             }
@@ -113,7 +113,7 @@ pub(super) fn error(status: StatusCode, body: &[u8], user: &User) -> Error {
 }
 
 /// Returns the error of a request that was not sent, because the service has asked for a pause.
-pub(super) fn left_alone(rest: Duration) -> Error {
+pub(super) fn pause_requested(rest: Duration) -> Error {
     let text = format!("Microsoft Entra asked for a pause; {} s are left", rest.as_secs());
     let status = StatusCode::TooManyRequests;
     let kind = ErrorKind::HttpResponse { status, error_code: None, raw_response: None };

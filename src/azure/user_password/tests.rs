@@ -7,7 +7,7 @@ use highwater_engine::clock::TokioClock;
 use tokio::time::Instant;
 
 use super::*;
-use crate::KeptToken;
+use crate::CachedToken;
 
 const SCOPE: &str = "https://database.windows.net/.default";
 
@@ -140,7 +140,7 @@ async fn a_token_is_cached_and_replaced_before_its_expiry() {
     let entra = Arc::new(Entra::default());
     let clock = clock();
     let credential = UserPassword::new(user(), entra.clone(), clock.clone()).unwrap();
-    let kept = KeptToken::new(Arc::new(credential), clock);
+    let kept = CachedToken::new(Arc::new(credential), clock);
     entra.grants("first", 3600);
     entra.grants("a-second-token", 3600);
     assert_eq!(token(&kept).await.unwrap(), "first");

@@ -21,12 +21,12 @@ pub(super) struct Message {
 
 /// An event that does not fit into a message.
 #[derive(Debug)]
-pub(super) struct Oversize<'a> {
+pub(super) struct OversizeEvent<'a> {
     event: &'a ChangeEvent,
     bytes: usize,
 }
 
-impl fmt::Display for Oversize<'_> {
+impl fmt::Display for OversizeEvent<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { event, bytes } = self;
         let key = serde_json::to_string(&event.cursor.key).unwrap_or_default();
@@ -85,7 +85,7 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message, Oversize<'a>>;
+    type Item = Result<Message, OversizeEvent<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (first, _) = self.events.split_first()?;
@@ -99,7 +99,7 @@ impl<'a> Iterator for Messages<'a> {
             let bytes = self.text_bytes(json.len() + end);
             // Nothing follows a rejected row.
             self.events = &[];
-            return Some(Err(Oversize { event: first, bytes }));
+            return Some(Err(OversizeEvent { event: first, bytes }));
         }
         for event in self.events.iter().take(self.events_max).skip(1) {
             let next = self.json(event);

@@ -26,7 +26,7 @@ const REFRESH_BEFORE: Duration = Duration::minutes(5);
 const REST_MIN: Duration = Duration::seconds(30);
 
 /// A credential that caches its last token.
-pub struct KeptToken {
+pub struct CachedToken {
     credential: Arc<dyn TokenCredential>,
     clock: Arc<dyn Clock>,
     kept: Mutex<Option<Kept>>,
@@ -37,16 +37,16 @@ struct Kept {
     token: AccessToken,
 }
 
-impl fmt::Debug for KeptToken {
+impl fmt::Debug for CachedToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("KeptToken")
+            .debug_struct("CachedToken")
             .field("credential", &self.credential)
             .finish_non_exhaustive()
     }
 }
 
-impl KeptToken {
+impl CachedToken {
     /// Wraps a credential; `clock` determines the expiry of its tokens.
     pub fn new(credential: Arc<dyn TokenCredential>, clock: Arc<dyn Clock>) -> Self {
         Self { credential, clock, kept: Mutex::default() }
@@ -54,7 +54,7 @@ impl KeptToken {
 }
 
 #[async_trait]
-impl TokenCredential for KeptToken {
+impl TokenCredential for CachedToken {
     async fn get_token(
         &self,
         scopes: &[&str],
@@ -122,7 +122,7 @@ mod tests {
             AccessToken::new(name, begin + Duration::minutes(minutes))
         };
         let script = vec![token("b", 120), token("other", 120), token("a", 60)];
-        let kept = KeptToken::new(Arc::new(Script(StdMutex::new(script))), clock.clone());
+        let kept = CachedToken::new(Arc::new(Script(StdMutex::new(script))), clock.clone());
         let at = async |seconds, scope: &str| {
             let until = begin + Duration::seconds(seconds) - clock.now();
             tokio::time::advance(until.unsigned_abs()).await;

@@ -51,14 +51,14 @@ fn request() -> Request {
     request
 }
 
-async fn ask(patient: &Patient) -> Result<Vec<u8>, Error> {
-    let response = patient.execute_request(&request()).await?;
+async fn ask(token_client: &TokenClient) -> Result<Vec<u8>, Error> {
+    let response = token_client.execute_request(&request()).await?;
     let (.., body) = response.deconstruct();
     Ok(body.collect().await?.to_vec())
 }
 
-async fn refusal(patient: &Patient) -> String {
-    ask(patient).await.unwrap_err().to_string()
+async fn refusal(token_client: &TokenClient) -> String {
+    ask(token_client).await.unwrap_err().to_string()
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,9 +71,9 @@ async fn a_busy_endpoint_is_retried_after_its_pause_and_no_earlier() {
         (500, &[], ""),
         (200, &[], GRANT),
     ]);
-    let patient = Patient::new(endpoint.clone());
+    let token_client = TokenClient::new(endpoint.clone());
     let began = Instant::now();
-    assert_eq!(ask(&patient).await.unwrap(), GRANT.as_bytes());
+    assert_eq!(ask(&token_client).await.unwrap(), GRANT.as_bytes());
     let within = |least: u64, most: u64| {
         let elapsed = began.elapsed();
         assert!(
@@ -83,7 +83,7 @@ async fn a_busy_endpoint_is_retried_after_its_pause_and_no_earlier() {
     };
     // Three seconds as requested, then a second delay of one to two.
     within(4_000, 5_000);
-    assert_eq!(ask(&patient).await.unwrap(), GRANT.as_bytes());
+    assert_eq!(ask(&token_client).await.unwrap(), GRANT.as_bytes());
     // A first and a second delay.
     within(5_500, 8_000);
     assert_eq!(endpoint.left(), 0);
@@ -93,33 +93,33 @@ async fn a_busy_endpoint_is_retried_after_its_pause_and_no_earlier() {
 async fn an_endpoint_that_stays_busy_gets_three_requests() {
     let endpoint =
         Endpoint::of(&[(502, &[], ""), (504, &[], ""), (429, &[], ""), (200, &[], GRANT)]);
-    let patient = Patient::new(endpoint.clone());
-    assert_eq!(refusal(&patient).await, "`login.example` answered HTTP 429");
+    let token_client = TokenClient::new(endpoint.clone());
+    assert_eq!(refusal(&token_client).await, "`login.example` answered HTTP 429");
     assert_eq!(endpoint.left(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_request_is_sent_during_a_long_pause() {
     let endpoint = Endpoint::of(&[(429, &[("retry-after", "90")], ""), (200, &[], GRANT)]);
-    let patient = Patient::new(endpoint.clone());
+    let token_client = TokenClient::new(endpoint.clone());
     let began = Instant::now();
-    assert_eq!(refusal(&patient).await, "`login.example` answered HTTP 429");
+    assert_eq!(refusal(&token_client).await, "`login.example` answered HTTP 429");
     tokio::time::advance(Duration::from_secs(30)).await;
-    let text = refusal(&patient).await;
+    let text = refusal(&token_client).await;
     assert_eq!(text, "`login.example` asked for a pause; 60 s are left");
     assert_eq!((began.elapsed(), endpoint.left()), (Duration::from_secs(30), 1));
     tokio::time::advance(Duration::from_secs(56)).await;
-    assert_eq!(ask(&patient).await.unwrap(), GRANT.as_bytes());
+    assert_eq!(ask(&token_client).await.unwrap(), GRANT.as_bytes());
     assert_eq!(began.elapsed(), Duration::from_secs(90), "the rest was short enough to wait for");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_outlives_a_caller_that_was_dropped_in_it() {
     let endpoint = Endpoint::of(&[(429, &[("retry-after", "4")], ""), (200, &[], GRANT)]);
-    let patient = Patient::new(endpoint.clone());
+    let token_client = TokenClient::new(endpoint.clone());
     let began = Instant::now();
-    tokio::time::timeout(Duration::from_secs(1), ask(&patient)).await.unwrap_err();
-    ask(&patient).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(1), ask(&token_client)).await.unwrap_err();
+    ask(&token_client).await.unwrap();
     assert_eq!(began.elapsed(), Duration::from_secs(4));
 }
 
@@ -135,16 +135,16 @@ async fn a_refusal_is_reported_at_once_readable_and_without_secrets() {
         (403, &[], "<html>header-s3cret</html>"),
         (400, &[], &long),
     ]);
-    let patient = Patient::new(endpoint);
+    let token_client = TokenClient::new(endpoint);
     for expected in [
         "`login.example` answered HTTP 401 AADSTS7000215: `[redacted]` and [redacted] are bad, [redacted] too",
         "`login.example` answered HTTP 400 no identity for [redacted]",
         "`login.example` answered HTTP 400",
         "`login.example` answered HTTP 403",
     ] {
-        assert_eq!(refusal(&patient).await, expected);
+        assert_eq!(refusal(&token_client).await, expected);
     }
-    assert!(refusal(&patient).await.len() < 250);
+    assert!(refusal(&token_client).await.len() < 250);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,8 +159,8 @@ async fn an_invalid_token_response_is_never_reported() {
         r#"{"access_token":"t0ken"}"#,
         &format!(r#"{{"access_token":"{}","expires_in":1}}"#, "t".repeat(1 << 18)),
     ] {
-        let patient = Patient::new(Endpoint::of(&[(200, &[], body)]));
-        let error = ask(&patient).await.unwrap_err();
+        let token_client = TokenClient::new(Endpoint::of(&[(200, &[], body)]));
+        let error = ask(&token_client).await.unwrap_err();
         assert_eq!(error.to_string(), "`login.example` returned an invalid token response");
         assert!(error.http_status().is_none() && !format!("{error:?}").contains("t0ken"));
     }

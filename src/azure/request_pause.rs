@@ -7,17 +7,17 @@ use tokio::time::Instant;
 
 /// The end of the pause, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct LeftAlone(Mutex<Option<Instant>>);
+pub(super) struct RequestPause(Mutex<Option<Instant>>);
 
-impl LeftAlone {
+impl RequestPause {
     /// Returns the remaining pause.
-    pub(super) fn rest(&self) -> Option<Duration> {
+    pub(super) fn remaining(&self) -> Option<Duration> {
         let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         until?.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
     }
 
     /// Starts a pause now; one longer than the clock can represent is ignored.
-    pub(super) fn keep_for(&self, pause: Duration) {
+    pub(super) fn start(&self, pause: Duration) {
         let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *until = Instant::now().checked_add(pause);
     }

@@ -29,7 +29,7 @@ use serde_json::Value as Json;
 use tokio::time::sleep;
 use url::form_urlencoded;
 
-use super::left_alone::LeftAlone;
+use super::request_pause::RequestPause;
 
 /// Longest pause to wait for while a connection is being made.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -50,28 +50,28 @@ const IDENTITY_HEADER: HeaderName = HeaderName::from_static("x-identity-header")
 
 /// An HTTP client for one token endpoint.
 #[derive(Debug)]
-pub(super) struct Patient {
+pub(super) struct TokenClient {
     http: Arc<dyn HttpClient>,
-    left_alone: LeftAlone,
+    pause: RequestPause,
 }
 
 /// The outcome of one request.
-enum Asked {
+enum TokenReply {
     Granted(AsyncRawResponse),
     /// May be retried, but not before this pause.
     Busy(Option<Duration>, Error),
 }
 
-impl Patient {
+impl TokenClient {
     pub(super) fn new(http: Arc<dyn HttpClient>) -> Self {
-        Self { http, left_alone: LeftAlone::default() }
+        Self { http, pause: RequestPause::default() }
     }
 
-    async fn ask(&self, request: &Request) -> azure_core::Result<Asked> {
+    async fn ask(&self, request: &Request) -> azure_core::Result<TokenReply> {
         let response = match self.http.execute_request(request).await {
             Ok(response) => response,
             Err(error) if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io) => {
-                return Ok(Asked::Busy(None, error));
+                return Ok(TokenReply::Busy(None, error));
             }
             Err(error) => return Err(error),
         };
@@ -87,31 +87,35 @@ impl Patient {
             if !is_grant(&body) {
                 return Err(no_token(request));
             }
-            return Ok(Asked::Granted(AsyncRawResponse::from_bytes(status, headers, body)));
+            return Ok(TokenReply::Granted(AsyncRawResponse::from_bytes(status, headers, body)));
         }
         let error = refused(request, status, &body);
-        if is_busy(status) { Ok(Asked::Busy(retry_after(&headers), error)) } else { Err(error) }
+        if is_busy(status) {
+            Ok(TokenReply::Busy(retry_after(&headers), error))
+        } else {
+            Err(error)
+        }
     }
 }
 
 #[async_trait]
-impl HttpClient for Patient {
+impl HttpClient for TokenClient {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<AsyncRawResponse> {
         let mut tries = 0;
         loop {
             // An earlier caller may have been dropped during its pause.
-            match self.left_alone.rest() {
-                Some(rest) if rest > PAUSE_MAX => return Err(left_alone(request, rest)),
+            match self.pause.remaining() {
+                Some(rest) if rest > PAUSE_MAX => return Err(pause_requested(request, rest)),
                 Some(rest) => sleep(rest).await,
                 None => {}
             }
             let (requested_pause, error) = match self.ask(request).await? {
-                Asked::Granted(response) => return Ok(response),
-                Asked::Busy(requested_pause, error) => (requested_pause, error),
+                TokenReply::Granted(response) => return Ok(response),
+                TokenReply::Busy(requested_pause, error) => (requested_pause, error),
             };
             tries += 1;
             let pause = requested_pause.unwrap_or_else(|| DELAYS.delay(tries, random_seed()));
-            self.left_alone.keep_for(pause);
+            self.pause.start(pause);
             if tries == TRIES_MAX || pause > PAUSE_MAX {
                 return Err(error);
             }
@@ -181,7 +185,7 @@ fn no_token(request: &Request) -> Error {
     Error::with_message(ErrorKind::DataConversion, text)
 }
 
-fn left_alone(request: &Request, rest: Duration) -> Error {
+fn pause_requested(request: &Request, rest: Duration) -> Error {
     let (host, seconds) = (host(request), rest.as_secs());
     let text = format!("`{host}` asked for a pause; {seconds} s are left");
     answered(StatusCode::TooManyRequests, text)
