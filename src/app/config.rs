@@ -190,7 +190,7 @@ impl Config {
     }
 
     /// Returns the required functions: one for each poller, or for each partition of a partitioned one.
-    pub fn functions_needed(&self) -> Vec<NeededFunction<'_>> {
+    pub fn required_functions(&self) -> Vec<RequiredFunction<'_>> {
         let folder_of = |poller: &PollerConfig| {
             let mut set = self.functions.iter().filter(|(_, runs)| **runs == poller.name);
             set.next()
@@ -198,14 +198,14 @@ impl Config {
         };
         let of_group = |name: &str| self.groups.values().any(|group| group.pollers.contains(name));
         let alone = self.pollers.values().filter(|poller| !of_group(&poller.name));
-        let needed = alone.map(|poller| NeededFunction {
+        let needed = alone.map(|poller| RequiredFunction {
             folder: folder_of(poller),
             poller: &poller.name,
-            whole: poller_of_partition(&poller.name),
+            parent: poller_of_partition(&poller.name),
         });
         let groups = self.groups.iter().filter_map(|(segment, group)| {
             let (folder, poller) = (segment.to_ascii_lowercase(), group.pollers.first()?);
-            Some(NeededFunction { folder, poller, whole: segment })
+            Some(RequiredFunction { folder, poller, parent: segment })
         });
         needed.chain(groups).collect()
     }
@@ -255,14 +255,14 @@ pub fn stop_grace(vars: &dyn Vars) -> Duration {
 
 /// A timer function that the settings require.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NeededFunction<'a> {
+pub struct RequiredFunction<'a> {
     /// Name of its folder, which the host accepts.
     pub folder: String,
     /// Name of the poller that it runs.
     pub poller: &'a str,
     /// The partitioned poller to which it belongs, or the poller itself. Partitions share what is named after it,
     /// such as the setting of a schedule.
-    pub whole: &'a str,
+    pub parent: &'a str,
 }
 
 /// Returns the name of the poller that the function in `folder` runs, even if it does not exist. `functions` is

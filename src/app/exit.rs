@@ -33,7 +33,7 @@ pub enum Exit {
     /// A required service is unreachable.
     Unavailable = 6,
     /// The handler did not accept the rows.
-    NotTaken = 7,
+    NotAccepted = 7,
     /// `status --check`: a poller needs attention.
     NeedsAttention = 8,
     /// `status --check`: a poller delivers nothing until an operator acts.
@@ -150,7 +150,7 @@ fn exit_of(error: &TickError) -> Exit {
         TickError::Handler(_)
         | TickError::FenceAhead { .. }
         | TickError::OutOfTime
-        | TickError::Aborted => Exit::NotTaken,
+        | TickError::Aborted => Exit::NotAccepted,
         TickError::Load(LoadError::Format(_))
         | TickError::Acquire(_)
         | TickError::Fingerprint { .. }
@@ -164,13 +164,13 @@ fn exit_of(error: &TickError) -> Exit {
 }
 
 /// Prints a message that is not data, such as a warning or a question, to standard error.
-pub fn tell(text: &str) {
+pub fn print_message(text: &str) {
     flush_lines();
     write_line(&mut io::stderr(), &redact(&with_settings(text)));
 }
 
-/// Like [`tell`], for messages while a lease is held: a stalled reader does not block.
-pub fn tell_aside(text: &str) {
+/// Like [`print_message`], for messages while a lease is held: a stalled reader does not block.
+pub fn print_message_nonblocking(text: &str) {
     write_stderr(&format!("{}\n", redact(&with_settings(text))));
 }
 
@@ -179,7 +179,7 @@ pub fn end(ended: Result<Exit, Failed>) -> ExitCode {
     match ended {
         Ok(exit) => exit.into(),
         Err(Failed { exit, text }) => {
-            tell(&format!("highwater: {text}"));
+            print_message(&format!("highwater: {text}"));
             exit.into()
         }
     }
@@ -205,7 +205,7 @@ mod tests {
             (TickError::Acquire(LeaseError::Store(unreachable())), Exit::Unavailable),
             (TickError::Acquire(LeaseError::Refused(held)), Exit::Conflict),
             (TickError::NotStarted { poller: "p".into() }, Exit::Failed),
-            (TickError::OutOfTime, Exit::NotTaken),
+            (TickError::OutOfTime, Exit::NotAccepted),
         ] {
             assert_eq!(exit_of(&error), expected, "{error}");
         }

@@ -27,7 +27,7 @@ use url::form_urlencoded;
 
 pub use self::guard::Authority;
 use self::markup::Html;
-pub use self::server::{Served, serve};
+pub use self::server::{PageServer, serve};
 use crate::redaction::{redact, redact_json};
 use crate::status::health::Severity;
 use crate::status::{Report, StatusError, StatusQuery, StatusReader};
@@ -48,7 +48,7 @@ const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true
 
 /// A request for the status.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Question<'a> {
+pub struct PageRequest<'a> {
     /// Whether to return the page instead of the JSON.
     pub page: bool,
     /// The poller to show; all if `None`.
@@ -58,23 +58,23 @@ pub struct Question<'a> {
     /// The function key from the address, repeated in the page's links.
     pub code: Option<&'a str>,
     /// The actions that the page offers.
-    pub offer: Option<Offer<'a>>,
+    pub actions: Option<PageActions<'a>>,
     /// How often the page refreshes; 0 for never.
     pub refresh_seconds: u32,
 }
 
 /// The actions that the page offers.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct PageActions<'a> {
     /// Proves that a request comes from a page of this process.
     pub token: &'a str,
     /// Result of the previous action.
-    pub said: Option<&'a str>,
+    pub result: Option<&'a str>,
 }
 
 /// A response to a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct PageResponse {
     /// HTTP status.
     pub status: u16,
     /// Media type.
@@ -86,7 +86,7 @@ pub struct Answer {
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json; charset=utf-8";
 
-impl Answer {
+impl PageResponse {
     /// Returns headers that restrict what a browser may do with the page.
     pub fn headers(&self) -> [(&'static str, String); 7] {
         [
@@ -124,7 +124,7 @@ struct StatusJson<'a> {
 }
 
 /// Answers a request. A state store that cannot be read gives an error response.
-pub async fn answer(board: &StatusReader, question: Question<'_>) -> Answer {
+pub async fn answer(board: &StatusReader, question: PageRequest<'_>) -> PageResponse {
     let query = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
     match board.read(query).await {
         Ok(report) => render(&report, question),
@@ -138,11 +138,11 @@ pub async fn answer(board: &StatusReader, question: Question<'_>) -> Answer {
     }
 }
 
-fn render(report: &Report, question: Question<'_>) -> Answer {
-    let view = View { poller: question.poller, code: question.code, offer: question.offer };
+fn render(report: &Report, question: PageRequest<'_>) -> PageResponse {
+    let view = View { poller: question.poller, code: question.code, actions: question.actions };
     if question.page {
         let body = document(&title(report, view.poller), question, |html| view.show(html, report));
-        return Answer { status: 200, content_type: HTML, body };
+        return PageResponse { status: 200, content_type: HTML, body };
     }
     let html = question.html.then(|| {
         let mut html = Html::default();
@@ -152,12 +152,12 @@ fn render(report: &Report, question: Question<'_>) -> Answer {
     let title = question.html.then(|| title(report, view.poller));
     let body = serde_json::to_string(&StatusJson { report, title, html });
     let body = body.expect("a report has only string keys");
-    Answer { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
+    PageResponse { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
 }
 
 /// Answers a readiness check: 503 if a poller delivers nothing until an operator acts, or if the state store cannot be
 /// read, else 200.
-pub async fn readiness(board: &StatusReader) -> Answer {
+pub async fn readiness(board: &StatusReader) -> PageResponse {
     match board.read(StatusQuery::All).await.map(|report| report.severity()) {
         Ok(Severity::Ok) => health(200, "ok"),
         Ok(Severity::Warning) => health(200, "warning"),
@@ -168,30 +168,30 @@ pub async fn readiness(board: &StatusReader) -> Answer {
 }
 
 /// Returns the response of a readiness check if the state of the pollers is unknown.
-pub fn unavailable() -> Answer {
+pub fn unavailable() -> PageResponse {
     health(503, "unavailable")
 }
 
 /// Returns the response of a health route: one word, without the name of a poller or a cause.
-fn health(status: u16, word: &str) -> Answer {
+fn health(status: u16, word: &str) -> PageResponse {
     let body = serde_json::json!({ "status": word }).to_string();
-    Answer { status, content_type: JSON, body }
+    PageResponse { status, content_type: JSON, body }
 }
 
 /// Returns an error response.
-pub fn failed(status: u16, text: &str, question: Question<'_>) -> Answer {
+pub fn failed(status: u16, text: &str, question: PageRequest<'_>) -> PageResponse {
     if !question.page {
         let body = serde_json::json!({ "error": redact(text) }).to_string();
-        return Answer { status, content_type: JSON, body };
+        return PageResponse { status, content_type: JSON, body };
     }
-    let view = View { poller: None, code: question.code, offer: None };
+    let view = View { poller: None, code: question.code, actions: None };
     let body = document("Highwater", question, |html| {
         html.raw("<h1>Cannot read the status</h1>");
         html.within("pre", &[("class", "card notice bad")], |html| html.foreign(text));
         let link = view.link(None);
         html.within("p", &[], |html| html.element("a", &[("href", &link)], "All pollers"));
     });
-    Answer { status, content_type: HTML, body }
+    PageResponse { status, content_type: HTML, body }
 }
 
 fn title(report: &Report, poller: Option<&str>) -> String {
@@ -201,7 +201,7 @@ fn title(report: &Report, poller: Option<&str>) -> String {
     if attention == 0 { title } else { format!("({attention}) {title}") }
 }
 
-fn document(title: &str, question: Question<'_>, content: impl FnOnce(&mut Html)) -> String {
+fn document(title: &str, question: PageRequest<'_>, content: impl FnOnce(&mut Html)) -> String {
     let refresh = question.refresh_seconds.to_string();
     let mut html = Html::default();
     html.raw("<!DOCTYPE html>\n");
@@ -242,7 +242,7 @@ fn document(title: &str, question: Question<'_>, content: impl FnOnce(&mut Html)
 struct View<'a> {
     poller: Option<&'a str>,
     code: Option<&'a str>,
-    offer: Option<Offer<'a>>,
+    actions: Option<PageActions<'a>>,
 }
 
 impl View<'_> {

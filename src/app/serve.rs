@@ -72,7 +72,7 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
         tokio::select! {
             // If the task panics, stop too.
             _ = stopping => {}
-            gone = orphan::host_gone(), if is_hosted => {
+            gone = orphan::host_lost(), if is_hosted => {
                 // The reply is no longer awaited, so the current batch may use the full time of its tick.
                 host_stop.set();
                 // The host may in fact be alive with a closed output, so ask for a restart.

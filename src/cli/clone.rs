@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 
-use super::confirm::{Asked, confirm};
-use super::output::{Exit, Failed, OutputOption, say, tell};
+use super::confirm::{Confirmation, confirm};
+use super::output::{Exit, Failed, OutputOption, print_message, print_text};
 use super::{is_of, restore};
 use highwater::admin::CloneError;
 use highwater::builder::App;
@@ -32,7 +32,7 @@ pub(super) struct Options {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    asked: Asked,
+    asked: Confirmation,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -135,10 +135,10 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         let (changed, cursor, generation) = (false, at.as_ref(), None);
         let report =
             Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
-        say(&options.form.output.one(&report, || plan));
+        print_text(&options.form.output.one(&report, || plan));
         return Ok(Exit::Done);
     }
-    let reason = options.asked.reason().inspect_err(|_| tell(&plan))?;
+    let reason = options.asked.reason().inspect_err(|_| print_message(&plan))?;
     if !confirm(&plan, new_name, options.asked.yes)? {
         return Ok(Exit::Done);
     }
@@ -149,7 +149,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let (changed, generation) = (true, Some(done.document.generation.0));
     let report =
         Report { poller: name, new_name, from_app, changed, cursor, generation, is_set_up };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let place = place_text(cursor);
         let next = if is_set_up { "" } else { "; add its settings next" };
         format!("{new_name}: continues after {place}{next}")

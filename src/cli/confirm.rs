@@ -4,13 +4,13 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 
 use clap::Args;
 
-use super::output::{Exit, Failed, tell};
+use super::output::{Exit, Failed, print_message};
 use super::pause::{WhoOption, some_text};
 use highwater::config::Vars;
 
 /// Who runs an irreversible command, why, and whether it is confirmed.
 #[derive(Debug, Args)]
-pub(super) struct Asked {
+pub(super) struct Confirmation {
     /// The reason, which is recorded in the recent ticks and in the journal, if one is kept.
     #[arg(long, visible_alias = "why", value_name = "TEXT", value_parser = some_text)]
     reason: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Asked {
     pub(super) yes: bool,
 }
 
-impl Asked {
+impl Confirmation {
     /// Returns the reason.
     ///
     /// # Errors
@@ -47,16 +47,16 @@ impl Asked {
 ///
 /// [`Exit::Usage`] without `--yes` and without a terminal: commands never wait then.
 pub(super) fn confirm(plan: &str, name: &str, yes: bool) -> Result<bool, Failed> {
-    tell(plan);
+    print_message(plan);
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let sure = answer(yes, terminal, || {
-        tell(&format!("Type `{name}` to continue, anything else to cancel:"));
+        print_message(&format!("Type `{name}` to continue, anything else to cancel:"));
         let mut line = String::new();
         let read = io::stdin().lock().read_line(&mut line);
         read.is_ok() && line.trim() == name
     })?;
     if !sure {
-        tell("nothing was done");
+        print_message("nothing was done");
     }
     Ok(sure)
 }

@@ -4,7 +4,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::output::{Exit, Failed, say};
+use super::output::{Exit, Failed, print_text};
 use highwater::config::{
     FENCE_TABLE_DEFAULT, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, STATE_TABLE_DEFAULT,
 };
@@ -60,6 +60,6 @@ pub(super) fn run(options: &Options) -> Result<Exit, Failed> {
             (handler::create_ledger(&table), handler::grant(&table, &handler::LEDGER_RIGHTS, user))
         }
     };
-    say(&format!("{create}\n{grant}"));
+    print_text(&format!("{create}\n{grant}"));
     Ok(Exit::Done)
 }

@@ -34,7 +34,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use self::console::Console;
 use self::host::{Host, NAMES};
 use self::progress::{Progress, say};
-use self::receiver::Happening;
+use self::receiver::CallEvent;
 use self::report::{Findings, grouped, lost};
 use self::stage::Stage;
 use self::writer::{Work, write};
@@ -109,7 +109,7 @@ struct Show {
     host: Host,
     console: Arc<Console>,
     progress: Progress,
-    happenings: UnboundedReceiver<Happening>,
+    happenings: UnboundedReceiver<CallEvent>,
     writing: Writing,
     began_at: Instant,
     deadline: Instant,
@@ -129,7 +129,7 @@ enum Writing {
 impl Show {
     fn open(
         mut stage: Stage,
-        happenings: UnboundedReceiver<Happening>,
+        happenings: UnboundedReceiver<CallEvent>,
         verbose: bool,
         deadline: Instant,
     ) -> Result<Self, String> {
@@ -179,15 +179,15 @@ impl Show {
         }
     }
 
-    fn react(&mut self, happening: Happening) {
+    fn react(&mut self, happening: CallEvent) {
         let name = |worker: usize| NAMES.get(worker).copied().unwrap_or_default();
         match happening {
-            Happening::Failed { call, rows } => {
+            CallEvent::Failed { call, rows } => {
                 let rows = grouped(u64::try_from(rows).unwrap_or_default());
                 self.progress
                     .say(&format!("Call {call} with {rows} rows: the receiver answers 500"));
             }
-            Happening::Held { call, rows, worker } => {
+            CallEvent::Held { call, rows, worker } => {
                 self.host.kill(worker);
                 self.killed = Some(worker);
                 let (rows, name) = (grouped(u64::try_from(rows).unwrap_or_default()), name(worker));
@@ -197,7 +197,7 @@ impl Show {
                 ));
                 self.progress.waiting("waiting for the killed process's lease to expire");
             }
-            Happening::Resumed { worker, after } => {
+            CallEvent::Resumed { worker, after } => {
                 self.resumed_after = Some(after);
                 self.progress.waiting("");
                 let which = if self.killed == Some(worker) { "The new process" } else { "Process" };
@@ -279,7 +279,7 @@ impl Show {
             inserted: written.inserted(),
             changed: written.changed(),
             delivered: receiver.tally(tally::Tally::accepted),
-            again: receiver.tally(tally::Tally::again),
+            again: receiver.tally(tally::Tally::redeliveries),
             lost: receiver.tally(|tally| lost(&table, written.changed(), tally)),
             calls: receiver.calls(),
             invocations: counts.invocations.load(Ordering::Relaxed),

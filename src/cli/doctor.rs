@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::findings;
 use super::from::app_folder;
-use super::output::{Exit, Failed, Output, OutputOption, Record, say};
+use super::output::{Exit, Failed, Output, OutputOption, Record, print_text};
 use super::{is_of, unknown};
 use highwater::builder::App;
-use highwater::builder::doctor::Patient;
+use highwater::builder::doctor::ExaminedPoller;
 use highwater::config::Vars;
 use highwater::doctor::Finding;
 use highwater::status::StatusQuery;
@@ -52,17 +52,17 @@ pub(super) async fn run(
     options: &Options,
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
-    let patients = Patient::all(vars)?;
+    let pollers = ExaminedPoller::all(vars)?;
     let root = app_folder(settings, vars);
     let board = App::build(vars)?.board(vars, &root);
     let requested = options.poller.as_deref();
-    if let Some(name) = requested.filter(|name| !patients.keys().any(|known| is_of(known, name))) {
-        return Err(unknown(name, &patients));
+    if let Some(name) = requested.filter(|name| !pollers.keys().any(|known| is_of(known, name))) {
+        return Err(unknown(name, &pollers));
     }
     let mut found = Vec::new();
-    for (name, patient) in &patients {
+    for (name, poller) in &pollers {
         if requested.is_none_or(|requested| is_of(name, requested)) {
-            let mut findings = patient.examine().await;
+            let mut findings = poller.examine().await;
             // If the store cannot be read, other checks report it.
             if let Ok(report) = board.read(StatusQuery::One(name)).await {
                 findings.extend(report.pollers.iter().map(|status| state(&status.health)));
@@ -74,7 +74,7 @@ pub(super) async fn run(
             );
         }
     }
-    say(&match options.form.output {
+    print_text(&match options.form.output {
         Output::Table => text(&found),
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });

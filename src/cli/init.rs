@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::output::{Exit, Failed, OutputOption, say};
+use super::output::{Exit, Failed, OutputOption, print_text};
 use super::parts;
 use highwater::admin::InitResult;
 use highwater::config::Vars;
@@ -68,7 +68,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             Err(failed) => end = Err(failed),
         }
     }
-    say(&options.form.output.parts(&started, is_whole, Started::text));
+    print_text(&options.form.output.parts(&started, is_whole, Started::text));
     end
 }
 

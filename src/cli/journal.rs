@@ -10,7 +10,9 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::sleep;
 
 use super::confirm::confirm;
-use super::output::{Exit, Failed, OutputOption, Record, say, say_bytes, tell, time_text};
+use super::output::{
+    Exit, Failed, OutputOption, Record, print_bytes, print_message, print_text, time_text,
+};
 use super::pause::WhoOption;
 use super::poller;
 use highwater::admin::CompactResult;
@@ -161,7 +163,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Options::Export { selection } => {
             let history = selection.read(&*poller(vars, &selection.poller)?).await?;
             for line in history.select(&selection.filter()) {
-                say_bytes(&[line.bytes.as_slice(), b"\n"].concat());
+                print_bytes(&[line.bytes.as_slice(), b"\n"].concat());
             }
             Ok(Exit::Done)
         }
@@ -171,7 +173,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
 
 fn print(lines: &[&Line], form: OutputOption) {
     let entries = lines.iter().filter_map(|line| line.entry.as_ref().ok());
-    say(&form.output.list(&entries.map(Shown).collect::<Vec<_>>()));
+    print_text(&form.output.list(&entries.map(Shown).collect::<Vec<_>>()));
 }
 
 /// Most unreadable lines that are listed.
@@ -182,17 +184,19 @@ fn warn_if_off(poller: &Poller, history: &History) {
     if !poller.keeps_journal() && history.select(&Filter::default()).is_empty() {
         let name = poller.name();
         let setting = format!("HIGHWATER__POLLERS__{}__JOURNAL", name.to_ascii_uppercase());
-        tell(&format!("{name}: no journal is kept: set `{setting}` to `commits` or `full`"));
+        print_message(&format!(
+            "{name}: no journal is kept: set `{setting}` to `commits` or `full`"
+        ));
     }
 }
 
 fn list_unreadable(history: &History) {
     let findings: Vec<_> = history.unreadable().collect();
     for finding in findings.iter().take(LISTED_MAX) {
-        tell(&finding.to_string());
+        print_message(&finding.to_string());
     }
     if findings.len() > LISTED_MAX {
-        tell(&format!("and {} more unreadable lines", findings.len() - LISTED_MAX));
+        print_message(&format!("and {} more unreadable lines", findings.len() - LISTED_MAX));
     }
 }
 
@@ -270,7 +274,7 @@ async fn compact(vars: &dyn Vars, options: &CompactOptions) -> Result<Exit, Fail
     };
     let names = |parts: Vec<_>| parts.iter().map(ToString::to_string).collect();
     let report = Report { poller: name, seq, dropped: names(dropped), kept: names(kept) };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let kept = report.kept.iter().map(|part| {
             format!("\n{name}: `{part}` was appended to meanwhile and stays; retry later")
         });

@@ -5,8 +5,8 @@ use std::str::FromStr as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::confirm::{Asked, confirm};
-use super::output::{Exit, Failed, OutputOption, say};
+use super::confirm::{Confirmation, confirm};
+use super::output::{Exit, Failed, OutputOption, print_text};
 use super::{restore, stored_poller};
 use highwater::admin::{PresentState, RestoreError};
 use highwater::config::Vars;
@@ -32,7 +32,7 @@ pub(super) struct BreakOptions {
     #[arg(long, value_name = "GENERATION.TOKEN", value_parser = Fence::from_str)]
     above: Option<Fence>,
     #[command(flatten)]
-    asked: Asked,
+    asked: Confirmation,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -73,7 +73,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let Some(owner) = owner else {
         let (changed, fencing_token) = (false, lease.fencing_token.0);
         let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
-        say(&options.form.output.one(&report, || format!("{name}: nobody holds the lease")));
+        print_text(&options.form.output.one(&report, || format!("{name}: nobody holds the lease")));
         return Ok(Exit::Done);
     };
     if present.held_by.is_some() && !options.live {
@@ -99,7 +99,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         fencing_token: broken.document.lease.fencing_token.0,
         saved: broken.saved.map(|key| key.to_string()),
     };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let token = report.fencing_token;
         format!("{name}: lease taken from `{owner}`; the token is now {token}, and the next tick can run")
     }));
@@ -134,7 +134,7 @@ async fn raise(
     if fence <= newest {
         let (changed, fencing_token) = (false, newest.token.0);
         let report = Report { poller: name, changed, owner: None, fencing_token, saved: None };
-        say(&options.form.output.one(&report, || {
+        print_text(&options.form.output.one(&report, || {
             format!("{name}: its newest grant is already {newest}, so the next one is above {fence}; nothing was changed")
         }));
         return Ok(Exit::Done);
@@ -162,7 +162,7 @@ async fn raise(
         fencing_token: raised_to.token.0,
         saved: raised.saved.map(|key| key.to_string()),
     };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         format!("{name}: its newest grant is now {raised_to}; the target accepts the next tick")
     }));
     Ok(Exit::Done)

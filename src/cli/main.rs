@@ -44,9 +44,9 @@ use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::output::{Exit, Failed, end, tell};
+use self::output::{Exit, Failed, end, print_message};
 use highwater::builder::App;
-use highwater::builder::parts::Divisible;
+use highwater::builder::parts::PartitionablePoller;
 use highwater::config::{LocalSettings, ProcessVars, Vars};
 use highwater::error::chain;
 use highwater::partition::poller_of_partition;
@@ -141,7 +141,7 @@ async fn run() -> ExitCode {
                     return end(Err(Failed::new(Exit::Usage, renamed)));
                 }
                 // It repeats arguments.
-                tell(error.to_string().trim_end());
+                print_message(error.to_string().trim_end());
                 return Exit::Usage.into();
             }
             return if error.print().is_ok() { Exit::Done } else { Exit::Failed }.into();
@@ -238,8 +238,8 @@ async fn stored_part(vars: &dyn Vars, name: &str, app: &App) -> Result<Arc<Polle
     // If the settings have an unpartitioned poller of that name, no old partition has it.
     let may_be_old = whole != name || !app.pollers.contains_key(name);
     if may_be_old
-        && let Some(divisible) = Divisible::build(vars, whole)?
-        && let Some(old) = Box::pin(divisible.old_part(name)).await?
+        && let Some(partitionable) = PartitionablePoller::build(vars, whole)?
+        && let Some(old) = Box::pin(partitionable.old_partition(name)).await?
     {
         return Ok(Arc::new(old));
     }

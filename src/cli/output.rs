@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::io;
 
 use clap::{Args, ValueEnum};
-pub(crate) use highwater::exit::{Exit, Failed, end, tell, tell_aside, write_line};
+pub(crate) use highwater::exit::{
+    Exit, Failed, end, print_message, print_message_nonblocking, write_line,
+};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use time::OffsetDateTime;
@@ -136,12 +138,12 @@ pub(super) fn time_text(at: OffsetDateTime) -> String {
 }
 
 /// Prints a command's data, without secrets; prints nothing if it is empty.
-pub(super) fn say(text: &str) {
-    say_rows(&if is_json(text) { with_settings_in_json(text) } else { with_settings(text) });
+pub(super) fn print_text(text: &str) {
+    print_rows(&if is_json(text) { with_settings_in_json(text) } else { with_settings(text) });
 }
 
 /// Prints data that contains rows or documents, unchanged except for secrets.
-pub(super) fn say_rows(text: &str) {
+pub(super) fn print_rows(text: &str) {
     if !text.is_empty() {
         write_line(&mut io::stdout(), &clean(text));
     }
@@ -159,7 +161,7 @@ fn is_json(text: &str) -> bool {
 }
 
 /// Prints stored data unchanged, so that the copy can be restored.
-pub(super) fn say_bytes(bytes: &[u8]) {
+pub(super) fn print_bytes(bytes: &[u8]) {
     let mut stream = io::stdout();
     // An error cannot be reported: the output is closed.
     io::Write::write_all(&mut stream, bytes)

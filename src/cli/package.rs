@@ -9,8 +9,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::from::FromOption;
-use super::output::{Exit, Failed, OutputOption, say, tell};
-use contents::{Ingredients, Package};
+use super::output::{Exit, Failed, OutputOption, print_message, print_text};
+use contents::{Package, PackageInputs};
 use highwater::config::{Config, Vars};
 use highwater::error::chain;
 use highwater::project::HANDLER;
@@ -81,7 +81,7 @@ pub(super) fn run(
     let failed = |error| Failed::new(Exit::Failed, chain(&error));
     let folder = options.from.folder(settings);
     let binary = options.binary.clone().map_or_else(program::find, Ok)?;
-    let ingredients = Ingredients {
+    let ingredients = PackageInputs {
         folder: &folder,
         binary: &binary,
         config: config.as_ref(),
@@ -93,15 +93,15 @@ pub(super) fn run(
     stage.as_ref().map(|to| package.stage(to)).transpose().map_err(failed)?;
     let Package { functions, notes, unfit, .. } = package;
     for note in &notes {
-        tell(&format!("note: {note}"));
+        print_message(&format!("note: {note}"));
     }
     if let Some(reason) = unfit {
-        tell(&format!("note: this package runs only on this machine: {reason}"));
+        print_message(&format!("note: this package runs only on this machine: {reason}"));
     }
     // JSON cannot represent a path that is not valid Unicode.
     let shown = |path: &PathBuf| path.display().to_string();
     let (zip, folder) = (out.as_ref().map(shown), stage.as_ref().map(shown));
     let made = Made { functions, zip, bytes, folder, notes };
-    say(&options.form.output.one(&made, || made.text()));
+    print_text(&options.form.output.one(&made, || made.text()));
     Ok(Exit::Done)
 }

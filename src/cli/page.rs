@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::error;
 
-use super::output::{Exit, Failed, tell};
-use highwater::page::{Served, serve};
+use super::output::{Exit, Failed, print_message};
+use highwater::page::{PageServer, serve};
 
 /// A page that is served until it is closed.
 pub(super) struct Page {
@@ -18,7 +18,7 @@ pub(super) struct Page {
 
 impl Page {
     /// Starts to serve, and prints the address: with port 0, the system chooses the port.
-    pub(super) async fn open(address: SocketAddr, served: Served) -> Result<Self, Failed> {
+    pub(super) async fn open(address: SocketAddr, served: PageServer) -> Result<Self, Failed> {
         let refused = |error| {
             Failed::new(
                 Exit::Unavailable,
@@ -27,7 +27,7 @@ impl Page {
         };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        tell(&format!("status page: http://{address}/"));
+        print_message(&format!("status page: http://{address}/"));
         let (close, closed) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
             // A dropped sender closes it too.

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::output::{Exit, Failed, OutputOption, say, time_text};
+use super::output::{Exit, Failed, OutputOption, print_text, time_text};
 use super::parts;
 use highwater::admin::{PauseOutcome, ResumeOutcome};
 use highwater::config::Vars;
@@ -107,7 +107,7 @@ async fn each(
             }
         }
     }
-    say(&form.output.parts(&reports, parts.len() == 1, |report| report.text.clone()));
+    print_text(&form.output.parts(&reports, parts.len() == 1, |report| report.text.clone()));
     ended
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::confirm::confirm;
-use super::output::{Exit, Failed, OutputOption, Record, say, time_text};
+use super::output::{Exit, Failed, OutputOption, Record, print_text, time_text};
 use super::poller;
 use highwater::admin::StoredEntry;
 use highwater::config::Vars;
@@ -179,7 +179,7 @@ async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
         // A missing entry was redriven or dropped meanwhile.
         entries.extend(poller.admin().entry(&event).await?.map(Listed::of));
     }
-    say(&options.form.output.list(&entries));
+    print_text(&options.form.output.list(&entries));
     Ok(Exit::Done)
 }
 
@@ -189,7 +189,7 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
     let entry = found.entry.map_err(|error| Failed::new(Exit::Failed, chain(&error)))?;
     let entry = serde_json::to_value(&entry);
     let entry = entry.map_err(|error| Failed::new(Exit::Failed, error.to_string()))?;
-    say(&options.form.output.one(&entry, || format!("{entry:#}")));
+    print_text(&options.form.output.one(&entry, || format!("{entry:#}")));
     Ok(Exit::Done)
 }
 
@@ -248,7 +248,7 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
             lines.push(Removal { event_id: event, dropped: error.is_none(), error });
         }
     }
-    say(&options.form.output.list(&lines));
+    print_text(&options.form.output.list(&lines));
     let all = lines.iter().all(|line| line.dropped);
     Ok(if all { Exit::Done } else { Exit::Failed })
 }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use self::plan::Plan;
 use self::work::Work;
 use super::confirm::confirm;
-use super::output::{Exit, Failed, OutputOption, Record, say, tell};
+use super::output::{Exit, Failed, OutputOption, Record, print_message, print_text};
 use super::poller;
 use highwater::admin::RangeEnd;
 use highwater::builder::range::{Ranges, Worker};
@@ -147,11 +147,11 @@ async fn begin(
 ) -> Result<Option<Begun>, Failed> {
     let plan = Plan::make(live, ranges, options, shape).await?;
     if options.dry_run {
-        say(&options.form.output.one(&plan.report, || plan.report.text()));
+        print_text(&options.form.output.one(&plan.report, || plan.report.text()));
         return Ok(None);
     }
     if plan.report.rows == 0 {
-        tell(&format!("{}\nnothing was done: the range has no rows", plan.report.text()));
+        print_message(&format!("{}\nnothing was done: the range has no rows", plan.report.text()));
         return Ok(None);
     }
     if !confirm(&plan.report.text(), &options.poller, options.yes)? {
@@ -166,7 +166,7 @@ async fn begin(
         .begin_range(&record, &shape.purpose.replay_id(&id))
         .await?;
     let what = shape.purpose.as_str();
-    tell(&format!(
+    print_message(&format!(
         "{what} `{id}` started; `highwater {what} {} --resume {id}` continues it",
         options.poller
     ));
@@ -228,7 +228,7 @@ async fn deliver(
                 Delivered { poller: &options.poller, id: &id, rows, rows_here, done: true };
             let text =
                 || format!("{name}: {} delivered, {rows_here} of them here", counted(rows, "row"));
-            say(&options.form.output.one(&report, text));
+            print_text(&options.form.output.one(&report, text));
             Ok(Exit::Done)
         }
         RangeEnd::Stopped | RangeEnd::Held { .. } => {
@@ -239,7 +239,7 @@ async fn deliver(
             Err(Failed::new(Exit::Failed, format!("`{name}` was cancelled by an operator")))
         }
         RangeEnd::Paused { by, reason } => Err(Failed::new(
-            Exit::NotTaken,
+            Exit::NotAccepted,
             format!("paused by {by}: {reason}; fix that, then {resume} continues it"),
         )),
     }
@@ -289,7 +289,7 @@ async fn status(
         let rows = record.map_or(0, |record| record.rows);
         lines.push(WindowLine { name, range: range.text(), rows, state });
     }
-    say(&options.form.output.list(&lines));
+    print_text(&options.form.output.list(&lines));
     Ok(Exit::Done)
 }
 
@@ -318,6 +318,6 @@ async fn cancel(
         }
     }
     let report = CancelReport { poller: &options.poller, id: &begun.id, cancelled: true };
-    say(&options.form.output.one(&report, || format!("{}: cancelled", begun.name)));
+    print_text(&options.form.output.one(&report, || format!("{}: cancelled", begun.name)));
     Ok(Exit::Done)
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::from::app_folder;
-use super::output::{Exit, Failed, OutputOption, Record, say, tell};
+use super::output::{Exit, Failed, OutputOption, Record, print_message, print_text};
 use highwater::builder::App;
 use highwater::config::Vars;
 use highwater::recovery::Finding;
@@ -82,10 +82,10 @@ pub(super) async fn run(
     let rows = report.findings.iter().cloned();
     let rows: Vec<Row> =
         rows.map(|finding| Row { state: state(&finding.poller), finding }).collect();
-    say(&options.form.output.list(&rows));
+    print_text(&options.form.output.list(&rows));
     for line in pollers.iter().filter_map(|status| unfound(status, &rows)) {
-        tell(&line);
+        print_message(&line);
     }
-    tell(&report.summary());
+    print_message(&report.summary());
     Ok(if report.needs_operator() { Exit::Failed } else { Exit::Done })
 }

@@ -4,12 +4,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::confirm::confirm;
-use super::output::{Exit, Failed, OutputOption, say, tell};
+use super::output::{Exit, Failed, OutputOption, print_message, print_text};
 use super::pause::{WhoOption, some_text};
 use super::unknown;
 use highwater::admin::{RestoreError, SeedError};
 use highwater::builder::App;
-use highwater::builder::parts::Divisible;
+use highwater::builder::parts::PartitionablePoller;
 use highwater::config::Vars;
 use highwater::document::LoadError;
 use highwater::error::chain;
@@ -53,10 +53,10 @@ struct Report<'a> {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let (name, to) = (options.poller.as_str(), options.to);
-    let Some(divisible) = Divisible::build(vars, name)? else {
+    let Some(partitionable) = PartitionablePoller::build(vars, name)? else {
         return Err(unknown(name, &App::build(vars)?.pollers));
     };
-    let found = partition_layout(&*divisible.store, name).await.map_err(of_load)?;
+    let found = partition_layout(&*partitionable.store, name).await.map_err(of_load)?;
     let Some(from) = found.parts else {
         let text = format!("poller `{name}` never ran: just set `{}` to `{to}`", setting(name));
         return Err(Failed::new(Exit::Usage, text));
@@ -64,7 +64,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     if from == to && found.under_way.is_none() {
         let report = Report { poller: name, from, to, after: None, rows: 0, changed: false };
         let text = || format!("{name}: already has {to} partitions; there is nothing to do");
-        say(&options.form.output.one(&report, text));
+        print_text(&options.form.output.one(&report, text));
         return Ok(Exit::Done);
     }
     if !confirm(&plan(name, to, &found), name, options.yes)? {
@@ -73,13 +73,13 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let by = options.who.name(vars);
     let reason = format!("repartition from {from} to {to} partitions");
     let reason = options.reason.as_ref().map_or(reason.clone(), |why| format!("{reason}: {why}"));
-    let work = Repartition::new(divisible.parts(from)?, divisible.parts(to)?);
+    let work = Repartition::new(partitionable.parts(from)?, partitionable.parts(to)?);
     let operator = Operator { by: &by, reason: &reason };
-    let done = Box::pin(work.run(operator, &|line| tell(&format!("  {line}")))).await;
+    let done = Box::pin(work.run(operator, &|line| print_message(&format!("  {line}")))).await;
     let done = done.map_err(failed)?;
     let after = done.after.as_ref().map(|cursor| format!("{} {}", cursor.mode, cursor.value));
     let report = Report { poller: name, from, to, after, rows: done.rows, changed: true };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let after = report.after.as_deref().unwrap_or("the beginning");
         format!(
             "{name}: {} continue after {after}; delivered before that: {}",
@@ -87,8 +87,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
             counted(done.rows, "row")
         )
     }));
-    if divisible.parts_configured() != to {
-        tell(&format!(
+    if partitionable.parts_configured() != to {
+        print_message(&format!(
             "hint: set `{}` to `{to}` now; until then ticks are rejected",
             setting(name)
         ));

@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::confirm::{Asked, confirm};
-use super::output::{Exit, Failed, OutputOption, say, tell};
+use super::confirm::{Confirmation, confirm};
+use super::output::{Exit, Failed, OutputOption, print_message, print_text};
 use super::restore::SEEN_LATER;
 use super::{poller_to_restore, restore};
 use highwater::admin::{ResetError, ResetImpact, ResetPlan, ResetTo, RowCount};
@@ -47,7 +47,7 @@ pub(super) struct Options {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    asked: Asked,
+    asked: Confirmation,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -108,16 +108,16 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     text.extend(others_continue(&poller.other_partitions(), options));
     if options.dry_run {
         let report = report(name, &plan);
-        say(&options.form.output.one(&report, || text));
+        print_text(&options.form.output.one(&report, || text));
         return Ok(Exit::Done);
     }
     if !plan.changes() {
         let report = report(name, &plan);
         let text = if plan.keeps { "the source has not changed" } else { "already there" };
-        say(&options.form.output.one(&report, || format!("{name}: {text}")));
+        print_text(&options.form.output.one(&report, || format!("{name}: {text}")));
         return Ok(Exit::Done);
     }
-    let reason = options.asked.reason().inspect_err(|_| tell(&text))?;
+    let reason = options.asked.reason().inspect_err(|_| print_message(&text))?;
     refuse_skip(name, &text, &plan.weight, options.skip_rows)?;
     if !confirm(&text, name, options.asked.yes)? {
         return Ok(Exit::Done);
@@ -170,7 +170,7 @@ async fn reset(
         saved: done.saved.map(|key| key.to_string()),
         ..report(name, plan)
     };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let did = if plan.keeps { "Accepted the source" } else { "Reset" };
         let saved = report.saved.as_ref().map(|key| format!(" Previous state saved as `{key}`."));
         let next = match report.to {
@@ -197,7 +197,7 @@ pub(super) fn refuse_skip(
     if agreed || !weight.skips() {
         return Ok(());
     }
-    tell(plan);
+    print_message(plan);
     let text = format!(
         "{name}: nothing was done: `{name}` would never deliver the skipped rows; add `--skip-rows` to agree"
     );

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::confirm::{Asked, confirm};
-use super::output::{Exit, Failed, OutputOption, say, tell, time_text};
+use super::confirm::{Confirmation, confirm};
+use super::output::{Exit, Failed, OutputOption, print_message, print_text, time_text};
 use super::state::words;
 use super::{poller_to_restore, reset};
 use highwater::admin::{PresentState, RestoreError, RestoredDocument};
@@ -29,7 +29,7 @@ pub(super) struct Options {
     /// Name of the poller.
     pub(super) poller: String,
     #[command(flatten)]
-    asked: Asked,
+    asked: Confirmation,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -72,7 +72,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
                 (document.generation.0, document.lease.fencing_token.0);
             let report =
                 Report { poller: name, changed: false, generation, fencing_token, saved: None };
-            say(&options.form.output.one(&report, || {
+            print_text(&options.form.output.one(&report, || {
                 format!("{name}: {}; there is nothing to do", words(name, &examined))
             }));
             return Ok(Exit::Done);
@@ -88,7 +88,7 @@ pub(super) async fn rebuild(vars: &dyn Vars, options: &Options) -> Result<Exit, 
         | Verdict::NoHistory => {}
     }
     for finding in examined.findings() {
-        tell(&format!("{name}: {finding}"));
+        print_message(&format!("{name}: {finding}"));
     }
     let from = format!(
         "{}\n  from the journal, as of entry {} of generation {}",
@@ -187,7 +187,7 @@ async fn put(
         fencing_token: document.lease.fencing_token.0,
         saved: saved.map(|key| key.to_string()),
     };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let saved = report.saved.as_ref().map(|key| format!("; previous state saved as `{key}`"));
         format!(
             "{name}: {} as generation {}{}\n  {SEEN_LATER}",

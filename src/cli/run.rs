@@ -20,9 +20,9 @@ use highwater::config::{Vars, function_segment, stop_grace};
 use highwater::error::chain;
 use highwater::host::group::PollerGroup;
 use highwater::host::server::Function;
-use highwater::host::traced::{Invoked, note, note_recovery};
+use highwater::host::traced::{TracedInvocation, note, note_recovery};
 use highwater::metrics::{Invocations, Trigger};
-use highwater::page::{Authority, Served};
+use highwater::page::{Authority, PageServer};
 use highwater::poller::{Poller, StopSignal};
 use highwater::project::{Place, Problem, Project, functions_folder};
 use highwater::recovery::Controller;
@@ -71,7 +71,7 @@ pub(super) async fn run(
         None => None,
         Some(address) => {
             let operator = WhoOption::default().name(vars);
-            let served = Served {
+            let served = PageServer {
                 board,
                 authority: Authority::of(address, &options.status_host),
                 operator: options.status_actions.then(|| format!("{operator} (status page)")),
@@ -96,7 +96,7 @@ pub(super) async fn run(
     }
     process.telemetry.flush().await;
     let unable = unable.why.get();
-    unable.map_or(Ok(Exit::Done), |why| Err(Failed::new(Exit::NotTaken, why)))
+    unable.map_or(Ok(Exit::Done), |why| Err(Failed::new(Exit::NotAccepted, why)))
 }
 
 /// Why this process cannot deliver any more, if so.
@@ -251,8 +251,10 @@ impl Process {
         let request = TickRequest { invocation_id, stop, ..TickRequest::default() };
         let is_first = self.is_first();
         let measured = self.invocations.begin(Trigger::Timer, Some(poller.name()), is_first);
-        let invoked =
-            Invoked { schedule: Some(schedule), ..Invoked::of(function, &request, is_first) };
+        let invoked = TracedInvocation {
+            schedule: Some(schedule),
+            ..TracedInvocation::of(function, &request, is_first)
+        };
         let exported = invoked.span(&self.telemetry);
         let report = poller.tick(&request).instrument(exported.clone()).instrument(span).await;
         note(exported, poller, &report);
@@ -289,7 +291,7 @@ impl Process {
         let (id, traceparent, tracestate) = (invocation_id.as_str(), None, None);
         let trigger = Trigger::Timer;
         let invoked =
-            Invoked { function, id, schedule, traceparent, tracestate, trigger, is_first };
+            TracedInvocation { function, id, schedule, traceparent, tracestate, trigger, is_first };
         let exported = invoked.span(&self.telemetry);
         let run = Box::pin(controller.invoke()).instrument(exported.clone());
         let ended = run.instrument(span).await;

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::output::{Exit, Failed, say_rows};
+use super::output::{Exit, Failed, print_rows};
 use super::{is_of, unknown};
-use highwater::builder::doctor::Patient;
+use highwater::builder::doctor::ExaminedPoller;
 use highwater::config::{HandlerConfig, StepConfig, Vars};
 use highwater::handler::schema::{WireForm, of_delivery};
 use highwater::mssql::closest;
@@ -20,14 +20,14 @@ pub(super) struct Options {
 
 /// Asks the database for the columns, and prints the schema. Nothing is written, and no handler called.
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    let patients = Patient::all(vars)?;
+    let pollers = ExaminedPoller::all(vars)?;
     let name = options.poller.as_str();
     // All partitions deliver the same columns in the same form.
-    let found = patients.iter().find(|(known, _)| is_of(known, name));
-    let (_, patient) = found.ok_or_else(|| unknown(name, &patients))?;
-    let form = form(name, patient.handler(), options.step.as_deref())?;
-    let rows = patient.row_schema().await?;
-    say_rows(&format!("{:#}", of_delivery(form, &rows)));
+    let found = pollers.iter().find(|(known, _)| is_of(known, name));
+    let (_, poller) = found.ok_or_else(|| unknown(name, &pollers))?;
+    let form = form(name, poller.handler(), options.step.as_deref())?;
+    let rows = poller.row_schema().await?;
+    print_rows(&format!("{:#}", of_delivery(form, &rows)));
     Ok(Exit::Done)
 }
 

@@ -3,7 +3,7 @@
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::output::{Exit, Failed, say_bytes};
+use super::output::{Exit, Failed, print_bytes};
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsOptions {
@@ -15,7 +15,7 @@ pub(super) struct CompletionsOptions {
 pub(super) fn completions(options: &CompletionsOptions, mut command: Command) {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut command, "highwater", &mut script);
-    say_bytes(&script);
+    print_bytes(&script);
 }
 
 /// Prints the manual: one page with a section for each command.
@@ -25,7 +25,7 @@ pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(failed)?;
     sections(&command, "HIGHWATER", &mut page).map_err(failed)?;
-    say_bytes(&page);
+    print_bytes(&page);
     Ok(Exit::Done)
 }
 

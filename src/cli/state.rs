@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::output::{Exit, Failed, OutputOption, say, say_bytes, say_rows, time_text};
+use super::output::{Exit, Failed, OutputOption, print_bytes, print_rows, print_text, time_text};
 use super::{poller, restore};
 use highwater::admin::{HistoryCheck, PresentState};
 use highwater::config::Vars;
@@ -43,7 +43,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         Options::Show(options) => show(vars, options).await,
         Options::Export { poller: name } => {
             let present = poller(vars, name)?.admin().present().await?;
-            say_bytes(&present.bytes.ok_or_else(|| missing(name))?);
+            print_bytes(&present.bytes.ok_or_else(|| missing(name))?);
             Ok(Exit::Done)
         }
         Options::Import(options) => Box::pin(restore::import(vars, options)).await,
@@ -60,7 +60,7 @@ async fn show(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed> 
     let name = &options.poller;
     let PresentState { document, held_by, .. } = poller(vars, name)?.admin().present().await?;
     let document = document?.ok_or_else(|| missing(name))?;
-    say_rows(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
+    print_rows(&options.form.output.one(&document, || text(&document, held_by.as_deref())));
     Ok(Exit::Done)
 }
 
@@ -161,7 +161,7 @@ async fn verify(vars: &dyn Vars, options: &PollerOptions) -> Result<Exit, Failed
         document_seq: examined.present.usable().map(|document| document.journal_seq),
         findings: examined.findings().iter().map(ToString::to_string).collect(),
     };
-    say(&options.form.output.one(&report, || {
+    print_text(&options.form.output.one(&report, || {
         let findings = report.findings.iter().map(|finding| format!("\n{name}: {finding}"));
         format!("{name}: {}{}", report.text, findings.collect::<String>())
     }));

@@ -13,12 +13,12 @@ use tokio::time::sleep;
 
 use self::address::Address;
 use super::from::app_folder;
-use super::output::{Exit, Failed, Output, OutputOption, Record, say, tell};
+use super::output::{Exit, Failed, Output, OutputOption, Record, print_message, print_text};
 use super::page::Page;
 use highwater::builder::App;
 use highwater::config::{Vars, parse_duration, stop_grace};
 use highwater::doctor::sizing::Sizing;
-use highwater::page::{Authority, Served, words};
+use highwater::page::{Authority, PageServer, words};
 use highwater::poller::StopSignal;
 use highwater::serve::{Signals, asked_to_stop};
 use highwater::status::health::Severity;
@@ -113,7 +113,7 @@ pub(super) async fn run(
     if options.url {
         let address = Address::of(vars, options.site.as_deref(), &root, settings)?;
         let address = if options.reveal { address.reveal().await? } else { address };
-        say(&options.form.output.one(&address, || address.text()));
+        print_text(&options.form.output.one(&address, || address.text()));
         return Ok(Exit::Done);
     }
     let board = App::build(vars)?.board(vars, &root);
@@ -124,10 +124,10 @@ pub(super) async fn run(
         return watch(vars, &board, options).await;
     }
     let report = board.read(options.query()).await?;
-    say(&options.form.output.list(&report.pollers));
+    print_text(&options.form.output.list(&report.pollers));
     for status in &report.pollers {
         for warning in &status.warnings {
-            tell(&format!("{}: {warning}", status.poller));
+            print_message(&format!("{}: {warning}", status.poller));
         }
     }
     if options.check {
@@ -160,7 +160,7 @@ async fn serve(
     let stop = StopSignal::new();
     let signals = Signals::catch();
     let authority = Authority::of(address, &options.status_host);
-    let served = Served { board, authority, operator: None, stop: stop.clone() };
+    let served = PageServer { board, authority, operator: None, stop: stop.clone() };
     let page = Page::open(address, served).await?;
     asked_to_stop(signals, stop, stop_grace(vars)).await;
     page.close().await;
@@ -181,10 +181,10 @@ async fn watch(vars: &dyn Vars, board: &StatusReader, options: &Options) -> Resu
     let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new(), grace));
     loop {
         match board.read(options.query()).await {
-            Ok(report) if draws => say(&drawing(&screen::lines(&report))),
-            Ok(report) => say(&form.list(&report.pollers)),
+            Ok(report) if draws => print_text(&drawing(&screen::lines(&report))),
+            Ok(report) => print_text(&form.list(&report.pollers)),
             Err(error @ StatusError::NoPoller(_)) => return Err(error.into()),
-            Err(error) => tell(&format!("cannot read the status: {}", error.text())),
+            Err(error) => print_message(&format!("cannot read the status: {}", error.text())),
         }
         tokio::select! {
             biased;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tracing::instrument::WithSubscriber as _;
 use uuid::Uuid;
 
-use super::output::{Exit, Failed, OutputOption, say, say_rows};
+use super::output::{Exit, Failed, OutputOption, print_rows, print_text};
 use super::poller;
 use super::warnings::Warnings;
 use highwater::admin::{HeldBackRows, Peek};
@@ -68,7 +68,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         "warnings": warnings.texts(),
         "summary": summary,
     });
-    say(&options.form.output.one(&thing, || summary.clone()));
+    print_text(&options.form.output.one(&thing, || summary.clone()));
     report.result.map(|_| Exit::Done).map_err(|error| {
         let by_signal = signalled.get().filter(|_| matches!(error, TickError::Aborted));
         let failed = Failed::from(error);
@@ -127,7 +127,7 @@ async fn dry_run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
         last: last.as_ref(),
         events: events.map_err(|error| Failed::new(Exit::Failed, error.to_string()))?,
     };
-    say_rows(&options.form.output.one(&report, || text(&report)));
+    print_rows(&options.form.output.one(&report, || text(&report)));
     Ok(Exit::Done)
 }
 

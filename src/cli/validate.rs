@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::findings;
 use super::from::FromOption;
-use super::output::{Exit, Output, OutputOption, Record, say};
+use super::output::{Exit, Output, OutputOption, Record, print_text};
 use highwater::builder::App;
 use highwater::clock::{Clock as _, SystemClock};
 use highwater::config::{
@@ -54,7 +54,7 @@ const FIVE_MINUTES: Duration = Duration::from_secs(300);
 /// Runs all offline checks, and prints the findings.
 pub(super) fn run(vars: &dyn Vars, options: &Options, settings: Option<&Path>) -> Exit {
     let found = check(vars, &options.from.folder(settings));
-    say(&match options.form.output {
+    print_text(&match options.form.output {
         Output::Table => {
             let lines = found.iter().map(|checked| (checked.place.clone(), &checked.finding));
             findings::text(lines)

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{OutputOption, say};
+use super::output::{OutputOption, print_text};
 use highwater::state;
 
 /// The commit of the build, if it was set.
@@ -29,7 +29,7 @@ pub(super) fn run(options: &Options) {
         commit: COMMIT.filter(|commit| !commit.is_empty()),
         state_document: state::VERSION,
     };
-    say(&options.form.output.one(&build, || {
+    print_text(&options.form.output.one(&build, || {
         let Build { version, commit, state_document } = build;
         let commit = commit.unwrap_or("unknown");
         format!("highwater {version}\ncommit           {commit}\nstate document   {state_document}")

@@ -9,7 +9,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::{Layer, Registry};
 
-use super::output::tell_aside;
+use super::output::print_message_nonblocking;
 
 /// Name of the event of a first start.
 const FIRST_RUN: &str = "first_run";
@@ -49,10 +49,10 @@ impl<S: Subscriber> Layer<S> for Printed {
         let mut text = Text::default();
         event.record(&mut text);
         if text.event == FIRST_RUN {
-            tell_aside(&text.message);
+            print_message_nonblocking(&text.message);
         } else if level == Level::WARN && !text.is_end {
             // The command itself reports the outcome of the tick.
-            tell_aside(&format!("warning: {}", text.message));
+            print_message_nonblocking(&format!("warning: {}", text.message));
             self.0.lock().push(text.message);
         }
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use highwater::builder::App;
-use highwater::page::{self, Question};
+use highwater::page::{self, PageRequest};
 use highwater_devdb::{Options as ServerOptions, Server};
 use serde_json::{Value as Json, json};
 use tokio::runtime::Handle;
@@ -190,7 +190,7 @@ fn pause(document: &mut Json) {
 /// Returns the page as served by a process that runs no ticks.
 async fn page(bench: &Bench) -> String {
     let board = App::build(&bench.env).unwrap().board(&bench.env, Path::new(&bench.root()));
-    page::answer(&board, Question { page: true, ..Question::default() }).await.body
+    page::answer(&board, PageRequest { page: true, ..PageRequest::default() }).await.body
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

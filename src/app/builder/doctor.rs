@@ -16,14 +16,14 @@ use crate::state::{LoggedStore, StateKey, StateStore};
 
 /// One poller to examine. Its handler is never called.
 #[derive(Debug)]
-pub struct Patient {
+pub struct ExaminedPoller {
     poller: PollerConfig,
     source: Mssql,
     store: Arc<dyn StateStore>,
     clock: Arc<dyn Clock>,
 }
 
-impl Patient {
+impl ExaminedPoller {
     /// Reads the settings and returns every poller by name; does not connect yet.
     ///
     /// # Errors
@@ -34,13 +34,13 @@ impl Patient {
         let environment = Environment::of(vars);
         let store: Arc<dyn StateStore> =
             Arc::new(LoggedStore::new(environment.storage(&config)?.state));
-        let mut patients = BTreeMap::new();
+        let mut pollers = BTreeMap::new();
         for (name, poller) in config.pollers {
             let source = environment.mssql(&poller)?;
             let (store, clock) = (Arc::clone(&store), Arc::new(SystemClock));
-            patients.insert(name, Self { poller, source, store, clock });
+            pollers.insert(name, Self { poller, source, store, clock });
         }
-        Ok(patients)
+        Ok(pollers)
     }
 
     /// Queries the catalog for ways to read the poller's table: see [`Mssql::offer`].

@@ -69,7 +69,7 @@ impl Shared<'_> {
 }
 
 /// One configured poller that can be split into any number of partitions.
-pub struct Divisible {
+pub struct PartitionablePoller {
     config: Config,
     poller: PollerConfig,
     environment: Environment,
@@ -79,16 +79,16 @@ pub struct Divisible {
     instance: Arc<Instance>,
 }
 
-impl std::fmt::Debug for Divisible {
+impl std::fmt::Debug for PartitionablePoller {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
-            .debug_struct("Divisible")
+            .debug_struct("PartitionablePoller")
             .field("poller", &self.poller.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Divisible {
+impl PartitionablePoller {
     /// Reads the settings of `poller`, with any number of partitions; `None` if it does not exist.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Divisible {
     /// # Errors
     ///
     /// [`BuildError`] as of [`super::App::build`].
-    pub async fn old_part(&self, name: &str) -> Result<Option<Poller>, BuildError> {
+    pub async fn old_partition(&self, name: &str) -> Result<Option<Poller>, BuildError> {
         // The document of the first old partition has the record. Its name depends on whether there are several.
         for count in [1, 2] {
             let Some(first) = self.parts(count)?.into_iter().next() else { continue };

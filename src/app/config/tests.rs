@@ -888,8 +888,8 @@ fn one_function_can_run_all_pollers_that_no_other_function_runs() {
     let config = read(&[MINIMAL, &other, &third, all]);
     assert_eq!(runs(&config, &["poll"])[0].1, named(&["orders", "stock", "users"]));
     assert!(config.poller_of_function("poll").is_none());
-    let needed = config.functions_needed();
-    let needed: Vec<_> = needed.iter().map(|it| (it.folder.as_str(), it.whole)).collect();
+    let needed = config.required_functions();
+    let needed: Vec<_> = needed.iter().map(|it| (it.folder.as_str(), it.parent)).collect();
     assert_eq!(needed, [("poll", "POLL")]);
 
     // A poller with its own folder, and one that another function is set to run.
@@ -910,7 +910,7 @@ fn one_function_can_run_all_pollers_that_no_other_function_runs() {
     let two = "HIGHWATER__POLLERS__ORDERS__PARTITIONS = 2";
     let config = read(&[MINIMAL, &other, &third, list, two]);
     assert_eq!(runs(&config, &["both"])[0].1, named(&["orders__p0", "orders__p1", "stock"]));
-    let needed = config.functions_needed();
+    let needed = config.required_functions();
     let needed: Vec<_> = needed.iter().map(|it| it.folder.as_str()).collect();
     assert_eq!(needed, ["users", "both"]);
 }
@@ -945,15 +945,15 @@ fn each_partition_is_a_poller_with_its_own_function() {
     assert_eq!(runs("orders__p0"), Some("orders__p0"));
     assert_eq!(runs("nightly-run"), Some("orders__p1"));
     assert_eq!(runs("orders"), None, "it would deliver the rows of its partitions again");
-    let needed = config.functions_needed();
+    let needed = config.required_functions();
     let needed: Vec<_> =
-        needed.iter().map(|it| (it.folder.as_str(), it.poller, it.whole)).collect();
+        needed.iter().map(|it| (it.folder.as_str(), it.poller, it.parent)).collect();
     assert_eq!(
         needed,
         [("orders__p0", "orders__p0", "orders"), ("nightly_run", "orders__p1", "orders")]
     );
     let unpartitioned = read(&[MINIMAL]);
-    assert_eq!(unpartitioned.functions_needed()[0].folder, "orders");
+    assert_eq!(unpartitioned.required_functions()[0].folder, "orders");
 }
 
 #[test]

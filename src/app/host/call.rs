@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json, json};
 use url::form_urlencoded;
 
-use crate::page::{self, Answer, Question};
+use crate::page::{self, PageRequest, PageResponse};
 use crate::status::StatusReader;
 
 /// Name of the output binding; `project` checks that the function uses it.
@@ -68,14 +68,14 @@ impl Call {
         Some(if query.is_empty() { to.to_owned() } else { format!("{to}?{query}") })
     }
 
-    fn question(&self) -> Question<'_> {
+    fn question(&self) -> PageRequest<'_> {
         let text = |name: &str| self.query.get(name).map(String::as_str);
-        Question {
+        PageRequest {
             page: self.view == PAGE,
             poller: text("poller"),
             html: self.query.contains_key("html"),
             code: text("code"),
-            offer: None,
+            actions: None,
             refresh_seconds: REFRESH_SECONDS,
         }
     }
@@ -118,7 +118,7 @@ pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> M
 
 /// Returns the value from which the host creates the response. It requires all four fields, and both numbers as
 /// text (`HttpOutputBindingResponse`).
-fn output(answer: &Answer, location: Option<String>) -> Json {
+fn output(answer: &PageResponse, location: Option<String>) -> Json {
     let location = location.map(|location| ("Location", location));
     let headers: Map<String, Json> = answer
         .headers()
@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn an_output_has_the_four_fields_that_the_host_requires() {
-        let answer = Answer { status: 404, content_type: "text/plain", body: "no".to_owned() };
+        let answer =
+            PageResponse { status: 404, content_type: "text/plain", body: "no".to_owned() };
         let output = output(&answer, None);
         let fields: Vec<&String> = output.as_object().unwrap().keys().collect();
         assert_eq!(fields, ["statusCode", "status", "headers", "body"]);

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::group::PollerGroup;
 use super::reason::reason_phrase;
-use super::traced::{Invoked, note, note_recovery};
+use super::traced::{TracedInvocation, note, note_recovery};
 use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;
@@ -388,7 +388,7 @@ async fn begin(
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
     let measured = shared.invocations.begin(Trigger::Timer, Some(&name), is_first);
-    let exported = Invoked::of(function, &request, is_first).span(&telemetry);
+    let exported = TracedInvocation::of(function, &request, is_first).span(&telemetry);
     let tick = async move {
         let report = poller.tick(&request).instrument(exported.clone()).await;
         note(exported, &poller, &report);
@@ -427,7 +427,7 @@ async fn show(
     let telemetry = &shared.service.telemetry;
     let is_first = shared.is_first();
     let measured = shared.invocations.begin(Trigger::Http, None, is_first);
-    let invoked = Invoked {
+    let invoked = TracedInvocation {
         function,
         id: &invocation.id,
         schedule: None,
@@ -470,7 +470,7 @@ async fn run_recovery(
     let running = Arc::clone(&shared.ticks).read_owned().await;
     let telemetry = shared.service.telemetry.clone();
     let measured = shared.invocations.begin(Trigger::Timer, None, is_first);
-    let invoked = Invoked {
+    let invoked = TracedInvocation {
         function,
         id: &invocation_id,
         schedule: None,

@@ -14,7 +14,7 @@ use crate::trace::span;
 
 /// An invocation of a function, by the host or by our own timers.
 #[derive(Clone, Copy, Debug)]
-pub struct Invoked<'a> {
+pub struct TracedInvocation<'a> {
     /// Name of the function.
     pub function: &'a str,
     /// Id of the invocation.
@@ -31,7 +31,7 @@ pub struct Invoked<'a> {
     pub is_first: bool,
 }
 
-impl Invoked<'_> {
+impl TracedInvocation<'_> {
     /// Returns the exported span of an invocation, the parent of all its other spans.
     pub fn span(&self, telemetry: &Telemetry) -> Span {
         span!(
@@ -55,7 +55,7 @@ impl Invoked<'_> {
     }
 }
 
-impl<'a> Invoked<'a> {
+impl<'a> TracedInvocation<'a> {
     /// Returns the invocation of a tick.
     pub fn of(function: &'a str, request: &'a TickRequest, is_first: bool) -> Self {
         let (traceparent, tracestate) =

@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use super::markup::Html;
 use super::overview::next_tick;
 use super::parts::{badge, cell, countdown, lease_bar, nothing, strip, table, time};
-use super::{Offer, View, words};
+use super::{PageActions, View, words};
 use crate::cursor::Cursor;
 use crate::state::RECENT_MAX;
 use crate::status::{Batch, Event, Report, Status, Tick};
@@ -30,8 +30,8 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
     });
     notices(html, status);
     facts(html, status, report);
-    if let Some(offer) = &view.offer {
-        actions(html, status, offer);
+    if let Some(actions) = &view.actions {
+        show_actions(html, status, actions);
     }
     if let Some(batch) = &status.in_flight {
         in_flight(html, batch);
@@ -330,22 +330,22 @@ fn event_row(html: &mut Html, event: &Event) {
 }
 
 /// Adds the actions for a poller. Each takes three steps: open it, confirm it, send it.
-fn actions(html: &mut Html, status: &Status, offer: &Offer<'_>) {
+fn show_actions(html: &mut Html, status: &Status, actions: &PageActions<'_>) {
     if !status.configured {
         return;
     }
     html.within("section", &[("class", "card actions"), ("aria-labelledby", "actions")], |html| {
         html.raw("<h2 id=\"actions\">Actions</h2>");
-        if let Some(said) = offer.said {
-            html.within("p", &[("class", "said"), ("role", "status")], |html| html.foreign(said));
+        if let Some(result) = actions.result {
+            html.within("p", &[("class", "said"), ("role", "status")], |html| html.foreign(result));
         }
         let name = status.poller.as_str();
         if status.paused.is_some() {
-            action(html, name, offer, &RESUME);
+            action(html, name, actions, &RESUME);
         } else {
-            action(html, name, offer, &PAUSE);
+            action(html, name, actions, &PAUSE);
         }
-        action(html, name, offer, &TICK);
+        action(html, name, actions, &TICK);
     });
 }
 
@@ -383,7 +383,7 @@ const TICK: Action = Action {
     reason: false,
 };
 
-fn action(html: &mut Html, poller: &str, offer: &Offer<'_>, action: &Action) {
+fn action(html: &mut Html, poller: &str, actions: &PageActions<'_>, action: &Action) {
     let id = |part: &str| format!("{}-{part}", action.name);
     html.within("details", &[("id", &id("action"))], |html| {
         html.element("summary", &[], action.title);
@@ -391,7 +391,7 @@ fn action(html: &mut Html, poller: &str, offer: &Offer<'_>, action: &Action) {
         html.within("form", &[("method", "post"), ("action", &target)], |html| {
             html.element("p", &[], action.what);
             html.void("input", &[("type", "hidden"), ("name", "poller"), ("value", poller)]);
-            html.void("input", &[("type", "hidden"), ("name", "token"), ("value", offer.token)]);
+            html.void("input", &[("type", "hidden"), ("name", "token"), ("value", actions.token)]);
             if action.reason {
                 let reason = id("reason");
                 html.element("label", &[("for", &reason)], "Reason (recorded in the state)");

@@ -18,7 +18,7 @@ use url::form_urlencoded;
 use uuid::Uuid;
 
 use super::guard::{Authority, is_same_origin, is_token};
-use super::{Answer, Offer, Question, answer, failed, health, readiness};
+use super::{PageActions, PageRequest, PageResponse, answer, failed, health, readiness};
 use crate::admin::{PauseOutcome, ResumeOutcome};
 use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
@@ -36,7 +36,7 @@ const REFRESH_SECONDS: u32 = 5;
 
 /// What the server needs.
 #[derive(Debug)]
-pub struct Served {
+pub struct PageServer {
     /// Reads the status of the pollers.
     pub board: StatusReader,
     /// The host names that are accepted.
@@ -48,10 +48,10 @@ pub struct Served {
 }
 
 struct Shared {
-    served: Served,
+    served: PageServer,
     token: String,
     /// Result of the last action, by poller.
-    said: Mutex<BTreeMap<String, String>>,
+    results: Mutex<BTreeMap<String, String>>,
     /// Each tick that was started from the page holds it for reading.
     ticks: Arc<RwLock<()>>,
 }
@@ -63,13 +63,13 @@ struct Shared {
 /// [`std::io::Error`] if the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
-    served: Served,
+    served: PageServer,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let shared = Arc::new(Shared {
         served,
         token: Uuid::new_v4().simple().to_string(),
-        said: Mutex::default(),
+        results: Mutex::default(),
         ticks: Arc::default(),
     });
     let ticks = Arc::clone(&shared.ticks);
@@ -104,7 +104,7 @@ async fn guarded(
         return next.run(request).await;
     }
     let text = "this server accepts only loopback and the host names given with --status-host";
-    respond(&failed(421, text, Question::default()))
+    respond(&failed(421, text, PageRequest::default()))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -119,21 +119,21 @@ fn query(uri: &Uri) -> BTreeMap<String, String> {
 impl Shared {
     async fn answer(&self, page: bool, query: &BTreeMap<String, String>) -> Response<Body> {
         let poller = query.get("poller").map(String::as_str);
-        let said = poller.and_then(|poller| self.said().get(poller).cloned());
-        let offer = Offer { token: &self.token, said: said.as_deref() };
-        let question = Question {
+        let result = poller.and_then(|poller| self.results().get(poller).cloned());
+        let actions = PageActions { token: &self.token, result: result.as_deref() };
+        let question = PageRequest {
             page,
             poller,
             html: query.contains_key("html"),
             code: None,
-            offer: self.served.operator.as_ref().map(|_| offer),
+            actions: self.served.operator.as_ref().map(|_| actions),
             refresh_seconds: REFRESH_SECONDS,
         };
         respond(&answer(&self.served.board, question).await)
     }
 
-    fn said(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
-        self.said.lock().expect("no holder of this lock panics")
+    fn results(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+        self.results.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -160,7 +160,7 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response<Body> {
 }
 
 async fn unknown() -> Response<Body> {
-    respond(&failed(404, "not found; the status page is at /", Question::default()))
+    respond(&failed(404, "not found; the status page is at /", PageRequest::default()))
 }
 
 /// Runs the action of a form, and redirects to the poller's view, which shows the result.
@@ -180,13 +180,17 @@ async fn act(
                 error = text,
                 "Refused `{action}`: {text}"
             );
-            return respond(&failed(status, text, Question { page: true, ..Question::default() }));
+            return respond(&failed(
+                status,
+                text,
+                PageRequest { page: true, ..PageRequest::default() },
+            ));
         }
     };
     let name = form.poller.name();
     info!(event = "page_action", poller.name = name, action = ?action, "Requested from the status page");
     let operator = Operator { by, reason: form.reason };
-    let said = match action {
+    let result = match action {
         Action::Pause => match form.poller.admin().pause(operator).await {
             Ok(PauseOutcome::Paused { running: None, .. }) => "Paused.".to_owned(),
             Ok(PauseOutcome::Paused { running: Some(owner), .. }) => {
@@ -207,7 +211,7 @@ async fn act(
         },
         Action::Tick => tick(&shared, form.poller).await,
     };
-    shared.said().insert(name.to_owned(), said);
+    shared.results().insert(name.to_owned(), result);
     let query =
         form_urlencoded::Serializer::new(String::new()).append_pair("poller", name).finish();
     see(&format!("/api/status/page?{query}"))
@@ -301,7 +305,7 @@ fn see(place: &str) -> Response<Body> {
     response
 }
 
-fn respond(answer: &Answer) -> Response<Body> {
+fn respond(answer: &PageResponse) -> Response<Body> {
     let mut response = Response::new(Body::from(answer.body.clone()));
     *response.status_mut() =
         StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -135,16 +135,20 @@ fn report(text: &str) -> Report {
     Report { app, version, at: Some(at), pollers }
 }
 
-fn question(page: bool) -> Question<'static> {
-    Question { page, refresh_seconds: 5, ..Question::default() }
+fn question(page: bool) -> PageRequest<'static> {
+    PageRequest { page, refresh_seconds: 5, ..PageRequest::default() }
 }
 
 /// Returns every page that shows `text`: all pollers, one of them with actions, and an error.
 fn pages(text: &str) -> Vec<String> {
     let report = report(text);
-    let offer = Offer { token: text, said: Some(text) };
-    let one =
-        Question { poller: Some(text), code: Some(text), offer: Some(offer), ..question(true) };
+    let actions = PageActions { token: text, result: Some(text) };
+    let one = PageRequest {
+        poller: Some(text),
+        code: Some(text),
+        actions: Some(actions),
+        ..question(true)
+    };
     let answers =
         [render(&report, question(true)), render(&report, one), failed(503, text, question(true))];
     answers.map(|answer| answer.body).to_vec()
@@ -229,25 +233,25 @@ fn the_policy_allows_only_the_style_and_script_of_the_page() {
 
 #[test]
 fn links_carry_the_key_and_any_name() {
-    let view = View { poller: None, code: Some("a+b/c=="), offer: None };
+    let view = View { poller: None, code: Some("a+b/c=="), actions: None };
     assert_eq!(view.link(Some("x&y=\"z")), "page?poller=x%26y%3D%22z&code=a%2Bb%2Fc%3D%3D");
     assert_eq!(view.link(None), "page?code=a%2Bb%2Fc%3D%3D");
-    let view = View { poller: None, code: None, offer: None };
+    let view = View { poller: None, code: None, actions: None };
     assert_eq!(view.link(None), "page");
 }
 
 #[test]
 fn actions_are_shown_only_if_they_are_offered() {
     let report = report("orders");
-    let one = Question { poller: Some("orders"), ..question(true) };
+    let one = PageRequest { poller: Some("orders"), ..question(true) };
     assert!(!render(&report, one).body.contains("<form"));
-    let offer = Some(Offer { token: "secret", said: None });
-    let body = render(&report, Question { offer, ..one }).body;
+    let actions = Some(PageActions { token: "secret", result: None });
+    let body = render(&report, PageRequest { actions, ..one }).body;
     assert_eq!(body.matches("<form method=\"post\"").count(), 2);
     assert_eq!(body.matches("name=\"token\" value=\"secret\"").count(), 2);
     assert_eq!(body.matches("name=\"confirm\" value=\"yes\" required").count(), 2);
     assert!(body.contains("../../actions/resume") && !body.contains("../../actions/pause"));
-    let overview = render(&report, Question { offer, ..question(true) }).body;
+    let overview = render(&report, PageRequest { actions, ..question(true) }).body;
     assert!(!overview.contains("<form"), "actions are on the poller's own view");
 }
 
@@ -260,7 +264,7 @@ fn the_json_is_the_report_and_includes_the_page_on_request() {
     assert_eq!(fields, ["app", "version", "at", "pollers"]);
     assert_eq!(json["at"], "2026-01-01T02:00:00Z");
     assert_eq!(json["pollers"][0]["lease"]["left_seconds"], 87);
-    let answer = render(&report("orders"), Question { html: true, ..question(false) });
+    let answer = render(&report("orders"), PageRequest { html: true, ..question(false) });
     let json: Json = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(json["title"], "(2) orders · Highwater");
     let page = render(&report("orders"), question(true)).body;

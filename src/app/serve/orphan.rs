@@ -36,7 +36,7 @@ impl Gone {
 }
 
 /// Completes when the host is gone; checks immediately and then every second.
-pub(super) async fn host_gone() -> Gone {
+pub(super) async fn host_lost() -> Gone {
     let parent = parent_id();
     loop {
         if is_unread(io::stdout().as_fd()) || is_unread(io::stderr().as_fd()) {

@@ -15,7 +15,7 @@ const WARN: &[u8] = b"warn";
 
 /// Returns an ERROR line that the host does not mistake for a warning. Plain text cannot be escaped, so it
 /// becomes JSON if it contains the letters.
-pub(super) fn kept_an_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
+pub(super) fn escape_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
     match form {
         LineForm::Json => without_letters(line),
         LineForm::Text if places(line).is_empty() => Cow::Borrowed(line),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn kept(line: &str) -> String {
-        String::from_utf8(kept_an_error(line.as_bytes(), LineForm::Json).into_owned()).unwrap()
+        String::from_utf8(escape_error(line.as_bytes(), LineForm::Json).into_owned()).unwrap()
     }
 
     #[test]
@@ -84,14 +84,14 @@ mod tests {
     #[test]
     fn a_line_without_the_letters_is_not_copied() {
         let line = br#"{"level":"ERROR","message":"war no wa\u0072n"}"#;
-        assert!(matches!(kept_an_error(line, LineForm::Json), Cow::Borrowed(same) if same == line));
+        assert!(matches!(escape_error(line, LineForm::Json), Cow::Borrowed(same) if same == line));
         let text = "Error: größe\n".as_bytes();
-        assert!(matches!(kept_an_error(text, LineForm::Text), Cow::Borrowed(same) if same == text));
+        assert!(matches!(escape_error(text, LineForm::Text), Cow::Borrowed(same) if same == text));
     }
 
     #[test]
     fn text_with_the_letters_becomes_json() {
-        let kept = kept_an_error(b"Error: no \"Warning\" \\\n", LineForm::Text);
+        let kept = escape_error(b"Error: no \"Warning\" \\\n", LineForm::Text);
         let kept = String::from_utf8(kept.into_owned()).unwrap();
         assert!(!kept.contains("Warn") && kept.ends_with("}\n"), "{kept}");
         let read: Json = serde_json::from_str(&kept).unwrap();

@@ -36,7 +36,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::LineForm;
-use super::host_level::kept_an_error;
+use super::host_level::escape_error;
 use crate::clock::{Clock as _, SystemClock};
 
 /// Size of a stream's buffer. Another buffer of this size may be in the current write.
@@ -116,7 +116,7 @@ impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let wait = if self.level <= Level::WARN { WAIT_MAX } else { Duration::ZERO };
         if self.level == Level::ERROR {
-            self.stream.push(&kept_an_error(line, self.form), wait);
+            self.stream.push(&escape_error(line, self.form), wait);
         } else {
             self.stream.push(line, wait);
         }

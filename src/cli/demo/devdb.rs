@@ -58,7 +58,7 @@ async fn serve(options: Options) -> Result<(), String> {
     let server =
         server.map_err(|error| format!("listen on 127.0.0.1:{}: {error}", options.port))?;
     say("A development stand-in, not SQL Server. Stop with Ctrl+C; all data is lost then.");
-    tell(&server.connection_string());
+    print_message(&server.connection_string());
     let statements = async {
         if options.sql.iter().any(|file| is_standard_input(file)) {
             run_lines(&databases, &name).await;
@@ -152,7 +152,7 @@ fn error_text(error: &SqlError) -> String {
     format!("Msg {}: {}", error.number, error.message)
 }
 
-fn tell(connection: &str) {
+fn print_message(connection: &str) {
     #[expect(clippy::print_stdout, reason = "a command's data goes to standard output")]
     {
         println!("{connection}");

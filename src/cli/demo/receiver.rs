@@ -28,7 +28,7 @@ const HELD_MAX: Duration = Duration::from_secs(20);
 
 /// Something that happened to a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Happening {
+pub(super) enum CallEvent {
     /// A call was answered with an error.
     Failed {
         /// Number of the call.
@@ -65,7 +65,7 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 struct Shared {
     seen: Mutex<Seen>,
-    happenings: UnboundedSender<Happening>,
+    happenings: UnboundedSender<CallEvent>,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ struct Seen {
 
 impl Receiver {
     /// Starts a receiver that reports special calls to `happenings`.
-    pub(super) async fn start(happenings: UnboundedSender<Happening>) -> std::io::Result<Self> {
+    pub(super) async fn start(happenings: UnboundedSender<CallEvent>) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared { seen: Mutex::default(), happenings });
@@ -176,13 +176,13 @@ impl Shared {
         };
         seen.tally.note(states, end);
         let happening = match end {
-            End::Failed => Some(Happening::Failed { call, rows }),
+            End::Failed => Some(CallEvent::Failed { call, rows }),
             End::Killed => {
                 seen.held_at = Some(Instant::now());
-                Some(Happening::Held { call, rows, worker })
+                Some(CallEvent::Held { call, rows, worker })
             }
             End::Accepted => {
-                resumed.map(|since| Happening::Resumed { worker, after: since.elapsed() })
+                resumed.map(|since| CallEvent::Resumed { worker, after: since.elapsed() })
             }
         };
         drop(seen);

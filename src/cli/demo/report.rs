@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::console;
-use super::tally::{Again, RowState, Tally};
+use super::tally::{Redeliveries, RowState, Tally};
 use highwater::page::words::count;
 
 /// The contents of the table.
@@ -19,7 +19,7 @@ pub(super) struct Findings {
     /// Row states that arrived and were accepted.
     pub(super) delivered: u64,
     /// Deliveries beyond the first.
-    pub(super) again: Again,
+    pub(super) again: Redeliveries,
     /// Row states that were written and not accepted.
     pub(super) lost: u64,
     /// Calls of the receiver.
@@ -170,7 +170,7 @@ mod tests {
             inserted: 4_051,
             changed: 590,
             delivered: 27_594,
-            again: Again { failed_call: 1_000, killed_process: 1_000, other: 0 },
+            again: Redeliveries { failed_call: 1_000, killed_process: 1_000, other: 0 },
             lost: 0,
             calls: 71,
             invocations: 76,
@@ -213,8 +213,14 @@ mod tests {
             (Findings { lost: 1_234, ..findings() }, "1,234 rows were written but"),
             (Findings { killed: 0, ..findings() }, "no process was killed"),
             (Findings { resumed_after: None, ..findings() }, "nothing was delivered again"),
-            (Findings { again: Again { failed_call: 0, ..again }, ..findings() }, "no failed call"),
-            (Findings { again: Again { killed_process: 0, ..again }, ..findings() }, "nothing was"),
+            (
+                Findings { again: Redeliveries { failed_call: 0, ..again }, ..findings() },
+                "no failed call",
+            ),
+            (
+                Findings { again: Redeliveries { killed_process: 0, ..again }, ..findings() },
+                "nothing was",
+            ),
         ] {
             let found = changed.shortcomings();
             assert!(found.len() == 1 && found[0].starts_with(text), "{found:?}");

@@ -9,9 +9,9 @@ use super::console::FILTER;
 use super::flights::{self, CURSOR, Flight, TABLE};
 use super::folder::Folder;
 use super::host::{FUNCTION, Launch, NAMES};
-use super::receiver::{Happening, Receiver};
+use super::receiver::{CallEvent, Receiver};
 use super::tally::RowState;
-use super::writer::{Work, Written};
+use super::writer::{Work, WriteProgress};
 use highwater::config::{ProcessVars, SqlConnection, Vars as _};
 use highwater::error::chain;
 use highwater::mssql::Connection;
@@ -33,7 +33,7 @@ pub(super) struct Stage {
     /// Receives the batches.
     pub(super) receiver: Receiver,
     /// What has been written since the processes were started.
-    pub(super) written: Arc<Written>,
+    pub(super) written: Arc<WriteProgress>,
     /// Rows written before.
     pub(super) loaded: u64,
     /// Rows to be inserted later.
@@ -51,7 +51,7 @@ impl Stage {
     /// Sets up `rows` flights, and a receiver that reports to `happenings`.
     pub(super) async fn set(
         rows: u32,
-        happenings: UnboundedSender<Happening>,
+        happenings: UnboundedSender<CallEvent>,
     ) -> Result<Self, String> {
         let folder =
             Folder::new().map_err(|error| format!("create a temporary folder: {error}"))?;

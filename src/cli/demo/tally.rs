@@ -24,7 +24,7 @@ pub(super) enum End {
 
 /// Deliveries beyond the first, by the end of the call before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Again {
+pub(super) struct Redeliveries {
     /// The call before had failed.
     pub(super) failed_call: u64,
     /// The process that made the call before was killed.
@@ -33,7 +33,7 @@ pub(super) struct Again {
     pub(super) other: u64,
 }
 
-impl Again {
+impl Redeliveries {
     /// Returns all of them.
     pub(super) fn total(self) -> u64 {
         self.failed_call + self.killed_process + self.other
@@ -51,7 +51,7 @@ struct Arrived {
 pub(super) struct Tally {
     arrived: BTreeMap<RowState, Arrived>,
     accepted: u64,
-    again: Again,
+    again: Redeliveries,
 }
 
 impl Tally {
@@ -78,7 +78,7 @@ impl Tally {
     }
 
     /// Returns the deliveries beyond the first of each state.
-    pub(super) fn again(&self) -> Again {
+    pub(super) fn redeliveries(&self) -> Redeliveries {
         self.again
     }
 
@@ -101,13 +101,13 @@ mod tests {
         let mut tally = Tally::default();
         tally.note(&states(0..2), End::Accepted);
         tally.note(&states(2..5), End::Failed);
-        assert_eq!((tally.accepted(), tally.again()), (2, Again::default()));
+        assert_eq!((tally.accepted(), tally.redeliveries()), (2, Redeliveries::default()));
         assert!(!tally.has(&RowState { id: 2, version: 7 }));
         tally.note(&states(2..5), End::Killed);
         tally.note(&states(2..6), End::Accepted);
         tally.note(&states(5..6), End::Accepted);
-        let again = Again { failed_call: 3, killed_process: 3, other: 1 };
-        assert_eq!((tally.accepted(), tally.again()), (6, again));
+        let again = Redeliveries { failed_call: 3, killed_process: 3, other: 1 };
+        assert_eq!((tally.accepted(), tally.redeliveries()), (6, again));
         assert!(tally.has(&RowState { id: 2, version: 7 }));
         assert!(!tally.has(&RowState { id: 2, version: 8 }));
     }

@@ -63,12 +63,12 @@ impl Work {
 
 /// What has been committed so far.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WriteProgress {
     inserted: AtomicU64,
     changed: AtomicU64,
 }
 
-impl Written {
+impl WriteProgress {
     /// Rows inserted.
     pub(super) fn inserted(&self) -> u64 {
         self.inserted.load(Ordering::Relaxed)
@@ -84,7 +84,7 @@ impl Written {
 pub(super) async fn write(
     database: Database,
     work: Work,
-    written: Arc<Written>,
+    written: Arc<WriteProgress>,
 ) -> Result<(), SqlError> {
     let mut session = database.connect("Highwater")?;
     for Round { inserts, changes: (first, last) } in work.rounds {
@@ -169,7 +169,7 @@ mod tests {
         flights::load(&database, &all).unwrap();
         let work = Work::new(rest, 120);
         let changes = work.changes();
-        let written = Arc::new(Written::default());
+        let written = Arc::new(WriteProgress::default());
         write(database.clone(), work, Arc::clone(&written)).await.unwrap();
         assert_eq!((written.inserted(), written.changed()), (50, changes));
         assert_eq!(changes, 120);

@@ -15,8 +15,8 @@ use serde_json::json;
 
 use super::Options;
 use crate::findings;
-use crate::output::{Exit, Failed, say, tell};
-use highwater::builder::doctor::Patient;
+use crate::output::{Exit, Failed, print_message, print_text};
+use highwater::builder::doctor::ExaminedPoller;
 use highwater::config::{Vars, is_poller_name};
 use highwater::cursor::CursorMode;
 use highwater::doctor::{Finding, Level};
@@ -90,45 +90,45 @@ pub(super) async fn run(
     if let Some(cursor) = &options.cursor {
         set("CURSOR", cursor.clone());
     }
-    let offer = patient(&values, vars, name)?.propose(options.key.is_some()).await;
-    let offer = offer.map_err(highwater::poller::TickError::Fetch)?;
-    settle(&mut values, name, &offer);
-    let patient = patient(&values, vars, name)?;
+    let proposal = examined_poller(&values, vars, name)?.propose(options.key.is_some()).await;
+    let proposal = proposal.map_err(highwater::poller::TickError::Fetch)?;
+    settle(&mut values, name, &proposal);
+    let poller = examined_poller(&values, vars, name)?;
     // This is an explicit start, so create the state folder, which the store never creates by itself.
     let state = out.join(STATE).join("state");
     // The project folder has default permissions. The state folder may contain rows, so only the user may read it.
     fs::create_dir_all(&out)
         .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&state))
         .map_err(|error| failed(&state, &error))?;
-    let found = patient.examine().await;
+    let found = poller.examine().await;
     // The examination needed an absolute path; in the file, the path is relative to the project.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
-    let report = Report::of((name, table), &offer, &files, &found);
-    say(&options.form.output.one(&report, || report.text()));
+    let report = Report::of((name, table), &proposal, &files, &found);
+    print_text(&options.form.output.one(&report, || report.text()));
     let over = overridden(&values, vars);
     if !over.is_empty() {
         let (names, out) = (over.join("`, `"), out.display());
-        tell(&format!(
+        print_message(&format!(
             "note: the environment sets `{names}`, which takes precedence over `{out}/local.settings.json`"
         ));
     }
     let errors: Vec<&Finding> =
         found.iter().filter(|finding| finding.level == Level::Error).collect();
     if !errors.is_empty() {
-        tell(&format!("{name}: the project was written; fix the errors above first"));
+        print_message(&format!("{name}: the project was written; fix the errors above first"));
     }
     Ok(findings::exit(&found, Clone::clone))
 }
 
-fn patient(
+fn examined_poller(
     values: &BTreeMap<String, String>,
     vars: &dyn Vars,
     name: &str,
-) -> Result<Patient, Failed> {
-    let mut patients = Patient::all(&Overlaid { own: values, under: vars })?;
+) -> Result<ExaminedPoller, Failed> {
+    let mut pollers = ExaminedPoller::all(&Overlaid { own: values, under: vars })?;
     let missing = || Failed::new(Exit::Failed, "the new settings do not have the poller");
-    patients.remove(name).ok_or_else(missing)
+    pollers.remove(name).ok_or_else(missing)
 }
 
 /// Returns the names of new settings that the environment overrides with another value.
@@ -160,11 +160,11 @@ fn schedule_setting(name: &str) -> String {
 }
 
 /// Stores the choice in the settings, so that later changes of the table do not affect it.
-fn settle(values: &mut BTreeMap<String, String>, name: &str, offer: &SourceProposal) {
+fn settle(values: &mut BTreeMap<String, String>, name: &str, proposal: &SourceProposal) {
     let source = format!("{PREFIX}POLLERS__{}__SOURCE__", name.to_uppercase());
-    values.insert(format!("{source}MODE"), offer.mode.to_string());
-    values.insert(format!("{source}KEY"), offer.key.join(","));
-    match &offer.cursor {
+    values.insert(format!("{source}MODE"), proposal.mode.to_string());
+    values.insert(format!("{source}KEY"), proposal.key.join(","));
+    match &proposal.cursor {
         Some(cursor) => values.insert(format!("{source}CURSOR"), cursor.clone()),
         None => values.remove(&format!("{source}CURSOR")),
     };
@@ -263,7 +263,7 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     fn of(
         (poller, table): (&'a str, &'a str),
-        offer: &'a SourceProposal,
+        proposal: &'a SourceProposal,
         files: &Files,
         findings: &'a [Finding],
     ) -> Self {
@@ -274,12 +274,12 @@ impl<'a> Report<'a> {
         Self {
             poller,
             table,
-            mode: offer.mode,
-            cursor: offer.cursor.as_deref(),
-            reason: &offer.reason,
-            key: &offer.key,
-            key_reason: &offer.key_reason,
-            sees_deletes: offer.mode == CursorMode::ChangeTracking,
+            mode: proposal.mode,
+            cursor: proposal.cursor.as_deref(),
+            reason: &proposal.reason,
+            key: &proposal.key,
+            key_reason: &proposal.key_reason,
+            sees_deletes: proposal.mode == CursorMode::ChangeTracking,
             files: files.all().map(|path| path.display().to_string()).to_vec(),
             findings,
             next: [

@@ -39,7 +39,7 @@ const DEPTH_MAX: usize = 8;
 
 /// Inputs of a package.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ingredients<'a> {
+pub(crate) struct PackageInputs<'a> {
     /// Folder with `host.json` and `function-definitions`.
     pub(crate) folder: &'a Path,
     /// The program.
@@ -84,8 +84,11 @@ impl Package {
     /// # Errors
     ///
     /// [`ProjectError`] if a file is missing or unreadable, would be rejected by the host, or would never run.
-    pub(crate) fn of(ingredients: Ingredients<'_>, vars: &dyn Vars) -> Result<Self, ProjectError> {
-        let Ingredients { folder, binary, config, has_settings } = ingredients;
+    pub(crate) fn of(
+        ingredients: PackageInputs<'_>,
+        vars: &dyn Vars,
+    ) -> Result<Self, ProjectError> {
+        let PackageInputs { folder, binary, config, has_settings } = ingredients;
         let definitions = folder.join(DEFINITIONS);
         reject_misplaced_files(&definitions, 0)?;
         let no_settings = BTreeMap::new();
@@ -244,9 +247,10 @@ impl Package {
         let folders = functions.iter().map(|function| function.name.as_str());
         let by_function = config.pollers_by_function(folders);
         let runs = |name: &str| by_function.values().flatten().any(|poller| poller.name == name);
-        for needed in config.functions_needed().into_iter().filter(|needed| !runs(needed.poller)) {
+        for needed in config.required_functions().into_iter().filter(|needed| !runs(needed.poller))
+        {
             let path = PathBuf::from(&needed.folder).join("function.json");
-            let schedule = format!("%{}_SCHEDULE%", function_segment(needed.whole));
+            let schedule = format!("%{}_SCHEDULE%", function_segment(needed.parent));
             let bytes = project::timer_definition(&schedule).into_bytes();
             let (name, schedule) = (needed.folder, Some(schedule));
             let function = Function { name, definition: path.clone(), schedule, route: None };

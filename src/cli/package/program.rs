@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::output::{Exit, Failed, tell};
+use crate::output::{Exit, Failed, print_message};
 use highwater::error::chain;
 use highwater::project::HANDLER;
 
@@ -54,7 +54,7 @@ pub(super) fn find() -> Result<PathBuf, Failed> {
                 arguments.push("--release");
             }
             let line = format!("cargo {}", arguments.join(" "));
-            tell(&format!("note: building the handler: {line}"));
+            print_message(&format!("note: building the handler: {line}"));
             build(&root, &arguments).map_err(|why| failed(format!("`{line}` {why}")))?;
             Ok(program.with_file_name(HANDLER))
         }

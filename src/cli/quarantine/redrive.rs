@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::Selection;
-use crate::output::{Exit, Failed, OutputOption, Record, say, tell, time_text};
+use crate::output::{Exit, Failed, OutputOption, Record, print_message, print_text, time_text};
 use crate::poller;
 use highwater::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
 use highwater::config::{Vars, parse_duration};
@@ -82,7 +82,7 @@ impl Line {
     fn exit(&self) -> Exit {
         match self.outcome {
             "delivered" | "row gone, removed" | "not there any more" => Exit::Done,
-            "refused" => Exit::NotTaken,
+            "refused" => Exit::NotAccepted,
             _ => Exit::Failed,
         }
     }
@@ -115,7 +115,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     };
     let mut lines = Vec::new();
     let ended = when_free(&poller, &redrive, options.wait, &mut lines).await;
-    say(&options.form.output.list(&lines));
+    print_text(&options.form.output.list(&lines));
     let left = events.len() - lines.len();
     let stopped = |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not tried")));
     match (ended, signalled.get()) {
@@ -127,7 +127,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
                 "the target rejects everything, so {left} entries were not tried: {}",
                 chain(&error)
             );
-            Err(Failed::new(Exit::NotTaken, text))
+            Err(Failed::new(Exit::NotAccepted, text))
         }
         (Err(error), _) => Err(failed(error)),
     }
@@ -150,7 +150,7 @@ async fn when_free(
             return ended;
         }
         if !announced {
-            tell(&format!("waiting for `{owner_id}`, which holds the lease"));
+            print_message(&format!("waiting for `{owner_id}`, which holds the lease"));
             announced = true;
         }
         sleep(WAIT_INTERVAL.min(until - Instant::now())).await;
@@ -160,8 +160,8 @@ async fn when_free(
 fn worst(lines: &[Line]) -> Exit {
     let exits: Vec<Exit> = lines.iter().map(Line::exit).collect();
     let has = |exit| exits.contains(&exit);
-    match (has(Exit::NotTaken), has(Exit::Failed)) {
-        (true, _) => Exit::NotTaken,
+    match (has(Exit::NotAccepted), has(Exit::Failed)) {
+        (true, _) => Exit::NotAccepted,
         (false, true) => Exit::Failed,
         (false, false) => Exit::Done,
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::progress::Progress;
 use super::{Begun, windows};
-use crate::output::{Exit, Failed, tell_aside};
+use crate::output::{Exit, Failed, print_message_nonblocking};
 use highwater::admin::RangeEnd;
 use highwater::builder::range::{Ranges, Worker};
 use highwater::poller::StopSignal;
@@ -182,7 +182,7 @@ impl Work {
         }
         let mut on_tick = |report: &highwater::tick::TickReport| {
             if report.result.is_err() {
-                tell_aside(&format!("{name}: {}", report.summary));
+                print_message_nonblocking(&format!("{name}: {}", report.summary));
             }
         };
         Ok(Box::pin(range.admin().deliver_range(&self.stop, &mut on_tick)).await?)

@@ -47,7 +47,7 @@ impl World {
             schedules: BTreeMap::new(),
             disabled: BTreeMap::new(),
         };
-        let served = Served {
+        let served = PageServer {
             board,
             authority: Authority::of(address, &["status.example".to_owned()]),
             operator: acts.then(|| "ann".to_owned()),

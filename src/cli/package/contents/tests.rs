@@ -25,7 +25,7 @@ fn package_with(root: &Path, vars: &[(&str, &str)]) -> Result<Package, String> {
     let config = has_pollers.then(|| Config::from_vars(&vars).unwrap());
     let program = root.join("program");
     let (binary, config) = (program.as_path(), config.as_ref());
-    let made_of = Ingredients { folder: root, binary, config, has_settings: false };
+    let made_of = PackageInputs { folder: root, binary, config, has_settings: false };
     Package::of(made_of, &vars).map_err(|error| chain(&error))
 }
 
