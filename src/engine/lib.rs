@@ -42,14 +42,20 @@
 //!
 //! # Modules
 //!
-//! | layer | modules | may know |
+//! | layer | modules | uses |
 //! |---|---|---|
-//! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | ports and rules |
-//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notice::Notifier`] | vocabulary |
-//! | pure rules | [`policy`], [`quarantine`], [`range`], [`schedule`], [`document`], [`journal`], [`normalize`] | vocabulary |
-//! | vocabulary | [`backoff`], [`cursor`], [`event`], [`value`], [`error`], [`clock`], [`partition`], [`redaction`], [`repeats`], [`trace`] | each other |
+//! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document::DocumentStore`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | everything below, and each other |
+//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notice::Notifier`] | vocabulary; a handler also reports a [`document::StaleWrite`] |
+//! | pure rules | [`document`], [`journal`], [`normalize`], [`policy`], [`quarantine`], [`range`], [`schedule`] | vocabulary, each other, and the data types of the ports: [`normalize`] reads [`source::Rows`]; [`document::Snapshot`] and [`quarantine`] name what is stored by a [`store::StateKey`] |
+//! | vocabulary | [`backoff`], [`clock`], [`cursor`], [`error`], [`event`], [`grant`], [`partition`], [`redaction`], [`repeats`], [`trace`], [`value`] | each other |
+//!
+//! Only the engine and the adapters behind ports do I/O. Two modules have a part in two layers: [`document`] and
+//! [`journal`] are rules, except for the types named above. The vocabulary is synchronous, except that a retry in
+//! [`backoff`] sleeps. The module that holds a port also holds what every adapter of it needs, such as
+//! [`store::DateCheckedStore`] and [`handler::chain::Chain`].
 
-// Vocabulary: no async, no I/O.
+// Vocabulary: no I/O.
+pub mod backoff;
 pub mod model;
 pub mod redaction;
 pub mod repeats;
@@ -58,7 +64,6 @@ pub mod trace;
 pub use self::model::{clock, cursor, error, event, grant, partition, value};
 
 // Pure rules and ports.
-pub mod backoff;
 pub mod handler;
 pub mod journal;
 pub mod normalize;

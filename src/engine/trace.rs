@@ -7,6 +7,11 @@
 //! Fields are attributes under their own names, except `otel.name` (the span's name), `otel.kind` (`server`,
 //! `client`), and `traceparent` and `tracestate` (the parent, if it belongs to another process). A span with an
 //! `error.type` counts as failed.
+//!
+//! Log events name their poller themselves, even within a span that has its name: the JSON lines nest the fields of
+//! the current span under `span`, while alerts and queries read `poller.name` of the event. Only within a tick is one
+//! macro enough, `tick_event!`, which also adds the invocation. What logs elsewhere often runs without a span: a
+//! command, the recovery controller, or a poller inside another program.
 
 mod layer;
 

@@ -46,7 +46,7 @@ pub struct StateCheck {
     pub findings: Vec<Finding>,
     /// The document, if it is usable.
     pub document: Option<StateDocument>,
-    /// Whether the poller has never run, according to document and marker; see also [`elsewhere`].
+    /// Whether the poller has never run, according to document and marker; see also [`other_apps`].
     pub is_first_start: bool,
 }
 
