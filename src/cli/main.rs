@@ -3,7 +3,8 @@
 //! Data goes to standard output, in the format of `--output`; everything else goes to standard error.
 //! Commands prompt only at a terminal. Exit codes: 0 done, 1 failed, 2 wrong usage or missing confirmation,
 //! 3 invalid settings, 4 not allowed, 5 another instance holds the lease or was faster, 6 a service is
-//! unreachable, 7 rejected by the handler, 130 or 143 stopped by a signal before it was done.
+//! unreachable, 7 rejected by the handler, 8 (`status --check`) a poller needs attention, 9 (`status --check`) a
+//! poller delivers nothing until an operator acts, 129, 130 or 143 stopped by a signal before it was done.
 
 mod backfill;
 mod clone;
