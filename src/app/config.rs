@@ -15,6 +15,19 @@
 //!
 //! Nothing here connects to anything.
 
+//!
+//! # Example
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//!
+//! use highwater::config::Config;
+//!
+//! let vars = BTreeMap::from([("HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX".to_owned(), "0".to_owned())]);
+//! let mistakes = Config::from_vars(&vars).unwrap_err();
+//! assert!(mistakes.to_string().contains("HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE"), "{mistakes}");
+//! ```
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

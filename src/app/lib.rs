@@ -56,6 +56,62 @@
 //!
 //! The other public modules are shared with the programs and hidden here; they may change at any time.
 //!
+//! # Operating pollers
+//!
+//! What the command line does, a program can do too:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//!
+//! use highwater::admin::Operator;
+//! use highwater::builder::App;
+//! use highwater::status::{StatusQuery, StatusReader};
+//!
+//! # async fn example(app: App) -> Result<(), Box<dyn std::error::Error>> {
+//! let status = StatusReader {
+//!     app: app.name.clone(),
+//!     state: app.state.clone(),
+//!     pollers: app.pollers.clone(),
+//!     schedules: BTreeMap::new(),
+//!     disabled: BTreeMap::new(),
+//! };
+//! for poller in status.read(StatusQuery::All).await?.pollers {
+//!     println!("{}: {:?} at {:?}", poller.poller, poller.health.state, poller.checkpoint);
+//! }
+//! if let Some(orders) = app.pollers.get("orders") {
+//!     orders.admin().pause(Operator { by: "ops", reason: "maintenance of the target" }).await?;
+//! }
+//! // Finds pollers that cannot continue; repairs nothing.
+//! for finding in app.recovery.look().await?.findings {
+//!     println!("{}: {}", finding.poller, finding.condition);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Serving the Functions host
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//!
+//! use highwater::builder::App;
+//! use highwater::config::ProcessVars;
+//! use highwater::host::server::{Functions, router};
+//! use highwater::poller::StopSignal;
+//! use highwater::status::StatusReader;
+//! use highwater::telemetry::{Telemetry, TickLines};
+//!
+//! # async fn example(status: StatusReader) -> Result<(), Box<dyn std::error::Error>> {
+//! let telemetry = Telemetry::start("info", &ProcessVars, TickLines::Written);
+//! let app = App::build_to_run(&ProcessVars, None)?;
+//! let functions = Functions::Ready(app.into_functions(status));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, router(functions, StopSignal::default())).await?;
+//! telemetry.flush().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Layers
 //!
 //! | layer | modules | may depend on |

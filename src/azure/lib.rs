@@ -51,9 +51,9 @@ pub use self::journal::BlobJournal;
 use self::shared_key::SharedKey;
 pub use self::state::BlobStore;
 use self::token_client::TokenClient;
-#[doc(hidden)]
 use highwater_engine::clock::{Clock, SystemClock};
 
+#[doc(hidden)]
 pub use self::storage_connection::{DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY};
 pub use self::storage_connection::{IdentityParts, StorageConnection, StorageService};
 pub use self::tokens::Tokens;

@@ -43,11 +43,11 @@ impl ExaminedPoller {
         Ok(pollers)
     }
 
-    /// Queries the catalog for ways to read the poller's table: see [`Mssql::offer`].
+    /// Queries the catalogue for ways to read the poller's table: see [`Mssql::propose`].
     ///
     /// # Errors
     ///
-    /// [`FetchError`] as of [`Mssql::offer`].
+    /// [`FetchError`] as of [`Mssql::propose`].
     pub async fn propose(&self, key_is_named: bool) -> Result<SourceProposal, FetchError> {
         self.source.propose(key_is_named).await
     }
