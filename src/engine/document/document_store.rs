@@ -2,7 +2,7 @@
 //!
 //! A document is written under the tag with which it was read, so only one of two writers wins.
 //! [`DocumentStore::replace`] makes one such write, and determines its outcome if there was no response.
-//! [`DocumentStore::changing`] is the loop around it for writers without a lease: read, decide, write, and repeat
+//! [`DocumentStore::change`] is the loop around it for writers without a lease: read, decide, write, and repeat
 //! with the other writer's document. Writes of a holder need more rules, which are in `lease/judge.rs`.
 
 use thiserror::Error;
