@@ -82,6 +82,7 @@ const MARK = "src/mssql/source/mark.rs";
 const QUERY = "src/mssql/source/query.rs";
 const ZONE = "src/mssql/source/zone.rs";
 const CURSOR_CLOCK = "src/mssql/source/examine/clock.rs";
+const SELECTION = "src/mssql/source/selection.rs";
 const TRACKING = "src/mssql/source/tracking.rs";
 const CHOICE = "src/mssql/source/choice.rs";
 const EVENT = "src/engine/model/event.rs";
@@ -236,12 +237,10 @@ const BREAKS = [
   ["sizes of a key value's type not checked", VARIANT, ".filter(|_| are_digits(digits))", ""],
   ["key value longer than its type cut", VARIANT, "|| value.encode_utf16().count() > length.into()", ""],
   ["key of a deleted row read from the row in part", KEY, 'selected.replace(&format!("t.{name}"), &format!("c.{name}"))', 'selected.replacen(&format!("t.{name}"), &format!("c.{name}"), 1)'],
-  ["insert of a changed row lost", TRACKING, "if is_in_changes && self.selection.has_inserts_without_updates() {", "if false {"],
-  ["changes before the position read for their inserts", TRACKING, 'conditions.push(format!("{version} > {since}"));', ""],
-  ["update hidden by a passed insert", TRACKING, "if self.selection.has_updates_without_inserts() {", "if false {"],
   ["insert reported as an upsert", CELLS, '"I" if is_change => Operation::Insert,', '"I" if is_change => Operation::Upsert,'],
   ["existing row reported as an update", CELLS, "self.cursor.is_none() && matches!(position, Value::Int(_))", "self.cursor.is_none()"],
-  ["operations not selected", TRACKING, "        conditions.extend(self.selection.of_change(&operation));\n", ""],
+  ["operations not selected", TRACKING, "        conditions.extend(self.selection.of_change(&deleted));\n", ""],
+  ["inserts selected without updates", SELECTION, "return check_pair(operations);", "return Ok(());"],
   ["text of half a unit delivered", CELLS, "if bytes.len().is_multiple_of(2) {", "if bytes.len() < usize::MAX {"],
   ["another encoding taken for UTF-16", CONNECT, "(bytes != expected).then(", "(bytes.len() > usize::MAX - expected.len()).then("],
   ["two rows at one position delivered", UNIQUE_KEY, "values.all(|(column, (one, other))| column.equates(one, other))", "values.any(|_| false)"],

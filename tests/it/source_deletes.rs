@@ -118,11 +118,12 @@ async fn soft_deletes_can_be_selected_and_excluded() {
 }
 
 #[tokio::test]
-async fn operations_that_the_mode_does_not_report_are_rejected() {
+async fn operations_that_cannot_be_selected_are_rejected() {
     let world = world().await;
     for (mode, operation, expected) in [
         (RowVersion, Operation::Insert, "has `insert`, expected `upsert` or `delete`"),
         (ChangeTracking, Operation::Upsert, "which mode `change_tracking` distinguishes"),
+        (ChangeTracking, Operation::Insert, "expected `insert` together with `update`"),
     ] {
         let operations = Some(vec![operation]);
         let settings = SourceSettings { operations, ..settings(&world, mode, "flag") };

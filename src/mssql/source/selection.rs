@@ -13,27 +13,29 @@ use highwater_engine::event::Operation;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
     is_tracked: bool,
-    /// The operations that the source distinguishes, and of them the selected ones.
-    known: Vec<Operation>,
     selected: Vec<Operation>,
 }
 
-/// An operation that a mode does not report.
+/// An operation that cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationProblem {
     /// The operation.
     pub operation: Operation,
-    /// What the mode reports, and why.
+    /// What can be selected, and why.
     pub expected: String,
-    /// Which modes report what.
+    /// What to do.
     pub hint: &'static str,
 }
 
-/// Checks that `mode` reports all of these operations.
+/// Checks that these operations can be selected in `mode`.
+///
+/// The mode must report all of them. Change tracking reports one net operation per row, relative to a version that is
+/// not that of the last delivery. An insert whose row changes before it is read can be an update, and an update after
+/// an insert that was not delivered can be an insert. So with one of them alone, rows would be lost.
 ///
 /// # Errors
 ///
-/// The first operation that it does not report.
+/// The first operation that cannot be selected.
 pub fn check_operations(
     operations: &[Operation],
     mode: CursorMode,
@@ -41,7 +43,7 @@ pub fn check_operations(
 ) -> Result<(), OperationProblem> {
     let known = known(mode, has_soft_deletes);
     let Some(operation) = operations.iter().find(|operation| !known.contains(operation)) else {
-        return Ok(());
+        return check_pair(operations);
     };
     let expected = match (mode, has_soft_deletes) {
         (CursorMode::ChangeTracking, _) => {
@@ -62,6 +64,28 @@ pub fn check_operations(
     })
 }
 
+/// Checks that inserts and updates are selected together.
+fn check_pair(operations: &[Operation]) -> Result<(), OperationProblem> {
+    let has_inserts = operations.contains(&Operation::Insert);
+    let has_updates = operations.contains(&Operation::Update);
+    let (operation, expected, hint) = match (has_inserts, has_updates) {
+        (true, false) => (
+            Operation::Insert,
+            "`insert` together with `update`, since a row that is inserted and changed before it is read can \
+             count as an update and would be lost",
+            "select `insert,update`, and ignore updates of known rows in the receiver",
+        ),
+        (false, true) => (
+            Operation::Update,
+            "`update` together with `insert`, since an update that follows an unread insert counts as an \
+             insert and would be lost",
+            "select `insert,update`; an insert can include later updates",
+        ),
+        (true, true) | (false, false) => return Ok(()),
+    };
+    Err(OperationProblem { operation, expected: expected.to_owned(), hint })
+}
+
 fn known(mode: CursorMode, has_soft_deletes: bool) -> Vec<Operation> {
     match (mode, has_soft_deletes) {
         (CursorMode::ChangeTracking, _) => {
@@ -77,67 +101,52 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// The mode does not report one of them.
+    /// One of them cannot be selected.
     pub(super) fn new(
         selected: Option<&[Operation]>,
         mode: CursorMode,
         has_soft_deletes: bool,
     ) -> Result<Self, String> {
         let known = known(mode, has_soft_deletes);
-        let selected = selected.unwrap_or(&known).to_vec();
+        let selected = selected.map_or(known, <[Operation]>::to_vec);
         check_operations(&selected, mode, has_soft_deletes).map_err(|problem| {
             let OperationProblem { operation, expected, hint } = problem;
             format!("`SOURCE__OPERATIONS` has `{operation}`, expected {expected}: {hint}")
         })?;
-        Ok(Self { is_tracked: mode == CursorMode::ChangeTracking, known, selected })
+        Ok(Self { is_tracked: mode == CursorMode::ChangeTracking, selected })
     }
 
     /// Returns the operations that events can have, in the order of [`Operation::ALL`].
     pub(super) fn possible(&self) -> Vec<Operation> {
-        let is_possible = |operation: &Operation| {
-            self.selected.contains(operation)
-                || (self.is_tracked && *operation == Operation::Upsert)
-        };
-        Operation::ALL.into_iter().filter(is_possible).collect()
+        Operation::ALL.into_iter().filter(|operation| self.is_possible(*operation)).collect()
+    }
+
+    /// Whether events can have this operation.
+    pub(super) fn is_possible(&self, operation: Operation) -> bool {
+        self.selected.contains(&operation) || (self.is_tracked && operation == Operation::Upsert)
     }
 
     /// Returns the condition on a row of the table, given the condition under which it counts as deleted; `None` if
     /// all rows are delivered.
     pub(super) fn of_row(&self, deleted: Option<&str>) -> Option<String> {
-        let possible = self.possible();
-        let kind =
-            match (possible.contains(&Operation::Upsert), possible.contains(&Operation::Delete)) {
-                (true, false) => "U",
-                (false, true) => "D",
-                (true, true) | (false, false) => return None,
-            };
+        self.condition(self.is_possible(Operation::Upsert), deleted?)
+    }
+
+    /// Returns the condition on a change, given the condition under which it counts as a delete; `None` if all
+    /// changes are delivered.
+    pub(super) fn of_change(&self, deleted: &str) -> Option<String> {
+        let has_others = self.selected.iter().any(|operation| *operation != Operation::Delete);
+        self.condition(has_others, deleted)
+    }
+
+    fn condition(&self, has_others: bool, deleted: &str) -> Option<String> {
+        let kind = match (has_others, self.selected.contains(&Operation::Delete)) {
+            (true, false) => "U",
+            (false, true) => "D",
+            (true, true) | (false, false) => return None,
+        };
         // The condition can be unknown, so it cannot be negated.
-        Some(format!("CASE WHEN {} THEN N'D' ELSE N'U' END = N'{kind}'", deleted?))
-    }
-
-    /// Whether updates are delivered, but not inserts.
-    ///
-    /// A row that was inserted and then updated is an update then. While nothing is delivered the requested version
-    /// stays, so the insert may be one that was passed before.
-    pub(super) fn has_updates_without_inserts(&self) -> bool {
-        self.selected.contains(&Operation::Update) && !self.selected.contains(&Operation::Insert)
-    }
-
-    /// Whether inserts are delivered, but not updates.
-    pub(super) fn has_inserts_without_updates(&self) -> bool {
-        self.selected.contains(&Operation::Insert) && !self.selected.contains(&Operation::Update)
-    }
-
-    /// Returns the condition on a change, given the expression for its operation; `None` if all are delivered.
-    pub(super) fn of_change(&self, operation: &str) -> Option<String> {
-        let letters =
-            [(Operation::Insert, "I"), (Operation::Update, "U"), (Operation::Delete, "D")];
-        if self.known.iter().all(|known| self.selected.contains(known)) {
-            return None;
-        }
-        let selected = letters.iter().filter(|(known, _)| self.selected.contains(known));
-        let selected: Vec<String> = selected.map(|(_, letter)| format!("N'{letter}'")).collect();
-        Some(format!("{operation} IN ({})", selected.join(", ")))
+        Some(format!("CASE WHEN {deleted} THEN N'D' ELSE N'U' END = N'{kind}'"))
     }
 }
 
@@ -151,8 +160,22 @@ mod tests {
     fn a_mode_selects_only_what_it_reports() {
         use CursorMode::{ChangeTracking, RowVersion};
         for (mode, has_soft_deletes, selected, expected) in [
-            (ChangeTracking, false, vec![Insert, Delete], Ok(vec![Insert, Upsert, Delete])),
-            (ChangeTracking, true, vec![Update], Ok(vec![Update, Upsert])),
+            (ChangeTracking, false, vec![Update, Insert], Ok(vec![Insert, Update, Upsert])),
+            (ChangeTracking, true, vec![Delete], Ok(vec![Upsert, Delete])),
+            (
+                ChangeTracking,
+                false,
+                vec![Delete, Insert],
+                Err(
+                    "has `insert`, expected `insert` together with `update`, since a row that is inserted and",
+                ),
+            ),
+            (
+                ChangeTracking,
+                false,
+                vec![Update],
+                Err("would be lost: select `insert,update`; an insert can include"),
+            ),
             (
                 ChangeTracking,
                 false,
@@ -188,19 +211,20 @@ mod tests {
     fn only_what_is_not_selected_needs_a_condition() {
         let of = |selected: Option<&[Operation]>, mode| {
             let selection = Selection::new(selected, mode, true).unwrap();
-            (selection.of_row(Some("x = 1")), selection.of_change("op"))
+            (selection.of_row(Some("x = 1")), selection.of_change("x = 1"))
         };
-        let row = |kind: &str| Some(format!("CASE WHEN x = 1 THEN N'D' ELSE N'U' END = N'{kind}'"));
-        let change = |letters: &str| Some(format!("op IN ({letters})"));
+        let only =
+            |kind: &str| Some(format!("CASE WHEN x = 1 THEN N'D' ELSE N'U' END = N'{kind}'"));
         let tracked = CursorMode::ChangeTracking;
         assert_eq!(of(None, tracked), (None, None));
         assert_eq!(of(Some(&[Delete, Update, Insert]), tracked), (None, None));
-        assert_eq!(of(Some(&[Insert, Delete]), tracked), (None, change("N'I', N'D'")));
-        assert_eq!(of(Some(&[Update]), tracked), (row("U"), change("N'U'")));
+        assert_eq!(of(Some(&[Insert, Update]), tracked), (only("U"), only("U")));
+        // Existing rows are no changes.
+        assert_eq!(of(Some(&[Delete]), tracked), (None, only("D")));
         let other = CursorMode::TimestampPk;
         assert_eq!(of(None, other).0, None);
-        assert_eq!(of(Some(&[Upsert]), other).0, row("U"));
-        assert_eq!(of(Some(&[Delete]), other).0, row("D"));
+        assert_eq!(of(Some(&[Upsert]), other).0, only("U"));
+        assert_eq!(of(Some(&[Delete]), other).0, only("D"));
         let plain = Selection::new(Some(&[Upsert]), other, false).unwrap();
         assert_eq!(plain.of_row(None), None, "nothing counts as deleted");
     }

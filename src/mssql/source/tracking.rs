@@ -19,10 +19,10 @@
 //!
 //! The requested version is not the version of what was delivered last. While nothing is delivered it stays, and
 //! while a backlog is read in several pages, it may be before delivered inserts, or after an insert whose row changed
-//! before it was read. If only inserts or only updates are selected, the reported operation must not hide a change:
-//! see [`Plan::requested`] and [`Selection::has_updates_without_inserts`].
+//! before it was read. So an operation can be an insert or an update depending on when it is read, and a selection
+//! has both or neither: see [`check_operations`].
 //!
-//! [`Selection::has_updates_without_inserts`]: super::selection::Selection::has_updates_without_inserts
+//! [`check_operations`]: super::selection::check_operations
 
 use std::sync::Arc;
 
@@ -52,8 +52,6 @@ const NOTED_AT: &str = "noted_at";
 const VERSION: &str = "c.SYS_CHANGE_VERSION";
 /// The condition that a row was inserted after the requested version.
 const INSERTED: &str = "c.SYS_CHANGE_OPERATION = N'I'";
-/// The version of the last insert of a row.
-const CREATED: &str = "c.SYS_CHANGE_CREATION_VERSION";
 /// Operators of the condition that a row is after a position.
 const AFTER: [&str; 3] = [">", ">", ">="];
 /// Operators of the condition that a row is at or before a position.
@@ -221,21 +219,9 @@ impl Plan {
         since: i64,
         statement: &mut Statement,
     ) -> Result<Changes, FetchError> {
-        let requested = self.requested(window, range, since);
-        let is_earlier = requested < since;
         let since = statement.bind(Param::BigInt(since));
         let version = VERSION;
-        let mut inserted = INSERTED.to_owned();
-        if self.selection.has_updates_without_inserts() {
-            inserted = format!("{inserted} AND {version} = {CREATED}");
-        }
         let mut conditions = vec![format!("{version} <= @cur")];
-        let requested = if is_earlier {
-            conditions.push(format!("{version} > {since}"));
-            statement.bind(Param::BigInt(requested))
-        } else {
-            since
-        };
         for (cursor, at, operators) in
             [(window.after, range.after, AFTER), (window.upto, range.upto, UPTO)]
         {
@@ -276,30 +262,16 @@ impl Plan {
             ));
         }
         let deleted = self.deleted.iter().fold(gone, |gone, soft| format!("{gone} OR {soft}"));
+        conditions.extend(self.selection.of_change(&deleted));
         let operation =
-            format!("CASE WHEN {deleted} THEN N'D' WHEN {inserted} THEN N'I' ELSE N'U' END");
-        conditions.extend(self.selection.of_change(&operation));
+            format!("CASE WHEN {deleted} THEN N'D' WHEN {INSERTED} THEN N'I' ELSE N'U' END");
         let from = format!(
-            "FROM CHANGETABLE(CHANGES {}, {requested}) AS c LEFT JOIN {} AS t ON {same}\nWHERE {}",
+            "FROM CHANGETABLE(CHANGES {}, {since}) AS c LEFT JOIN {} AS t ON {same}\nWHERE {}",
             self.quoted,
             self.quoted,
             conditions.join("\nAND "),
         );
         Ok(Changes { from, operation })
-    }
-
-    /// Returns the version that operations are relative to, at most `since`.
-    ///
-    /// It is `since`, except if inserts are delivered and updates are not. A row that was inserted in a backlog and
-    /// changed before it was read would be an update then, and never be delivered. So operations are relative to the
-    /// last version that was read completely, and an insert may be delivered twice.
-    fn requested(&self, window: FetchWindow<'_>, range: Range, since: i64) -> i64 {
-        let is_in_changes = range.after.is_some_and(|at| at.phase == TrackedPhase::Changes);
-        if is_in_changes && self.selection.has_inserts_without_updates() {
-            known(window.state).unwrap_or(0).min(since)
-        } else {
-            since
-        }
     }
 
     /// Returns the statement and parameters that count the changes of a window, up to its limit. A window

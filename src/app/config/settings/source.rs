@@ -62,8 +62,8 @@ pub(in crate::config) const SOURCE_SOFT_DELETE: Setting = Setting::new(
 pub(in crate::config) const SOURCE_OPERATIONS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__OPERATIONS",
     Words("all"),
-    "Operations to deliver, separated by commas: `insert`, `update` and `delete` with `change_tracking`; \
-     `upsert` and, with `SOURCE__SOFT_DELETE`, `delete` in other modes.",
+    "Operations to deliver, separated by commas: with `change_tracking` `insert,update` (always together) or \
+     `delete`; in other modes `upsert` or, with `SOURCE__SOFT_DELETE`, `delete`.",
 );
 pub(in crate::config) const SOURCE_SETTLE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__SETTLE",

@@ -101,10 +101,10 @@ fn a_mode_without_updates_has_no_soft_deletes() {
 
 #[test]
 fn operations_must_be_ones_that_the_mode_reports() {
-    use crate::event::Operation::{Delete, Insert, Upsert};
+    use crate::event::Operation::{Delete, Insert, Update, Upsert};
     let tracked = [("MODE", "change_tracking"), ("CURSOR", "")];
-    let read = source(&[&tracked[..], &[("OPERATIONS", "insert, delete")]].concat()).unwrap();
-    assert_eq!(read.operations, Some(vec![Insert, Delete]));
+    let read = source(&[&tracked[..], &[("OPERATIONS", "insert, update")]].concat()).unwrap();
+    assert_eq!(read.operations, Some(vec![Insert, Update]));
     assert_eq!(source(&[]).unwrap().operations, None);
     let soft = source(&[("SOFT_DELETE", "gone"), ("OPERATIONS", "delete,upsert")]).unwrap();
     assert_eq!(soft.operations, Some(vec![Delete, Upsert]));
@@ -129,6 +129,15 @@ fn operations_must_be_ones_that_the_mode_reports() {
         (
             &[tracked[0], tracked[1], ("OPERATIONS", "upsert")],
             "which mode `change_tracking` distinguishes",
+        ),
+        (
+            &[tracked[0], tracked[1], ("OPERATIONS", "insert,delete")],
+            "changed before it is read can count as an update and would be lost\n  \
+             hint: select `insert,update`, and ignore updates of known rows in the receiver",
+        ),
+        (
+            &[tracked[0], tracked[1], ("OPERATIONS", "update")],
+            "expected `update` together with `insert`",
         ),
     ] {
         let errors = source(settings).unwrap_err();
