@@ -241,6 +241,8 @@ const BREAKS = [
   ["existing row reported as an update", CELLS, "self.cursor.is_none() && matches!(position, Value::Int(_))", "self.cursor.is_none()"],
   ["operations not selected", TRACKING, "        conditions.extend(self.selection.of_change(&deleted));\n", ""],
   ["inserts selected without updates", SELECTION, "return check_pair(operations);", "return Ok(());"],
+  ["live row hidden from a redrive", CURRENT, "row| !self.selection.is_possible(row.op)", "_row| false"],
+  ["stored delete sent for a restored row", REDRIVE, "if rows.is_unselected {", "if false {"],
   ["text of half a unit delivered", CELLS, "if bytes.len().is_multiple_of(2) {", "if bytes.len() < usize::MAX {"],
   ["another encoding taken for UTF-16", CONNECT, "(bytes != expected).then(", "(bytes.len() > usize::MAX - expected.len()).then("],
   ["two rows at one position delivered", UNIQUE_KEY, "values.all(|(column, (one, other))| column.equates(one, other))", "values.any(|_| false)"],

@@ -209,7 +209,7 @@ pub trait Source: fmt::Debug + Send + Sync {
     }
 
     /// Returns the current row with the key of `at`, at the position under which a fetch delivers it too; no row
-    /// if none has the key any more.
+    /// if none has the key any more, or if its operation is not delivered ([`Rows::is_unselected`]).
     ///
     /// `at` is a position at which the row was read before. Unlike [`Self::fetch`] this does not wait for other
     /// transactions: it says nothing about the rows before or after.

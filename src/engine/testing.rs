@@ -37,7 +37,9 @@ use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
 use crate::partition::Partition;
-use crate::source::{FetchError, FetchWindow, Lag, RetainedState, Rows, Source, SourceShape};
+use crate::source::{
+    EncodedColumns, FetchError, FetchWindow, Lag, RetainedState, Row, Rows, Source, SourceShape,
+};
 use crate::value::Value;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,6 +59,7 @@ struct TableRow {
     position: u64,
     id: i64,
     value: String,
+    op: Operation,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +72,7 @@ struct TableState {
     failing_fetch: Option<(u64, FetchError)>,
     delay: Duration,
     null_key: bool,
+    only_deletes: bool,
     remember: Option<RetainedState>,
     anchor: SourceState,
 }
@@ -131,7 +135,12 @@ impl TableSource {
     /// Inserts a row at a reserved position: its transaction was open until now.
     pub fn put_late(&self, id: i64, position: u64) {
         let mut state = locked(&self.state);
-        state.replace(TableRow { position, id, value: format!("late {position}") });
+        state.replace(TableRow {
+            position,
+            id,
+            value: format!("late {position}"),
+            op: Operation::Upsert,
+        });
     }
 
     /// Inserts or updates a row.
@@ -139,14 +148,14 @@ impl TableSource {
         let mut state = locked(&self.state);
         state.version += 1;
         let position = state.version;
-        state.replace(TableRow { position, id, value: value.to_owned() });
+        state.replace(TableRow { position, id, value: value.to_owned(), op: Operation::Upsert });
     }
 
     /// Inserts or updates a row at the last used position, as times and numbers allow.
     pub fn put_tied(&self, id: i64, value: &str) {
         let mut state = locked(&self.state);
         let position = state.version;
-        state.replace(TableRow { position, id, value: value.to_owned() });
+        state.replace(TableRow { position, id, value: value.to_owned(), op: Operation::Upsert });
     }
 
     /// Inserts a second row with the key and the position of an existing one, as a non-unique key allows. Fetches of
@@ -165,6 +174,19 @@ impl TableSource {
             let next = locked(&self.state).version + 1;
             self.put(id, &format!("v{next}"));
         }
+    }
+
+    /// Marks a row as deleted, as a soft delete does.
+    pub fn soft_delete(&self, id: i64) {
+        let mut state = locked(&self.state);
+        state.version += 1;
+        let position = state.version;
+        state.replace(TableRow { position, id, value: String::new(), op: Operation::Delete });
+    }
+
+    /// Delivers only deleted rows when they are read by their key.
+    pub fn select_deletes(&self) {
+        locked(&self.state).only_deletes = true;
     }
 
     /// Deletes a row and its twins.
@@ -273,8 +295,13 @@ fn place_of(cursor: &Cursor) -> (u64, i64) {
 
 fn push(rows: &mut Rows, key: Value, row: &TableRow) {
     let position = Value::Int(i64::try_from(row.position).unwrap_or(i64::MAX));
+    if row.op == Operation::Delete {
+        let columns = EncodedColumns::default();
+        rows.rows.push(Row { op: row.op, position, key: vec![key], columns });
+        return;
+    }
     let values = [Value::Int(row.id), Value::Text(row.value.clone())];
-    rows.push(Operation::Upsert, position, vec![key], &values);
+    rows.push(row.op, position, vec![key], &values);
 }
 
 fn no_rows() -> Rows {
@@ -300,6 +327,10 @@ impl Source for TableSource {
         let id = at.key.get("id").and_then(serde_json::Value::as_i64).unwrap_or_default();
         let mut rows = no_rows();
         for found in state.rows.iter().filter(|row| row.id == id) {
+            if state.only_deletes && found.op != Operation::Delete {
+                rows.is_unselected = true;
+                continue;
+            }
             push(&mut rows, Value::Int(id), found);
         }
         Ok(rows)

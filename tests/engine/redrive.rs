@@ -162,6 +162,36 @@ async fn a_deleted_row_is_reported_and_its_entry_dropped_only_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stored_delete_is_not_delivered_for_a_restored_row() {
+    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { bisect_on_error: true, ..policy };
+    let world = World::new().with_policy(policy);
+    let poller = world.started_poller("a").await;
+    world.source.soft_delete(1);
+    world.handler.judge_by(|_| Err(rejected()));
+    while admin(&poller).quarantined().await.unwrap().is_empty() {
+        sleep(600).await;
+        tick(&poller).await.unwrap();
+    }
+    world.handler.judge_by(|_| Ok(()));
+    let events = admin(&poller).quarantined().await.unwrap();
+    // The row lives, but only deletes are delivered.
+    world.source.select_deletes();
+    world.source.put(1, "restored");
+    let calls = world.handler.received().len();
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    assert!(
+        matches!(&outcomes[..], [RedriveOutcome::RowDeleted { removed: false }]),
+        "{outcomes:?}"
+    );
+    assert_eq!(world.handler.received().len(), calls);
+    world.source.soft_delete(1);
+    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    assert!(matches!(&outcomes[..], [RedriveOutcome::Delivered { .. }]), "{outcomes:?}");
+    assert_eq!(world.handler.received().len(), calls + 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_stored_event_is_delivered_on_request() {
     let (world, poller) = quarantined_rows(1).await;
     let events = admin(&poller).quarantined().await.unwrap();

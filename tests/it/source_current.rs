@@ -74,6 +74,42 @@ async fn a_row_excluded_by_the_filter_is_not_found() {
 }
 
 #[tokio::test]
+async fn a_row_whose_operation_is_not_selected_is_distinguished_from_a_row_that_is_gone() {
+    for (mode, column, _) in MODES.into_iter().filter(|(mode, ..)| *mode != CursorMode::IntegerPk) {
+        let world = AnyServer::start(TABLE).await;
+        world.execute("ALTER TABLE dbo.t ADD gone bit NULL").await;
+        world.execute("UPDATE dbo.t SET gone = 1 WHERE id = 2").await;
+        let all = SourceSettings {
+            soft_delete: Some("gone".to_owned()),
+            ..settings(world.settings("t", mode, column))
+        };
+        let (read, _) = events(&Mssql::new(all.clone()).unwrap(), None, 9).await;
+        let of = |operation| {
+            let operations = Some(vec![operation]);
+            Mssql::new(SourceSettings { operations, ..all.clone() }).unwrap()
+        };
+        let (upserts, deletes) = (of(Operation::Upsert), of(Operation::Delete));
+        let is_unselected = async |source: &Mssql, event: &ChangeEvent| {
+            let rows = source.current(&event.cursor).await.unwrap();
+            assert!(rows.rows.is_empty() || !rows.is_unselected);
+            (rows.rows.len(), rows.is_unselected)
+        };
+        for event in &read {
+            let is_delete = event.op == Operation::Delete;
+            let (yes, no) = ((1, false), (0, true));
+            let expected = if is_delete { [no, yes] } else { [yes, no] };
+            let found =
+                [is_unselected(&upserts, event).await, is_unselected(&deletes, event).await];
+            assert_eq!(found, expected, "{mode}");
+        }
+        world.execute("DELETE FROM dbo.t").await;
+        for event in &read {
+            assert_eq!(is_unselected(&deletes, event).await, (0, false), "{mode}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_invalid_key_or_a_row_that_is_too_large_is_an_error() {
     let world = AnyServer::start(TABLE).await;
     let base = settings(world.settings("t", CursorMode::RowVersion, "rv"));

@@ -65,7 +65,7 @@ impl Line {
             }
             RedriveOutcome::RowDeleted { removed: true } => ("row gone, removed", None, None, None),
             RedriveOutcome::RowDeleted { removed: false } => {
-                let why = "the row no longer exists; `--drop-gone` removes such entries";
+                let why = "the row no longer exists, or the poller no longer delivers it; `--drop-gone` removes such entries";
                 ("row gone", None, None, Some(why.to_owned()))
             }
             RedriveOutcome::Refused { attempts, error } => {

@@ -293,6 +293,9 @@ impl<'p> Admin<'p> {
             Err(error) => return Ok(EventToDeliver::Nothing(chain(&error))),
         };
         let rows = self.poller.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
+        if rows.is_unselected {
+            return Ok(EventToDeliver::Gone);
+        }
         Ok(match normalize(self.poller.source.shape(), &rows).map(|mut events| events.pop()) {
             Ok(Some(event)) => EventToDeliver::Event(Box::new(event)),
             // The row is deleted, and the stored event says so: it is the current state.

@@ -98,6 +98,8 @@ pub struct Rows {
     /// What the position of these rows depends on, such as the identity of their table. It is added to the retained
     /// state before the first of them is delivered; empty if it is already known.
     pub anchor: SourceState,
+    /// Whether the row that was read by its key exists, but its operation is not delivered. `rows` is empty then.
+    pub is_unselected: bool,
 }
 
 impl Rows {

@@ -35,9 +35,8 @@ impl Plan {
         params.extend(values.map(|value| Param::Text(value.to_owned())));
         let filter =
             self.filter.as_ref().map(|filter| filter.sql(|at| format!("@P{}", first + at)));
-        let conditions = self.selected.iter().cloned().chain(filter);
-        let filter = conditions
-            .fold(String::new(), |filter, condition| format!("{filter}\nAND {condition}"));
+        // Rows of all operations: if the live row were left out, a stored delete of it would seem to be current.
+        let filter = filter.map(|filter| format!("\nAND {filter}")).unwrap_or_default();
         let rows = format!("FROM {} AS t\nWHERE {}{filter};", self.quoted, key_is("t"));
         let select = self.select.join(", ");
         let deleted = self.deleted.as_deref().map(operation);
@@ -72,7 +71,7 @@ impl Plan {
         Ok((sql, params))
     }
 
-    /// Returns the row, or none if no row has the key any more.
+    /// Returns the row, or none if no row has the key any more or its operation is not delivered.
     pub(super) fn current(
         &self,
         mut answer: FetchProgress,
@@ -92,6 +91,9 @@ impl Plan {
             }
         }
         let columns = Arc::clone(&self.columns);
+        if answer.rows.iter().any(|row| !self.selection.is_possible(row.op)) {
+            return Ok(Rows { columns, is_unselected: true, ..Rows::default() });
+        }
         Ok(Rows { columns, json: answer.json, rows: answer.rows, ..Rows::default() })
     }
 
