@@ -164,7 +164,7 @@ pub use highwater_engine::{
 pub use highwater_azure as azure;
 #[doc(hidden)]
 pub use highwater_engine::{
-    doctor, document, normalize, notice, quarantine, range, redaction, repartition, repeats,
+    doctor, document, normalize, notification, quarantine, range, redaction, repartition, repeats,
     schedule, trace,
 };
 #[doc(hidden)]

@@ -45,7 +45,7 @@
 //! | layer | modules | uses |
 //! |---|---|---|
 //! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document::DocumentStore`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | everything below, and each other |
-//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notice::Notifier`] | vocabulary; a handler also reports a [`document::StaleWrite`] |
+//! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notification::Notifier`] | vocabulary; a handler also reports a [`document::StaleWrite`] |
 //! | pure rules | [`document`], [`journal`], [`normalize`], [`policy`], [`quarantine`], [`range`], [`schedule`] | vocabulary, each other, and the data types of the ports: [`normalize`] reads [`source::Rows`]; [`document::Snapshot`] and [`quarantine`] name what is stored by a [`store::StateKey`] |
 //! | vocabulary | [`backoff`], [`clock`], [`cursor`], [`error`], [`event`], [`grant`], [`partition`], [`redaction`], [`repeats`], [`trace`], [`value`] | each other |
 //!
@@ -67,7 +67,7 @@ pub use self::model::{clock, cursor, error, event, grant, partition, value};
 pub mod handler;
 pub mod journal;
 pub mod normalize;
-pub mod notice;
+pub mod notification;
 pub mod policy;
 pub mod quarantine;
 pub mod range;

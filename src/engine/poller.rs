@@ -37,7 +37,7 @@ use crate::handler::{Handler, HandlerError};
 use crate::journal::JournalMode;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
-use crate::notice::Notifier;
+use crate::notification::Notifier;
 use crate::partition::Partition;
 use crate::policy::{FailurePolicy, Flow};
 use crate::repeats::LogThrottle;

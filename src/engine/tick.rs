@@ -32,7 +32,7 @@ use self::report::Report;
 pub use self::report::TickLine;
 use crate::document::Snapshot;
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
-use crate::notice::Change;
+use crate::notification::Change;
 use crate::poller::memory::Memory;
 use crate::poller::outcome::refused_outcome;
 use crate::poller::{Poller, Skipped, StopSignal, TickError, TickOutcome};
@@ -111,9 +111,10 @@ impl Poller {
             }
             Err(_) => report.finish(Ok(TickOutcome::Skipped(Skipped::AlreadyRunning))),
         };
-        // The lease is released, and the next tick of this process may start.
+        // The lease is released, and the next tick of this process may start. A process that aborts does not wait.
         if let Some(notifier) = &self.notifier {
-            notifier.tick_ended(&self.name, &report.changes).await;
+            let notified = notifier.tick_ended(&self.name, &report.changes);
+            request.stop.unless_aborted(notified).await;
         }
         report
     }
@@ -139,7 +140,7 @@ impl<'p> Tick<'p> {
         let result = Box::pin(self.rounds()).await;
         let poller = self.poller;
         if let Some(kind) = poller.note_end_of_tick(&result, self.report.is_failure_recorded()) {
-            self.report.failed_anew(kind, &result);
+            self.report.failed_in_new_way(kind, &result);
         }
         if let Err(error) = &result
             && error.leaves_store_usable()

@@ -21,7 +21,7 @@ mod init;
 mod journal;
 mod last_failure;
 mod leases;
-mod notices;
+mod notifications;
 mod operate;
 mod overlap;
 mod partition_count;

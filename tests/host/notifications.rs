@@ -14,28 +14,32 @@ use crate::receiver::Answer;
 
 const SECRET: &str = "B0123456789x1y2z3";
 
-type Notices = Arc<Mutex<Vec<(HeaderMap, Json)>>>;
+type Notifications = Arc<Mutex<Vec<(HeaderMap, Json)>>>;
 
-async fn receive(State(notices): State<Notices>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let notice = serde_json::from_slice(&body).unwrap();
-    notices.lock().unwrap().push((headers, notice));
+async fn receive(
+    State(received): State<Notifications>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    let notification = serde_json::from_slice(&body).unwrap();
+    received.lock().unwrap().push((headers, notification));
     StatusCode::NO_CONTENT
 }
 
 /// Starts an endpoint, and returns what it receives and its URL.
-async fn endpoint() -> (Notices, String) {
-    let notices = Notices::default();
+async fn endpoint() -> (Notifications, String) {
+    let received = Notifications::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/services/{SECRET}", listener.local_addr().unwrap());
-    let router = Router::new().fallback(receive).with_state(Arc::clone(&notices));
+    let router = Router::new().fallback(receive).with_state(Arc::clone(&received));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (notices, url)
+    (received, url)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quarantined_row_and_a_stopped_poller_are_notified_once() {
     let mut bench = Bench::with_rows(1..=1).await;
-    let (notices, url) = endpoint().await;
+    let (received, url) = endpoint().await;
     bench.set_env("HIGHWATER__NOTIFY__URL", &url);
     bench.set_env("HIGHWATER__NOTIFY__SIGNING_SECRETS", "NOTIFY_SECRET");
     bench.set_env("NOTIFY_SECRET", "whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==");
@@ -46,12 +50,15 @@ async fn a_quarantined_row_and_a_stopped_poller_are_notified_once() {
         host.run().await;
     }
     host.event("row_quarantined").await;
-    let sent = notices.lock().unwrap().clone();
+    let sent = received.lock().unwrap().clone();
     assert_eq!(sent.len(), 1, "{sent:#?}");
-    let (headers, notice) = &sent[0];
+    let (headers, notification) = &sent[0];
     assert!(headers["webhook-signature"].to_str().unwrap().starts_with("v1,"));
-    assert_eq!((&notice["poller"], &notice["app"]), (&"nightly".into(), &"local".into()));
-    let change = &notice["changes"][0];
+    assert_eq!(
+        (&notification["poller"], &notification["app"]),
+        (&"nightly".into(), &"local".into())
+    );
+    let change = &notification["changes"][0];
     assert_eq!((&change["event"], &change["kind"]), (&"row_quarantined".into(), &"refused".into()));
     assert!(change["reason"].as_str().unwrap().contains("answered 422: no"), "{change}");
     host.stop().await;
@@ -63,7 +70,7 @@ async fn a_quarantined_row_and_a_stopped_poller_are_notified_once() {
     for _ in 0..2 {
         bench.command(&["tick", "nightly"]).await;
     }
-    let sent = notices.lock().unwrap().clone();
+    let sent = received.lock().unwrap().clone();
     assert_eq!(sent.len(), 2, "{sent:#?}");
     let change = &sent[1].1["changes"][0];
     let expected = (&"poller_stopped".into(), &"on_failure_stop".into());

@@ -9,7 +9,7 @@ use crate::handler::http::{Client, Webhook};
 use crate::journal::JournalStore;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
-use crate::notice::Notifier;
+use crate::notification::Notifier;
 use crate::partition::{Partition, poller_of_partition};
 use crate::poller::{Poller, PollerParts};
 use crate::state::{LoggedStore, StateStore};

@@ -279,7 +279,7 @@ impl Http {
             match self.client.0.execute(request).await {
                 Ok(response) => {
                     traced::note_status(response.status());
-                    let received = self.receive(response).await;
+                    let received = Self::receive(response).await;
                     let Delivery { generation, fencing_token: token, .. } = part.batch;
                     let sent = (part.events.as_slice(), Fence { generation, token });
                     let judged = reply::judge(&self.target, &received, sent, self.clock.now());
@@ -306,7 +306,7 @@ impl Http {
     }
 
     /// Reads a reply up to its limit.
-    async fn receive(&self, mut response: Response) -> Received {
+    async fn receive(mut response: Response) -> Received {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let mut received = Received {
             status: response.status().as_u16(),

@@ -35,6 +35,21 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
+    /// Whether the write may have happened. Its last attempt, or the read after it, got no usable reply.
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
+        match self {
+            Self::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. })
+            | Self::Format(_) => true,
+            Self::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
+            | Self::Lost(_)
+            | Self::Gone
+            | Self::Lapsed
+            | Self::OutOfTime
+            | Self::Uncommitted(_)
+            | Self::Refused(_) => false,
+        }
+    }
+
     /// Returns what this means for a renewal: without an outcome before the deadline the lease has lapsed.
     pub(super) fn or_lapsed(self) -> Self {
         match self {

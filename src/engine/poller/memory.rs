@@ -19,6 +19,7 @@ use crate::lease::Lease;
 use crate::poller::Skipped;
 use crate::range::mismatch;
 use crate::source::{Lag, RetainedState, SourceShape};
+use crate::status::health::FailureClass;
 use crate::store::{Precondition, StateKey};
 
 /// Pause between two counts, as a multiple of the duration of the last one.
@@ -453,8 +454,9 @@ impl Poller {
             && document.lease_state(self.instance.owner_id(), age) == LeaseState::Free
     }
 
-    /// Records failing ticks in the document: at the first failure, then every `STATUS_INTERVAL`, only while the
-    /// lease is free, and only if the document has ever granted a lease. One attempt, as for idle ticks.
+    /// Records failing ticks in the document: at the first failure, at the first that needs an operator, then every
+    /// `STATUS_INTERVAL`. Only while the lease is free, and only if the document has ever granted a lease. One
+    /// attempt, as for idle ticks.
     ///
     /// An own lease that could not be released counts as held: a write under its token would look like a grant.
     pub(crate) async fn record_failure(&self, memory: &mut Memory) {
@@ -472,10 +474,14 @@ impl Poller {
         };
         let age = base.age(self.store.grain());
         let document = &base.document;
-        let is_recorded = document
-            .last_failure
-            .as_ref()
-            .is_some_and(|recorded| base.now() < recorded.at + interval);
+        let Some(failure) = self.unrecorded_failure(base.now()) else { return };
+        // Another process reports a stop again if the document does not have it.
+        let is_new_stop = |recorded: &str| {
+            recorded != failure.kind && FailureClass::of(&failure.kind) == FailureClass::Stopped
+        };
+        let is_recorded = document.last_failure.as_ref().is_some_and(|recorded| {
+            base.now() < recorded.at + interval && !is_new_stop(&recorded.kind)
+        });
         let standing = document.lease_state(self.instance.owner_id(), age);
         if is_recorded
             || standing != LeaseState::Free
@@ -483,7 +489,6 @@ impl Poller {
         {
             return;
         }
-        let Some(failure) = self.unrecorded_failure(base.now()) else { return };
         let next = document.failing(failure, age);
         if Box::pin(self.write_note(memory, &base, next)).await {
             self.note_failure_recorded();

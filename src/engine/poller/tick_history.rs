@@ -15,7 +15,7 @@ use super::{Poller, TickError, TickOutcome};
 use crate::document::{DocumentAge, LastFailure, Snapshot};
 use crate::error::{chain, shortened};
 use crate::handler::HandlerError;
-use crate::status::health::{self, Failure, Process, StoredState};
+use crate::status::health::{self, Failure, FailureClass, Process, StoredState};
 
 /// How the last ticks of this process ended.
 #[derive(Debug, Default)]
@@ -69,8 +69,8 @@ struct FailedTicks {
     count: u64,
     /// How many of them are not in the document.
     unrecorded: u64,
-    /// When this process last wrote them to the document.
-    recorded: Option<Instant>,
+    /// When this process last wrote them to the document, and their kind then.
+    recorded: Option<(Instant, &'static str)>,
     kind: &'static str,
     error: String,
 }
@@ -203,7 +203,8 @@ impl Poller {
         })
     }
 
-    /// Whether to record failed ticks in the document: this is the first one, or the last record is `interval` old.
+    /// Whether to record failed ticks in the document: this is the first one, the first one that needs an operator,
+    /// or the last record is `interval` old.
     pub(crate) fn is_failure_due(&self, interval: Duration) -> bool {
         let history = self.tick_history();
         let failure = history.failure.as_ref().filter(|failure| failure.unrecorded > 0);
@@ -244,16 +245,20 @@ impl FailedTicks {
 
     fn note_recorded(&mut self) {
         self.unrecorded = 0;
-        self.recorded = Some(Instant::now());
+        self.recorded = Some((Instant::now(), self.kind));
     }
 
     fn is_due(&self, interval: Duration) -> bool {
-        self.recorded.is_none_or(|recorded| recorded.elapsed() >= interval)
+        self.recorded.is_none_or(|(at, kind)| {
+            let is_new_stop =
+                kind != self.kind && FailureClass::of(self.kind) == FailureClass::Stopped;
+            is_new_stop || at.elapsed() >= interval
+        })
     }
 }
 
-/// Returns the kind of a failure, as [`FailureClass::of`](crate::status::health::FailureClass::of) reads it; `None`
-/// for an outcome that is not a failure of the poller.
+/// Returns the kind of a failure, as [`FailureClass::of`] reads it; `None` for an outcome that is not a failure of the
+/// poller.
 fn failure_kind(error: &TickError) -> Option<&'static str> {
     if let TickError::Handler(error) = error
         && !matches!(error, HandlerError::Fenced(_))

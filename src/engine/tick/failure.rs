@@ -54,6 +54,12 @@ impl LeasedTick<'_, '_> {
                 }
             }
             Err(error) => {
+                // If the pause was written, later ticks only find the poller paused, so none of them reports it.
+                if let Some((kind, paused)) = stopped
+                    && error.is_outcome_unknown()
+                {
+                    self.report.paused_by_rule(kind, &paused);
+                }
                 self.report.front_committed(&self.work.batch, self.lease.document());
                 self.report.could_not_release(&error);
             }

@@ -41,7 +41,7 @@ use crate::event::{BatchId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::SourceLag;
-use crate::notice::Change;
+use crate::notification::Change;
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
 use crate::quarantine::Reason;

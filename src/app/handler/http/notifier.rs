@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater_engine::event::EventId;
-use highwater_engine::notice::{Change, Notifier};
+use highwater_engine::notification::{Change, Notifier};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -26,7 +26,9 @@ use uuid::Uuid;
 use super::body::Body;
 use super::cause;
 use super::sign::Signer;
-use super::{Client, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP};
+use super::{
+    Client, Http, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
+};
 use crate::clock::Clock;
 use crate::config::{NotifyConfig, origin};
 use crate::metrics::Metrics;
@@ -38,7 +40,7 @@ use crate::repeats::LogThrottle;
 pub struct Terms {
     /// Shortest time between two notifications of one poller.
     pub interval: Duration,
-    /// Limit on one notification, from connecting to the status of the reply.
+    /// Limit on one notification, from connecting to the end of the reply.
     pub timeout: Duration,
     /// Attempts after which changes are dropped.
     pub tries_max: u32,
@@ -67,12 +69,21 @@ pub struct Webhook {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     log_throttle: LogThrottle,
-    pollers: Mutex<BTreeMap<String, Pending>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pollers: BTreeMap<String, Pending>,
+    /// When the next poller may try; set after a timeout.
+    resumes_at: Option<Instant>,
 }
 
 /// Changes of a poller that are not sent yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pending {
+    /// Id of the notification. A retry has the same id unless changes were added, so that the endpoint can recognise it.
+    id: Uuid,
     changes: Vec<Change>,
     /// When the newest of them was made.
     at: Option<OffsetDateTime>,
@@ -82,17 +93,57 @@ struct Pending {
     tried_at: Option<Instant>,
 }
 
+impl Pending {
+    fn new(tried_at: Option<Instant>) -> Self {
+        Self { id: Uuid::new_v4(), changes: Vec::new(), at: None, failed: 0, tried_at }
+    }
+
+    /// Adds changes. The attempts start again with the first change of an event and kind.
+    fn add(&mut self, changes: Vec<Change>, at: Option<OffsetDateTime>) {
+        if changes.is_empty() {
+            return;
+        }
+        let before = self.changes.len();
+        for change in changes {
+            change.add_to(&mut self.changes);
+        }
+        if self.changes.len() > before {
+            self.failed = 0;
+        }
+        (self.id, self.at) = (Uuid::new_v4(), at);
+    }
+}
+
+/// Why a notification failed.
+struct SendError {
+    why: String,
+    /// Whether the endpoint took the whole time.
+    timed_out: bool,
+}
+
+impl From<reqwest::Error> for SendError {
+    fn from(error: reqwest::Error) -> Self {
+        Self { timed_out: error.is_timeout(), why: cause(error) }
+    }
+}
+
+impl From<String> for SendError {
+    fn from(why: String) -> Self {
+        Self { why, timed_out: false }
+    }
+}
+
 /// The body of a notification.
 #[derive(Serialize)]
-struct Notice<'a> {
+struct Notification<'a> {
     app: &'a str,
     poller: &'a str,
     at: String,
-    changes: Vec<NoticeChange<'a>>,
+    changes: Vec<NotifiedChange<'a>>,
 }
 
 #[derive(Serialize)]
-struct NoticeChange<'a> {
+struct NotifiedChange<'a> {
     event: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
@@ -121,7 +172,7 @@ impl Webhook {
             clock,
             metrics,
             log_throttle: LogThrottle::default(),
-            pollers: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -131,31 +182,35 @@ impl Webhook {
         Self { terms, ..self }
     }
 
-    fn pollers(&self) -> MutexGuard<'_, BTreeMap<String, Pending>> {
-        self.pollers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds `changes` to those that wait, and returns all of them if they are due.
     ///
     /// The interval starts here, so that no other tick sends in the meantime.
     fn due(&self, poller: &str, changes: &[Change]) -> Option<Pending> {
-        let mut pollers = self.pollers();
+        let mut state = self.state();
+        let State { pollers, resumes_at } = &mut *state;
         if changes.is_empty() && !pollers.contains_key(poller) {
             return None;
         }
-        let pending = pollers.entry(poller.to_owned()).or_default();
-        if !changes.is_empty() {
-            pending.at = Some(self.clock.now());
-        }
-        for change in changes {
-            change.clone().add_to(&mut pending.changes);
-        }
+        let pending = pollers.entry(poller.to_owned()).or_insert_with(|| Pending::new(None));
+        pending.add(changes.to_vec(), Some(self.clock.now()));
         let is_early = pending.tried_at.is_some_and(|at| at.elapsed() < self.terms.interval);
         if pending.changes.is_empty() || is_early {
             return None;
         }
-        let next = Pending { tried_at: Some(Instant::now()), ..Pending::default() };
-        Some(std::mem::replace(pending, next))
+        let now = Instant::now();
+        // Pollers of a group share a few slots, and each try may hold one for the whole timeout. So after a timeout
+        // one poller tries in each interval, until the endpoint replies.
+        if let Some(resumes_at) = resumes_at {
+            if now < *resumes_at {
+                return None;
+            }
+            *resumes_at = now + self.terms.interval;
+        }
+        Some(std::mem::replace(pending, Pending::new(Some(now))))
     }
 
     /// Keeps changes that could not be sent for the next notification; returns whether it did.
@@ -164,19 +219,16 @@ impl Webhook {
         if failed >= self.terms.tries_max {
             return false;
         }
-        let mut pollers = self.pollers();
-        let pending = pollers.entry(poller.to_owned()).or_default();
-        let newer = std::mem::replace(&mut pending.changes, sent.changes);
-        for change in newer {
-            change.add_to(&mut pending.changes);
-        }
-        pending.at = pending.at.or(sent.at);
-        pending.failed = failed;
+        let mut state = self.state();
+        let pending = state.pollers.entry(poller.to_owned()).or_insert_with(|| Pending::new(None));
+        let kept = Pending { failed, tried_at: pending.tried_at, ..sent };
+        let newer = std::mem::replace(pending, kept);
+        pending.add(newer.changes, newer.at);
         true
     }
 
-    async fn send(&self, poller: &str, pending: &Pending) -> Result<(), String> {
-        let changes = pending.changes.iter().map(|change| NoticeChange {
+    async fn send(&self, poller: &str, pending: &Pending) -> Result<(), SendError> {
+        let changes = pending.changes.iter().map(|change| NotifiedChange {
             event: change.event.as_str(),
             kind: change.kind,
             reason: redaction::redacted(change.reason.clone()),
@@ -185,17 +237,23 @@ impl Webhook {
         });
         let now = self.clock.now();
         let at = pending.at.unwrap_or(now).format(&Rfc3339).unwrap_or_default();
-        let notice = Notice { app: &self.app, poller, at, changes: changes.collect() };
-        let body = serde_json::to_vec(&notice).map_err(|error| error.to_string())?;
-        let headers = self.headers(poller, now, &body.clone().into());
+        let notification = Notification { app: &self.app, poller, at, changes: changes.collect() };
+        let body = serde_json::to_vec(&notification).map_err(|error| error.to_string())?;
+        let headers = self.headers(poller, pending.id, now, &body.clone().into());
         let request = self.client.0.post(self.url.clone()).timeout(self.terms.timeout);
-        let reply = request.headers(headers).body(body).send().await.map_err(cause)?;
-        let status = reply.status();
-        if status.is_success() { Ok(()) } else { Err(format!("answered {}", status.as_u16())) }
+        let reply = request.headers(headers).body(body).send().await?;
+        let is_success = reply.status().is_success();
+        let received = Http::receive(reply).await;
+        let status = received.status;
+        if is_success && received.is_html_page() {
+            let why = "with a web page, so this may not be the receiver";
+            return Err(format!("answered {status} {why}").into());
+        }
+        if is_success { Ok(()) } else { Err(format!("answered {status}").into()) }
     }
 
-    fn headers(&self, poller: &str, now: OffsetDateTime, body: &Body) -> HeaderMap {
-        let (id, timestamp) = (Uuid::new_v4().to_string(), now.unix_timestamp());
+    fn headers(&self, poller: &str, id: Uuid, now: OffsetDateTime, body: &Body) -> HeaderMap {
+        let (id, timestamp) = (id.to_string(), now.unix_timestamp());
         let signature = self.signer.sign(&id, timestamp, body);
         let texts = [
             (WEBHOOK_ID, Some(id.clone())),
@@ -227,7 +285,10 @@ fn subject(poller: &str, then: &str) -> String {
 impl Notifier for Webhook {
     async fn tick_ended(&self, poller: &str, changes: &[Change]) {
         let Some(pending) = self.due(poller, changes) else { return };
-        let Err(why) = self.send(poller, &pending).await else {
+        let sent = self.send(poller, &pending).await;
+        let timed_out = matches!(sent, Err(SendError { timed_out: true, .. }));
+        self.state().resumes_at = timed_out.then(|| Instant::now() + self.terms.interval);
+        let Err(SendError { why, .. }) = sent else {
             self.metrics.notified(poller, "sent");
             for then in [RETRIED, DROPPED] {
                 self.log_throttle.forget(&subject(poller, then));

@@ -202,7 +202,7 @@ impl Target {
 impl Received {
     /// Whether this is a page for a browser, such as a login page or a hosting placeholder. These return 200
     /// for every request.
-    fn is_html_page(&self) -> bool {
+    pub(super) fn is_html_page(&self) -> bool {
         let content_type = self.content_type.as_deref().unwrap_or_default();
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         media_type.eq_ignore_ascii_case("text/html") && self.text().starts_with(b"<")

@@ -3,7 +3,7 @@
 use super::{Batch, HandlerError, Reason, Report};
 use crate::document::{Paused, StateDocument};
 use crate::error::chain;
-use crate::notice::{Change, ChangeEvent};
+use crate::notification::{Change, ChangeEvent};
 use crate::poller::{TickError, TickOutcome};
 use crate::status::health::FailureClass;
 use crate::tick::failure::breaker_text;
@@ -24,7 +24,7 @@ impl Report<'_> {
     /// Notes that this tick failed in another way than the one before it in this process.
     ///
     /// Another process may have reported the same failure: then the document has it.
-    pub(in crate::tick) fn failed_anew(
+    pub(in crate::tick) fn failed_in_new_way(
         &mut self,
         kind: &'static str,
         result: &Result<TickOutcome, TickError>,

@@ -1,8 +1,11 @@
 //! Notifications over local sockets.
 
+use std::sync::atomic::AtomicBool;
+
+use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use highwater_engine::notice::{Change, ChangeEvent, Notifier as _};
+use highwater_engine::notification::{Change, ChangeEvent, Notifier as _};
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::testing::{WatchedWorld, World, sleep, tick};
 use hmac::{Hmac, Mac as _};
@@ -140,6 +143,87 @@ async fn a_failed_notification_is_retried_with_what_follows_and_then_dropped() {
 }
 
 #[tokio::test]
+async fn a_retry_has_the_same_id_unless_changes_were_added() {
+    let (receiver, url) = Receiver::start(&[status(500)]).await;
+    let webhook = webhook(&url, &Arc::default());
+    let again = Vec::new();
+    for changes in [vec![row("a")], again, vec![row("b")]] {
+        webhook.tick_ended("orders", &changes).await;
+        tokio::time::sleep(INTERVAL).await;
+    }
+    let requests = receiver.requests();
+    let id = |index: usize| requests[index].0["webhook-id"].clone();
+    assert_eq!(requests.len(), 3);
+    assert_eq!((id(0), &requests[0].1), (id(1), &requests[1].1));
+    assert_eq!(requests[1].0["idempotency-key"], id(0));
+    assert_ne!(id(1), id(2));
+}
+
+#[tokio::test]
+async fn a_change_of_another_kind_gets_all_attempts() {
+    let (receiver, url) = Receiver::start(&[status(500)]).await;
+    let webhook = webhook(&url, &Arc::default());
+    let breaker = Change::new(ChangeEvent::BreakerOpened, None, "10 rows in a row".to_owned());
+    let mut changes = vec![vec![row("a")], Vec::new(), vec![breaker]];
+    changes.resize(8, Vec::new());
+    for changes in changes {
+        webhook.tick_ended("orders", &changes).await;
+        tokio::time::sleep(INTERVAL).await;
+    }
+    let sent: Vec<_> = receiver.requests().iter().map(body).collect();
+    let counts: Vec<_> = sent.iter().map(|it| it["changes"].as_array().unwrap().len()).collect();
+    assert_eq!(counts, [1, 1, 2, 2, 2]);
+}
+
+#[tokio::test]
+async fn a_web_page_is_not_a_receiver() {
+    let watched = WatchedWorld::new();
+    let page = |text: &str| Reply(200, &[("content-type", "text/html")], text.to_owned());
+    let (_receiver, url) = Receiver::start(&[page("<html>Sign in"), page("ok")]).await;
+    let webhook = webhook(&url, &watched.world.metrics);
+    webhook.tick_ended("orders", &[row("a")]).await;
+    assert_eq!(watched.counted("highwater.notifications", Some(("outcome", "failed"))), 1);
+    let error = watched.logged("notification_failed")["error"].clone();
+    assert_eq!(error, "answered 200 with a web page, so this may not be the receiver");
+    tokio::time::sleep(INTERVAL).await;
+    webhook.tick_ended("orders", &[]).await;
+    assert_eq!(watched.counted("highwater.notifications", Some(("outcome", "sent"))), 1);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_hangs_delays_one_poller_per_interval() {
+    let watched = WatchedWorld::new();
+    let hangs = Arc::new(AtomicBool::new(true));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let shared = Arc::clone(&hangs);
+    let router = Router::new().fallback(move || async move {
+        if shared.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        StatusCode::NO_CONTENT
+    });
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let interval = Duration::from_secs(1);
+    let terms = Terms { interval, timeout: Duration::from_millis(200), tries_max: 5 };
+    let webhook = webhook(&url, &watched.world.metrics).with_terms(terms);
+    let counted =
+        |outcome: &str| watched.counted("highwater.notifications", Some(("outcome", outcome)));
+    for (failed, changes) in (1..).zip([vec![row("a")], Vec::new(), Vec::new()]) {
+        for poller in ["orders", "customers", "returns"] {
+            webhook.tick_ended(poller, &changes).await;
+        }
+        assert_eq!(counted("failed"), failed);
+        tokio::time::sleep(interval).await;
+    }
+    hangs.store(false, Ordering::Relaxed);
+    for poller in ["orders", "customers", "returns"] {
+        webhook.tick_ended(poller, &[]).await;
+    }
+    assert_eq!((counted("failed"), counted("sent")), (3, 3));
+}
+
+#[tokio::test]
 async fn an_endpoint_that_redirects_gets_nothing_at_its_other_address() {
     let (elsewhere, _) = Receiver::start(&[status(204)]).await;
     let to = Reply(307, &[("location", "/elsewhere")], String::new());
@@ -202,8 +286,11 @@ async fn each_change_of_a_poller_is_one_request() {
     tick(&poller).await.unwrap();
     let requests = receiver.requests();
     assert_eq!(requests.len(), 1);
-    let notice = body(&requests[0]);
-    assert_eq!(notice["changes"][0]["event"], "poller_stopped");
-    assert_eq!(notice["changes"][0]["kind"], "on_failure_stop");
-    assert!(notice["changes"][0]["reason"].as_str().unwrap().contains("422"), "{notice}");
+    let notification = body(&requests[0]);
+    assert_eq!(notification["changes"][0]["event"], "poller_stopped");
+    assert_eq!(notification["changes"][0]["kind"], "on_failure_stop");
+    assert!(
+        notification["changes"][0]["reason"].as_str().unwrap().contains("422"),
+        "{notification}"
+    );
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use highwater_engine::handler::HandlerError;
-use highwater_engine::notice::{Change, ChangeEvent, Notifier};
+use highwater_engine::notification::{Change, ChangeEvent, Notifier};
 use highwater_engine::policy::{FailurePolicy, OnFailure};
-use highwater_engine::poller::{Limits, Operator, Poller, TickOutcome};
+use highwater_engine::poller::{Limits, Operator, Poller, StopSignal, TickOutcome};
 use highwater_engine::source::FetchError;
 use highwater_engine::store::{StateKey, StateStore as _};
-use highwater_engine::testing::{World, admin, limits, sleep, tick};
+use highwater_engine::testing::{Call, Fault, World, admin, limits, sleep, tick};
+use highwater_engine::tick::TickRequest;
 
 const ANN: Operator<'_> = Operator { by: "ann@host", reason: "fixed" };
 
@@ -108,6 +109,42 @@ async fn a_poller_that_a_rule_pauses_is_reported_once_by_the_tick_that_paused_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_whose_write_has_an_unknown_outcome_is_reported() {
+    let world = world(OnFailure::Stop);
+    let (poller, recorded) = notified(world.started_poller("a").await);
+    world.source.fill(2);
+    world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
+    // The first write is the lease's. The store is down after the second, until the tick gives up.
+    world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+    world.store.break_next(Call::Store, Fault::LostAnswer);
+    for _ in 0..1_000 {
+        world.store.break_next(Call::Load, Fault::Unreachable);
+    }
+    tick(&poller).await.unwrap_err();
+    world.store.clear_faults();
+    assert!(world.is_paused().await);
+    let expected = [(ChangeEvent::PollerStopped, Some("on_failure_stop"), 1)];
+    assert_eq!(recorded.take(), expected);
+    sleep(600).await;
+    let outcome = tick(&poller).await.unwrap();
+    assert!(matches!(outcome, TickOutcome::Paused { .. }), "{outcome:?}");
+    assert_eq!(recorded.take(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_was_not_written_is_not_reported() {
+    let world = world(OnFailure::Stop);
+    let (poller, recorded) = notified(world.started_poller("a").await);
+    world.source.fill(2);
+    world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
+    world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+    world.store.break_next(Call::Store, Fault::Refused);
+    tick(&poller).await.unwrap_err();
+    assert!(!world.is_paused().await);
+    assert_eq!(recorded.take(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pause_by_an_operator_is_not_reported() {
     let world = world(OnFailure::Quarantine);
     let (poller, recorded) = notified(world.started_poller("a").await);
@@ -136,6 +173,57 @@ async fn lost_rows_are_reported_once_by_all_processes_together() {
         assert_eq!(of_other.take(), [], "another process");
         sleep(400).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_after_another_failure_is_reported_once_by_all_processes_together() {
+    let world = world(OnFailure::Quarantine);
+    let (poller, recorded) = notified(world.started_poller("a").await);
+    let (other, of_other) = notified(world.instance("b"));
+    world.source.put(1, "new");
+    // The document records the first failure; `STATUS_INTERVAL` has not passed when the kind changes.
+    world.source.fail_next("connection refused");
+    tick(&poller).await.unwrap_err();
+    let change = || world.source.fail_with(FetchError::schema_changed("a column is new"));
+    sleep(10).await;
+    change();
+    tick(&poller).await.unwrap_err();
+    assert_eq!(recorded.take(), [(ChangeEvent::PollerStopped, Some("schema_changed"), 1)]);
+    for _ in 0..3 {
+        sleep(10).await;
+        for process in [&poller, &other] {
+            change();
+            tick(process).await.unwrap_err();
+        }
+        assert_eq!((recorded.take(), of_other.take()), (vec![], vec![]));
+    }
+}
+
+/// A notifier whose endpoint never answers.
+#[derive(Debug)]
+struct Hanging;
+
+#[async_trait]
+impl Notifier for Hanging {
+    async fn tick_ended(&self, _: &str, _: &[Change]) {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_ends_the_wait_for_a_notification() {
+    let world = world(OnFailure::Quarantine);
+    let poller = world.started_poller("a").await.with_notifier(Arc::new(Hanging));
+    world.source.fill(1);
+    let stop = StopSignal::new();
+    let request = TickRequest { stop: stop.clone(), ..TickRequest::default() };
+    let abort = async {
+        sleep(3).await;
+        stop.abort();
+    };
+    let ended = async { tokio::join!(poller.tick(&request), abort).0 };
+    let report = tokio::time::timeout(Duration::from_secs(4), ended).await.unwrap();
+    assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
 }
 
 #[tokio::test(start_paused = true)]

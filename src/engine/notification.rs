@@ -43,7 +43,7 @@ pub struct Change {
     pub reason: String,
     /// The quarantined row; the first one of several.
     pub event_id: Option<EventId>,
-    /// How many changes this stands for: more than 1 only for rows.
+    /// Number of merged changes: more than 1 only for rows.
     pub count: u64,
 }
 
