@@ -114,7 +114,7 @@ impl Poller {
         // The lease is released, and the next tick of this process may start. A process that aborts does not wait.
         if let Some(notifier) = &self.notifier {
             let notified = notifier.tick_ended(&self.name, &report.changes);
-            request.stop.unless_aborted(notified).await;
+            Box::pin(request.stop.unless_aborted(notified)).await;
         }
         report
     }

@@ -14,6 +14,9 @@ const VANISHED: &str = "state_vanished";
 impl Report<'_> {
     /// Notes how ticks failed before this one, according to the document.
     pub(in crate::tick) fn note_known_failure(&mut self, document: &StateDocument) {
+        if self.poller.notifier.is_none() {
+            return;
+        }
         // Both are recorded without, or before, the failure of the tick that finds them.
         let recorded = document.lost_position().map(|_| "position_lost");
         let recorded = recorded.or_else(|| document.fence_ahead().map(|_| "fence_ahead"));
