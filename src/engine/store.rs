@@ -183,6 +183,16 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether the service gave no usable reply, so that the same request may succeed later.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Unknown { .. } => true,
+            Self::Conflict { .. } | Self::Refused { .. } => false,
+        }
+    }
+}
+
 /// Stores bytes under keys, changed only by compare-and-swap.
 ///
 /// # Contract

@@ -109,8 +109,6 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const POLLER: HeaderName = HeaderName::from_static("x-highwater-poller");
@@ -267,7 +265,8 @@ impl Http {
     /// Sends a request once and interprets the reply.
     async fn send(&self, prepared: &Prepared, part: &Part<'_>, tries: u32) -> Result<(), Failed> {
         let mut request = prepared.request();
-        request.headers_mut().extend(self.date_and_signature(prepared, part));
+        let (id, now) = (part.id.as_str(), self.clock.now());
+        request.headers_mut().extend(self.signer.headers(id, now, prepared.signed()));
         let proof = self.auth.prove(self.timeout).await.map_err(Failed::Unanswered)?;
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         let span = traced::span(&self.url, tries);
@@ -293,16 +292,6 @@ impl Http {
             traced::note_error(&span, failed.error());
         }
         result
-    }
-
-    /// Returns the headers that differ between tries.
-    fn date_and_signature(&self, prepared: &Prepared, part: &Part<'_>) -> HeaderMap {
-        let timestamp = self.clock.now().unix_timestamp();
-        let mut headers = HeaderMap::from_iter([(WEBHOOK_TIMESTAMP, timestamp.into())]);
-        let signature = self.signer.sign(part.id.as_str(), timestamp, prepared.signed());
-        let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
-        headers.extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
-        headers
     }
 
     /// Reads a reply up to its limit.

@@ -170,11 +170,9 @@ impl DocumentChange<'_> {
                 Ok((found, date)) => {
                     return Ok(found.unwrap_or_else(|| Snapshot::absent(blank(), date)));
                 }
-                Err(
-                    error @ LoadError::Store(
-                        StoreError::Unreachable { .. } | StoreError::Unknown { .. },
-                    ),
-                ) => self.pause.or_give_up(error).await?,
+                Err(LoadError::Store(error)) if error.is_unanswered() => {
+                    self.pause.or_give_up(LoadError::Store(error)).await?;
+                }
                 Err(error) => return Err(error),
             }
         }

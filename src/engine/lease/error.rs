@@ -38,10 +38,9 @@ impl LeaseError {
     /// Whether the write may have happened. Its last attempt, or the read after it, got no usable reply.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         match self {
-            Self::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. })
-            | Self::Format(_) => true,
-            Self::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
-            | Self::Lost(_)
+            Self::Store(error) => error.is_unanswered(),
+            Self::Format(_) => true,
+            Self::Lost(_)
             | Self::Gone
             | Self::Lapsed
             | Self::OutOfTime
@@ -52,19 +51,8 @@ impl LeaseError {
 
     /// Returns what this means for a renewal: without an outcome before the deadline the lease has lapsed.
     pub(super) fn or_lapsed(self) -> Self {
-        match self {
-            Self::Store(StoreError::Unknown { .. } | StoreError::Unreachable { .. }) => {
-                Self::Lapsed
-            }
-            Self::Store(StoreError::Conflict { .. } | StoreError::Refused { .. })
-            | Self::Lost(_)
-            | Self::Gone
-            | Self::Lapsed
-            | Self::OutOfTime
-            | Self::Uncommitted(_)
-            | Self::Refused(_)
-            | Self::Format(_) => self,
-        }
+        let is_unanswered = matches!(&self, Self::Store(error) if error.is_unanswered());
+        if is_unanswered { Self::Lapsed } else { self }
     }
 }
 

@@ -476,11 +476,9 @@ impl Poller {
         let document = &base.document;
         let Some(failure) = self.unrecorded_failure(base.now()) else { return };
         // Another process reports a stop again if the document does not have it.
-        let is_new_stop = |recorded: &str| {
-            recorded != failure.kind && FailureClass::of(&failure.kind) == FailureClass::Stopped
-        };
         let is_recorded = document.last_failure.as_ref().is_some_and(|recorded| {
-            base.now() < recorded.at + interval && !is_new_stop(&recorded.kind)
+            base.now() < recorded.at + interval
+                && !FailureClass::is_new_stop(&recorded.kind, &failure.kind)
         });
         let standing = document.lease_state(self.instance.owner_id(), age);
         if is_recorded

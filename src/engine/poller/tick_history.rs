@@ -250,9 +250,7 @@ impl FailedTicks {
 
     fn is_due(&self, interval: Duration) -> bool {
         self.recorded.is_none_or(|(at, kind)| {
-            let is_new_stop =
-                kind != self.kind && FailureClass::of(self.kind) == FailureClass::Stopped;
-            is_new_stop || at.elapsed() >= interval
+            FailureClass::is_new_stop(kind, self.kind) || at.elapsed() >= interval
         })
     }
 }

@@ -157,6 +157,11 @@ impl FailureClass {
             _ => Self::Failing,
         }
     }
+
+    /// Whether ticks that failed with `before` have stopped with `kind`: then it is recorded at once.
+    pub(crate) fn is_new_stop(before: &str, kind: &str) -> bool {
+        before != kind && Self::of(kind) == Self::Stopped
+    }
 }
 
 /// Consecutive failed ticks.

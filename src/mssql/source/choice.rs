@@ -220,17 +220,8 @@ mod tests {
     }
 
     fn column(name: &str, type_name: &str) -> Column {
-        Column {
-            name: name.to_owned(),
-            type_name: type_name.to_owned(),
-            max_length: 8,
-            precision: 0,
-            scale: 7,
-            nullable: false,
-            collation: None,
-            identity: name == "id",
-            primary: name == "id",
-        }
+        let plain = crate::source::describe::tests::column(type_name, 8, 0, 7);
+        Column { name: name.to_owned(), identity: name == "id", primary: name == "id", ..plain }
     }
 
     fn chosen(

@@ -148,17 +148,8 @@ mod tests {
     use crate::source::Relation;
 
     fn column(name: &str, type_name: &str, max_length: i64) -> Column {
-        Column {
-            name: name.to_owned(),
-            type_name: type_name.to_owned(),
-            max_length,
-            precision: 0,
-            scale: 0,
-            nullable: true,
-            collation: None,
-            identity: false,
-            primary: false,
-        }
+        let plain = crate::source::describe::tests::column(type_name, max_length, 0, 0);
+        Column { name: name.to_owned(), nullable: true, ..plain }
     }
 
     fn guard() -> (Guard, Vec<String>) {

@@ -68,17 +68,8 @@ mod tests {
     use super::*;
 
     fn column(name: &str, type_name: &str) -> Column {
-        Column {
-            name: name.to_owned(),
-            type_name: type_name.to_owned(),
-            max_length: 8,
-            precision: 10,
-            scale: 0,
-            nullable: true,
-            collation: None,
-            identity: false,
-            primary: false,
-        }
+        let plain = crate::source::describe::tests::column(type_name, 8, 10, 0);
+        Column { name: name.to_owned(), nullable: true, ..plain }
     }
 
     #[test]

@@ -78,17 +78,8 @@ mod tests {
     use super::*;
 
     fn column(name: &str, type_name: &str, primary: bool) -> Column {
-        Column {
-            name: name.to_owned(),
-            type_name: type_name.to_owned(),
-            max_length: 8,
-            precision: 0,
-            scale: 7,
-            nullable: false,
-            collation: None,
-            identity: false,
-            primary,
-        }
+        let plain = crate::source::describe::tests::column(type_name, 8, 0, 7);
+        Column { name: name.to_owned(), primary, ..plain }
     }
 
     #[test]

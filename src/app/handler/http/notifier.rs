@@ -26,9 +26,7 @@ use uuid::Uuid;
 use super::body::Body;
 use super::cause;
 use super::sign::Signer;
-use super::{
-    Client, Http, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
-};
+use super::{Client, Http, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID};
 use crate::clock::Clock;
 use crate::config::{NotifyConfig, origin};
 use crate::metrics::Metrics;
@@ -253,20 +251,16 @@ impl Webhook {
     }
 
     fn headers(&self, poller: &str, id: Uuid, now: OffsetDateTime, body: &Body) -> HeaderMap {
-        let (id, timestamp) = (id.to_string(), now.unix_timestamp());
-        let signature = self.signer.sign(&id, timestamp, body);
-        let texts = [
-            (WEBHOOK_ID, Some(id.clone())),
-            (IDEMPOTENCY_KEY, Some(id)),
-            (WEBHOOK_TIMESTAMP, Some(timestamp.to_string())),
-            (WEBHOOK_SIGNATURE, signature),
-            (POLLER, Some(poller.to_owned())),
-        ];
-        let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let others = texts
-            .into_iter()
-            .filter_map(|(name, text)| Some((name, HeaderValue::from_str(&text?).ok()?)));
-        std::iter::once(json).chain(others).collect()
+        let id = id.to_string();
+        let mut headers = self.signer.headers(&id, now, body);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let texts = [(WEBHOOK_ID, id.as_str()), (IDEMPOTENCY_KEY, &id), (POLLER, poller)];
+        headers.extend(
+            texts
+                .into_iter()
+                .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text).ok()?))),
+        );
+        headers
     }
 }
 

@@ -7,10 +7,15 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac as _};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretSlice};
 use sha2::Sha256;
+use time::OffsetDateTime;
 
 use super::body::Body;
+
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// Signs requests, with several keys during a key rotation.
 ///
@@ -29,10 +34,21 @@ impl Signer {
         !self.0.is_empty()
     }
 
+    /// Returns the headers of one try: its time, and the signature if there is a key. `body` is the body before
+    /// compression.
+    pub(super) fn headers(&self, id: &str, now: OffsetDateTime, body: &Body) -> HeaderMap {
+        let timestamp = now.unix_timestamp();
+        let mut headers = HeaderMap::from_iter([(WEBHOOK_TIMESTAMP, timestamp.into())]);
+        let signature = self.sign(id, timestamp, body);
+        let value = signature.and_then(|text| HeaderValue::from_str(&text).ok());
+        headers.extend(value.map(|value| (WEBHOOK_SIGNATURE, value)));
+        headers
+    }
+
     /// Returns the value of `webhook-signature`; `None` if there is no key.
     ///
     /// `timestamp` is in Unix seconds, and `body` is the body before compression.
-    pub(super) fn sign(&self, id: &str, timestamp: i64, body: &Body) -> Option<String> {
+    fn sign(&self, id: &str, timestamp: i64, body: &Body) -> Option<String> {
         let head = format!("{id}.{timestamp}.");
         let signatures = self.0.iter().map(|key| {
             let mut mac = Hmac::<Sha256>::new_from_slice(key.expose_secret())

@@ -185,10 +185,8 @@ async fn nothing_of_a_holder_is_written_once_the_lease_is_lost() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_another_writer_moved_is_a_loss_even_under_our_own_grant() {
-    let world = World::new();
-    let mut lease = acquire(&world).await;
+/// Lets another writer move the checkpoint.
+async fn move_checkpoint(world: &World) {
     world
         .meddle(|found| {
             let mut next = found.clone();
@@ -196,6 +194,13 @@ async fn a_checkpoint_that_another_writer_moved_is_a_loss_even_under_our_own_gra
             next
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_another_writer_moved_is_a_loss_even_under_our_own_grant() {
+    let world = World::new();
+    let mut lease = acquire(&world).await;
+    move_checkpoint(&world).await;
     let renewed = write(&mut lease, Kind::Renewal).await;
     assert!(matches!(renewed, Err(LeaseError::Lost(_))), "{renewed:?}");
     assert_eq!(world.document().await.checkpoint.cursor, Some(at(7)));
@@ -210,13 +215,7 @@ async fn a_checkpoint_that_another_writer_moved_is_a_loss_after_an_abandoned_com
     world.store.break_next(Call::Store, Fault::Unreachable);
     let prefix = Commit { then, ..commit(1, now) };
     lease.renew(Some(prefix), Instant::now()).await.unwrap_err();
-    world
-        .meddle(|found| {
-            let mut next = found.clone();
-            next.checkpoint.cursor = Some(at(7));
-            next
-        })
-        .await;
+    move_checkpoint(&world).await;
     let renewed = write(&mut lease, Kind::Renewal).await;
     assert!(matches!(renewed, Err(LeaseError::Lost(_))), "{renewed:?}");
 }

@@ -5,13 +5,27 @@ use super::*;
 /// More requests than any deadline allows.
 const MANY: usize = 1000;
 
+/// Makes the store unreachable for good.
+fn cut_off(world: &World) {
+    for _ in 0..MANY {
+        world.store.break_next(Call::Store, Fault::Unreachable);
+    }
+}
+
+/// Acquires a lease of a tick with this much time left, and makes the store unreachable for good.
+async fn cut_off_with(time_left: Duration, world: &World) -> Lease<'_> {
+    let context = LeaseContext { stop_at: Instant::now() + time_left, ..world.context(&world.a) };
+    let asked = Lease::acquire(context, &world.base().await, None).await.unwrap();
+    let AcquireResult::Held(lease) = asked else { panic!("{asked:?}") };
+    cut_off(world);
+    *lease
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_is_given_up_after_half_of_its_ttl() {
     let world = World::new();
     let base = world.base().await;
-    for _ in 0..MANY {
-        world.store.break_next(Call::Store, Fault::Unreachable);
-    }
+    cut_off(&world);
     let began_at = Instant::now();
     let asked = Lease::acquire(world.context(&world.a), &base, None).await;
     assert!(matches!(asked, Err(LeaseError::Store(StoreError::Unreachable { .. }))), "{asked:?}");
@@ -22,12 +36,7 @@ async fn an_acquisition_is_given_up_after_half_of_its_ttl() {
 async fn the_last_write_of_a_tick_may_end_ten_seconds_after_it() {
     let world = World::new();
     let time_left = Duration::from_secs(5);
-    let context = LeaseContext { stop_at: Instant::now() + time_left, ..world.context(&world.a) };
-    let asked = Lease::acquire(context, &world.base().await, None).await.unwrap();
-    let AcquireResult::Held(mut lease) = asked else { panic!("{asked:?}") };
-    for _ in 0..MANY {
-        world.store.break_next(Call::Store, Fault::Unreachable);
-    }
+    let mut lease = cut_off_with(time_left, &world).await;
     let (began_at, now) = (Instant::now(), lease.now());
     lease.commit(commit(1, now)).await.unwrap_err();
     assert_eq!(began_at.elapsed(), time_left + LAST_WRITE_GRACE);
@@ -60,12 +69,7 @@ async fn an_acquisition_without_an_answer_is_a_conflict_once_another_writer_is_f
 async fn an_overlapped_commit_may_end_five_seconds_after_its_tick() {
     let world = World::new();
     let time_left = Duration::from_secs(5);
-    let context = LeaseContext { stop_at: Instant::now() + time_left, ..world.context(&world.a) };
-    let asked = Lease::acquire(context, &world.base().await, None).await.unwrap();
-    let AcquireResult::Held(mut lease) = asked else { panic!("{asked:?}") };
-    for _ in 0..MANY {
-        world.store.break_next(Call::Store, Fault::Unreachable);
-    }
+    let mut lease = cut_off_with(time_left, &world).await;
     let (began_at, now) = (Instant::now(), lease.now());
     assert!(lease.commit_alongside(commit(1, now)).unwrap());
     let held = lease.hold_while(sleep(100)).await;

@@ -8,17 +8,8 @@ use crate::source::SizeLimits;
 use super::*;
 
 fn column(name: &str, type_name: &str) -> Column {
-    Column {
-        name: name.to_owned(),
-        type_name: type_name.to_owned(),
-        max_length: 8,
-        precision: 0,
-        scale: 7,
-        nullable: false,
-        collation: None,
-        identity: false,
-        primary: false,
-    }
+    let plain = crate::source::describe::tests::column(type_name, 8, 0, 7);
+    Column { name: name.to_owned(), ..plain }
 }
 
 static NOTHING: std::sync::LazyLock<SourceState> = std::sync::LazyLock::new(SourceState::new);

@@ -20,17 +20,8 @@ use crate::source::{SizeLimits, SourceSettings};
 const NOON: &str = "2026-01-01T12:00:00";
 
 fn column(name: &str, type_name: &str, primary: bool) -> Column {
-    Column {
-        name: name.to_owned(),
-        type_name: type_name.to_owned(),
-        max_length: 8,
-        precision: 0,
-        scale: 0,
-        nullable: false,
-        collation: None,
-        identity: false,
-        primary,
-    }
+    let plain = crate::source::describe::tests::column(type_name, 8, 0, 0);
+    Column { name: name.to_owned(), primary, ..plain }
 }
 
 fn plan(filter: Option<&str>) -> Plan {
