@@ -142,6 +142,11 @@ const CONTAINER = "src/azure/container.rs";
 const STATEMENT = "src/mssql/state/statement.rs";
 const CURRENT = "src/mssql/source/current.rs";
 const ENTRIES = "src/engine/quarantine.rs";
+const ENTRIES_STORED = "src/engine/quarantine/entries.rs";
+const KNOWN_KEYS = "src/engine/quarantine/known_keys.rs";
+const PARK = "src/engine/tick/park.rs";
+const RETRIES = "src/engine/tick/retry.rs";
+const PARKED = "src/engine/document/parked.rs";
 const REDRIVE = "src/engine/admin/redrive.rs";
 const SQL = "src/mssql/handler.rs";
 const SQL_PLAN = "src/mssql/handler/plan.rs";
@@ -169,9 +174,10 @@ const BREAKS = [
   ["generation dropped", TRANSITIONS, "&& self.generation == holder.generation", ""],
   ["release without token check", TRANSITIONS, "let mut next = self.held_by(holder)?;\n        next.touch(now);\n        next.release_lease(now, tick);", "let mut next = self.clone();\n        next.touch(now);\n        next.release_lease(now, tick);\n        drop(holder.clone());"],
   ["checkpoint may move back", TRANSITIONS, "next.refuse_backwards(&commit.upto)?;", ""],
-  ["row that failed alone not tried alone again", POLICY, "(_, OnFailure::Quarantine) if attempt.first_failed_alone => Verdict::Isolate,", "(_, OnFailure::Quarantine) if false && attempt.first_failed_alone => Verdict::Isolate,"],
+  ["row that failed alone not tried alone again", POLICY, "(_, OnFailure::Park) if attempt.first_failed_alone => Verdict::Isolate,", "(_, OnFailure::Park) if false && attempt.first_failed_alone => Verdict::Isolate,"],
   ["rows that were probed taken for a batch", TRANSITIONS, "probing: previous.probing,", "probing: false,"],
-  ["crash not counted", TRANSITIONS, ".filter(|_| died)", ".filter(|_| false && died)"],
+  ["crash not counted", TRANSITIONS, ".filter(|_| died_with_batch)", ".filter(|_| false && died_with_batch)"],
+  ["crash of a retry blamed on the batch in flight", TRANSITIONS, "let died_with_batch = died && !self.parked.is_retrying;", "let died_with_batch = died;"],
   ["pause ignored", TRANSITIONS, "if let Some(paused) = &self.paused {", "if let Some(paused) = self.paused.as_ref().filter(|_| false) {"],
   ["back-off ignored", TRANSITIONS, "(now + grain < until).then(", "(false && now + grain < until).then("],
   ["broken lease keeps its owner", TRANSITIONS, "        next.lease.owner_id = None;\n", ""],
@@ -242,7 +248,7 @@ const BREAKS = [
   ["operations not selected", TRACKING, "        conditions.extend(self.selection.of_change(&deleted));\n", ""],
   ["inserts selected without updates", SELECTION, "return check_pair(operations);", "return Ok(());"],
   ["live row hidden from a redrive", CURRENT, "row| !self.selection.is_possible(row.op)", "_row| false"],
-  ["stored delete sent for a restored row", REDRIVE, "if rows.is_unselected {", "if false {"],
+  ["stored delete sent for a restored row", "src/engine/tick/alone.rs", "if rows.is_unselected {", "if false {"],
   ["text of half a unit delivered", CELLS, "if bytes.len().is_multiple_of(2) {", "if bytes.len() < usize::MAX {"],
   ["another encoding taken for UTF-16", CONNECT, "(bytes != expected).then(", "(bytes.len() > usize::MAX - expected.len()).then("],
   ["two rows at one position delivered", UNIQUE_KEY, "values.all(|(column, (one, other))| column.equates(one, other))", "values.any(|_| false)"],
@@ -317,16 +323,35 @@ const BREAKS = [
   ["key with half a surrogate pair mangled", NORMALIZE, "Some(Value::HalfPair(_)) => {", "Some(Value::HalfPair(_)) if false => {"],
   ["parameter in the code page of the database", FORM, "collation.map(|name| format!(\" COLLATE {name}\"))", "collation.map(|_| String::new())"],
   ["outage blamed on the rows", POLICY, "if attempt.blame == Blame::Target {", "if false {"],
-  ["row set aside without a probe", POLICY, "OnFailure::Quarantine => Verdict::Probe,", "OnFailure::Quarantine => Verdict::Quarantine,"],
+  ["row set aside without a probe", POLICY, "OnFailure::Park => Verdict::Probe,", "OnFailure::Park => Verdict::Quarantine,"],
   ["age of a failure ignored", POLICY, "attempt.attempts >= self.attempts_max || too_old", "attempt.attempts >= self.attempts_max || (false && too_old)"],
   ["row set aside that nobody died with alone", POLICY, "(rows == 1 && alone).then_some(", "(rows == 1 && (alone || true)).then_some("],
-  ["death with another row taken for one with this", FETCH, "same && self.is_abandoned(base)", "same"],
+  ["death with another row taken for one with this", FETCH, "let crashed = in_flight.rows == 1 && self.is_abandoned(base);", "let crashed = in_flight.rows == 1;"],
   ["batch accepted whole handed over again", "src/engine/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
   ["probe that found nothing taken for a proof", ISOLATE, "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::GivenUp(End::Retry);", "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::Again { accepted: None };"],
   ["row not tried again after its probe", ISOLATE, "        if self.evidence() == Some(Evidence::FailedBetween) {", "        if self.evidence() != Some(Evidence::Crashes) {"],
   ["fault looked for row by row", ISOLATE, "let half = (end - start) / 2;", "let half = usize::from(end - start > 1);"],
   ["rows that may kill not written down", ISOLATE, "            Some(Evidence::Crashes) => State::Announce,\n", ""],
-  ["row passed that is not written down", QUARANTINE, "Ok(Err(error)) => failed = Some(chain(&error)),", "Ok(Err(error)) => drop(error),"],
+  ["row passed that is not written down", QUARANTINE, "Err(NotRecorded::Store(why)) => failed = Some(why),", "Err(NotRecorded::Store(why)) => failed = Some(why).filter(|_| false),"],
+  ["entry not announced", PARK, "self.lease.announce_entry(entry.state == EntryState::Retrying).await?;", ""],
+  ["retry not counted before the call", RETRIES, "let Some(etag) = self.write(key, &counted, etag).await? else { return Ok(Then::End) };", ""],
+  ["row of a parked key probed", PARK, "let next = self.without_parked(next).await?;\n", ""],
+  ["later version of a failing row probed", PARK, ".position(|event| failing.contains(&id(event)));", ".position(|event| false && failing.contains(&id(event)));"],
+  ["diverted row passed that its entry does not have", ENTRIES_STORED, "let Some(joined) = entry.with_version(read)? else { return Ok(true) };", "let Some(joined) = entry.with_version(read)?.filter(|_| false) else { return Ok(true) };"],
+  ["diverted row passed although its entry cannot be written", PARK, "written.map_err(TickError::LeaseLost)?.map_err(TickError::from_entry)?;", "written.map_err(TickError::LeaseLost)?.unwrap_or_default();"],
+  ["version of a former holder put in place of a later one", ENTRIES, "if is_same || (is_stale && event.cursor.is_before(&known.cursor)) {", "if is_same {"],
+  ["row whose entry is gone not put back into its batch", PARK, "Ok(gone) if gone.is_empty() => {}", "Ok(gone) if gone.is_empty() || true => {}"],
+  ["entry removed that has a later version", RETRIES, "let removed = self.lease.hold_while(self.poller.store.remove(&at, etag)).await;", "let now = self.poller.store.load(&at).await.ok().and_then(|loaded| loaded.stored);\n        let etag = now.map_or_else(|| etag.clone(), |now| now.etag);\n        let removed = self.lease.hold_while(self.poller.store.remove(&at, &etag)).await;"],
+  ["entry removed before its row is accepted", RETRIES, "let failed = match self.call(&counted, &event).await? {", "self.remove(key, &etag, &counted).await?;\n        let failed = match self.call(&counted, &event).await? {"],
+  ["entry removed after an older version was accepted", RETRIES, "if !entry.is_newer_than(&event, self.lease.generation()) {", "if true || !entry.is_newer_than(&event, self.lease.generation()) {"],
+  ["limit of retries not checked after a crash", RETRIES, "if entry.may_be_retried(park, now) {", "if true || entry.may_be_retried(park, now) {"],
+  ["parked row that crashes processes retried first", RETRIES, "if when == When::BeforeTheBatch && crashed_in_retry(poller, &base) {", "if false && when == When::BeforeTheBatch && crashed_in_retry(poller, &base) {"],
+  ["batch of a crashed process not delivered first", RETRIES, "        && !crashed\n", ""],
+  ["row passed whose entry is gone", ENTRIES_STORED, "let Some(stored) = store.load(key).await?.stored else { return Ok(false) };", "let Some(stored) = store.load(key).await?.stored else { return Ok(true) };"],
+  ["dropped entries start no epoch", PARKED, "let mut next = self.written_by_other(age).with_next_entries();", "let mut next = self.written_by_other(age);"],
+  ["keys of an earlier epoch taken for the latest", KNOWN_KEYS, "self.of == Some(epoch_of(document))", "self.of.is_some()"],
+  ["counts of an earlier epoch recorded", PARKED, "if self.parked.epoch != counted.epoch {", "if false {"],
+  ["entry put back to an older version", ENTRIES, "if is_same || event.cursor.is_before(&known.cursor) {", "if is_same {"],
   ["probe of many rows while processes die", ISOLATE, "if is_open || self.evidence() == Some(Evidence::Crashes) {", "if is_open {"],
   ["breaker never opens", POLICY, "quarantined_in_a_row >= self.breaker_rows", "quarantined_in_a_row > self.breaker_rows.saturating_mul(1_000)"],
   ["breaker closed by a quarantined row", TRANSITIONS, "if commit.rows > 0 { 0 } else {", "if commit.rows > 0 || self.quarantined_in_a_row > 0 { 0 } else {"],
@@ -388,7 +413,7 @@ const BREAKS = [
   ["entry taken under another's name", ENTRIES, "if *key != entry.state_key() {", "if false {"],
   ["position of a cleaned-up change kept", CURRENT, "} else if kept {", "} else if kept || true {"],
   ["replay goes on at a target that is at fault", REDRIVE, "if blame == Blame::Target {", "if false {"],
-  ["rows that had a whole tick tried whole again", DELIVER, "                let given = if progressed || self.report.batches() > 0 {", "                let given = if progressed || true {"],
+  ["rows that had a whole tick tried whole again", DELIVER, "                let given = if progressed || self.report.is_late_start() {", "                let given = if progressed || true {"],
   ["fence of a target not asked", SQL, "        self.pass_fence(transaction).await?;\n", ""],
   ["fence of a target not raised", SQL, "current.admit(generation, token)? == *current => return Ok(()),", "current.admit(generation, token)? >= *current => return Ok(()),"],
   ["refused batch committed in part", SQL, "            transaction.rollback().await;\n            return Err(failed);", "            drop(transaction.commit().await);\n            return Err(failed);"],

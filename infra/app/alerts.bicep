@@ -26,7 +26,7 @@ var retention = '${lines} | where isnotempty(line.retention_left) | extend left 
 var failures = 'requests | where success == false | project poller = name, kind = "call" | union (${lines} | where tostring(line.level) == "ERROR" and isnotempty(line["error.type"]) and isnotempty(poller) | project poller, kind = "tick") | summarize found = count() by poller, kind | where found >= 3 | project alert = "failures", poller'
 var handler = '${lines} | where event == "handler_failed" | summarize found = count() by poller | where found >= 5 | project alert = "handler", poller'
 var recovery = '${lines} | where event == "recovery_finding" and tostring(line.level) == "ERROR" | project alert = "recovery", poller'
-var quarantine = '${lines} | where event == "row_quarantined" | project alert = "quarantine", poller'
+var quarantine = '${lines} | where event in ("row_quarantined", "key_quarantined") | project alert = "quarantine", poller'
 var breaker = '${lines} | where event == "breaker_opened" | project alert = "breaker", poller'
 var fenced = '${lines} | where event in ("stale_write_blocked", "fence_ahead") | project alert = "fenced", poller'
 

@@ -152,6 +152,7 @@ fn exit_of(error: &TickError) -> Exit {
         | TickError::OutOfTime
         | TickError::Aborted => Exit::NotAccepted,
         TickError::Load(LoadError::Format(_))
+        | TickError::Entry(_)
         | TickError::Acquire(_)
         | TickError::Fingerprint { .. }
         | TickError::OtherPartitionCount { .. }

@@ -228,8 +228,8 @@ fn file_name(key: &StateKey) -> String {
     match key {
         StateKey::Document(poller) => format!("{}.json", encode(poller)),
         StateKey::Marker(poller) => format!("{}.marker.json", encode(poller)),
-        StateKey::Quarantined { poller, event } => {
-            format!("{}.quarantine.{}.json", encode(poller), encode(event.as_str()))
+        StateKey::Quarantined { poller, key } => {
+            format!("{}.quarantine.{}.json", encode(poller), encode(key.as_str()))
         }
         StateKey::Saved { poller, before } => format!("{}.saved.{before}.json", encode(poller)),
     }

@@ -1,4 +1,4 @@
-//! `highwater quarantine`: lists, redrives and drops quarantined rows.
+//! `highwater quarantine`: lists, redrives and drops parked and quarantined keys.
 
 mod redrive;
 
@@ -11,15 +11,16 @@ use super::output::{Exit, Failed, OutputOption, Record, print_text, time_text};
 use super::poller;
 use highwater::admin::StoredEntry;
 use highwater::config::Vars;
-use highwater::cursor::KeyValues;
+use highwater::cursor::{KeyId, KeyValues};
 use highwater::error::chain;
 use highwater::event::EventId;
 use highwater::poller::Poller;
-use highwater::quarantine::{Entry, EntryError, Reason};
+use highwater::quarantine::{Entry, EntryError, EntryState, Reason};
+use highwater::state::StoreError;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
-    /// List a poller's quarantined rows.
+    /// List a poller's parked and quarantined keys.
     List(ListOptions),
     /// Print a full entry: the row and its errors.
     Show(ShowOptions),
@@ -33,9 +34,9 @@ pub(super) enum Options {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Selection {
-    /// Ids of the rows' events, as `list` prints them.
-    #[arg(value_name = "EVENT_ID", value_parser = event_id)]
-    events: Vec<EventId>,
+    /// Ids of the keys, as `list` prints them.
+    #[arg(value_name = "KEY_ID", value_parser = key_id)]
+    keys: Vec<KeyId>,
     /// All entries.
     #[arg(long)]
     all: bool,
@@ -43,21 +44,21 @@ pub(super) struct Selection {
 
 impl Selection {
     /// Returns the selected entries, after checking that they exist.
-    pub(super) async fn events(&self, poller: &Poller) -> Result<Vec<EventId>, Failed> {
+    pub(super) async fn keys(&self, poller: &Poller) -> Result<Vec<KeyId>, Failed> {
         let existing = poller.admin().quarantined().await?;
         if self.all {
             return Ok(existing);
         }
-        match self.events.iter().find(|event| !existing.contains(event)) {
-            Some(event) => Err(missing(poller, event)),
-            None => Ok(self.events.clone()),
+        match self.keys.iter().find(|key| !existing.contains(key)) {
+            Some(key) => Err(missing(poller, key)),
+            None => Ok(self.keys.clone()),
         }
     }
 }
 
 // Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
+#[command(override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <KEY_ID...|--all>")]
 pub(super) struct DropOptions {
     /// Name of the poller.
     poller: String,
@@ -82,9 +83,9 @@ pub(super) struct ListOptions {
 pub(super) struct ShowOptions {
     /// Name of the poller.
     poller: String,
-    /// Id of the row's event, as `list` prints it.
-    #[arg(value_name = "EVENT_ID", value_parser = event_id)]
-    event: EventId,
+    /// Id of the key, as `list` prints it.
+    #[arg(value_name = "KEY_ID", value_parser = key_id)]
+    key: KeyId,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -105,16 +106,22 @@ enum Listed {
     Row(Box<ListedRow>),
     /// A file that is named like an entry, and cannot be read as one.
     Unreadable {
-        event_id: EventId,
+        key_id: KeyId,
         unreadable: String,
     },
 }
 
 #[derive(Serialize)]
 struct ListedRow {
-    event_id: EventId,
+    key_id: KeyId,
     key: KeyValues,
+    event_id: EventId,
+    versions: u64,
+    state: EntryState,
     reason: Reason,
+    retries: u32,
+    #[serde(with = "time::serde::rfc3339::option")]
+    next_retry_at: Option<OffsetDateTime>,
     attempts: u32,
     crashes: u32,
     #[serde(with = "time::serde::rfc3339")]
@@ -126,7 +133,7 @@ impl Listed {
     fn of(found: StoredEntry) -> Self {
         match found.entry.and_then(listed) {
             Ok(row) => Self::Row(Box::new(row)),
-            Err(error) => Self::Unreadable { event_id: found.event, unreadable: chain(&error) },
+            Err(error) => Self::Unreadable { key_id: found.key, unreadable: chain(&error) },
         }
     }
 }
@@ -134,8 +141,13 @@ impl Listed {
 fn listed(entry: Entry) -> Result<ListedRow, EntryError> {
     Ok(ListedRow {
         key: entry.row_key()?,
+        key_id: entry.key_id,
         event_id: entry.event_id,
+        versions: entry.versions,
+        state: entry.state,
         reason: entry.reason,
+        retries: entry.retries,
+        next_retry_at: entry.next_retry_at,
         attempts: entry.attempts,
         crashes: entry.crashes,
         quarantined_at: entry.quarantined_at,
@@ -145,22 +157,26 @@ fn listed(entry: Entry) -> Result<ListedRow, EntryError> {
 
 impl Record for Listed {
     const COLUMNS: &'static [&'static str] =
-        &["event id", "key", "reason", "attempts", "when", "error"];
+        &["key id", "key", "state", "reason", "attempts", "when", "next retry", "error"];
 
     fn cells(&self) -> Vec<String> {
         match self {
             Self::Row(row) => vec![
-                row.event_id.to_string(),
+                row.key_id.to_string(),
                 key_text(&row.key),
+                row.state.as_str().to_owned(),
                 row.reason.as_str().to_owned(),
                 row.attempts.to_string(),
                 time_text(row.quarantined_at),
+                row.next_retry_at.map_or_else(|| "-".to_owned(), time_text),
                 row.error.clone(),
             ],
-            Self::Unreadable { event_id, unreadable } => {
+            Self::Unreadable { key_id, unreadable } => {
                 let empty = String::new;
                 let reason = "unreadable".to_owned();
-                vec![event_id.to_string(), empty(), reason, empty(), empty(), unreadable.clone()]
+                let cells =
+                    [key_id.to_string(), empty(), empty(), reason, empty(), empty(), empty()];
+                cells.into_iter().chain([unreadable.clone()]).collect()
             }
         }
     }
@@ -175,9 +191,9 @@ fn key_text(key: &KeyValues) -> String {
 async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
-    for event in poller.admin().quarantined().await? {
+    for key in poller.admin().quarantined().await? {
         // A missing entry was redriven or dropped meanwhile.
-        entries.extend(poller.admin().entry(&event).await?.map(Listed::of));
+        entries.extend(poller.admin().entry(&key).await?.map(Listed::of));
     }
     print_text(&options.form.output.list(&entries));
     Ok(Exit::Done)
@@ -185,7 +201,7 @@ async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
 
 async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
-    let found = found(&poller, &options.event).await?;
+    let found = found(&poller, &options.key).await?;
     let entry = found.entry.map_err(|error| Failed::new(Exit::Failed, chain(&error)))?;
     let entry = serde_json::to_value(&entry);
     let entry = entry.map_err(|error| Failed::new(Exit::Failed, error.to_string()))?;
@@ -194,30 +210,30 @@ async fn show(vars: &dyn Vars, options: &ShowOptions) -> Result<Exit, Failed> {
 }
 
 /// Returns an entry, or an error if it does not exist.
-async fn found(poller: &Poller, event: &EventId) -> Result<StoredEntry, Failed> {
-    poller.admin().entry(event).await?.ok_or_else(|| missing(poller, event))
+async fn found(poller: &Poller, key: &KeyId) -> Result<StoredEntry, Failed> {
+    poller.admin().entry(key).await?.ok_or_else(|| missing(poller, key))
 }
 
-fn missing(poller: &Poller, event: &EventId) -> Failed {
-    let text = format!("poller `{}` has no quarantined event `{event}`", poller.name());
+fn missing(poller: &Poller, key: &KeyId) -> Failed {
+    let text = format!("poller `{}` has no parked key `{key}`", poller.name());
     Failed::new(Exit::Usage, text)
 }
 
 /// What is printed for each entry to drop.
 #[derive(Serialize)]
 struct Removal {
-    event_id: EventId,
+    key_id: KeyId,
     dropped: bool,
     error: Option<String>,
 }
 
 impl Record for Removal {
-    const COLUMNS: &'static [&'static str] = &["event id", "dropped", "error"];
+    const COLUMNS: &'static [&'static str] = &["key id", "dropped", "error"];
 
     fn cells(&self) -> Vec<String> {
         let dropped = if self.dropped { "yes" } else { "no" };
         let error = self.error.clone().unwrap_or_default();
-        vec![self.event_id.to_string(), dropped.to_owned(), error]
+        vec![self.key_id.to_string(), dropped.to_owned(), error]
     }
 }
 
@@ -225,30 +241,38 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
     let mut kept = Vec::new();
-    for event in options.selection.events(&poller).await? {
-        let Some(found) = poller.admin().entry(&event).await? else { continue };
+    for key in options.selection.keys(&poller).await? {
+        let Some(found) = poller.admin().entry(&key).await? else { continue };
         match &found.entry {
             // With `--all`, unreadable entries are kept: their content is unknown.
             Err(error) if options.selection.all => kept.push(Removal {
-                event_id: event,
+                key_id: key,
                 dropped: false,
-                error: Some(format!("pass its event id to drop it anyway: {}", chain(error))),
+                error: Some(format!("pass its key id to drop it anyway: {}", chain(error))),
             }),
             Ok(_) | Err(_) => entries.push(found),
         }
     }
-    let mut lines = kept;
+    let (mut lines, mut noted) = (kept, Ok(()));
     if !entries.is_empty() {
         if !confirm(&plan(poller.name(), &entries), poller.name(), options.yes)? {
             return Ok(Exit::Done);
         }
-        for StoredEntry { event, etag, .. } in entries {
-            let error =
-                poller.admin().remove_entry(&event, &etag).await.err().map(|error| chain(&error));
-            lines.push(Removal { event_id: event, dropped: error.is_none(), error });
-        }
+        let entries = entries.into_iter().map(|found| (found.key, found.etag)).collect();
+        let mut report = |key_id, removed: Result<(), StoreError>| {
+            let error = removed.err().map(|error| chain(&error));
+            lines.push(Removal { key_id, dropped: error.is_none(), error });
+        };
+        noted = poller.admin().drop_entries(entries, &mut report).await;
     }
     print_text(&options.form.output.list(&lines));
+    noted.map_err(|error| {
+        let text = format!(
+            "the entries are dropped, but the state document still counts them, until a tick lists them: {}",
+            chain(&error)
+        );
+        Failed::new(Exit::Failed, text)
+    })?;
     let all = lines.iter().all(|line| line.dropped);
     Ok(if all { Exit::Done } else { Exit::Failed })
 }
@@ -264,13 +288,13 @@ fn plan(poller: &str, entries: &[StoredEntry]) -> String {
     lines.extend(entries.iter().take(PLAN_LINES_MAX).map(|found| {
         let key = found.entry.as_ref().map(|entry| entry.row_key().unwrap_or_default());
         let what = key.map_or_else(|error| chain(error), |key| key_text(&key));
-        format!("  {}  {what}", found.event)
+        format!("  {}  {what}", found.key)
     }));
     let more = entries.len().saturating_sub(PLAN_LINES_MAX);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
     lines.join("\n")
 }
 
-fn event_id(text: &str) -> Result<EventId, String> {
-    EventId::parse(text).ok_or_else(|| "expected the 32 hex digits of an event id".to_owned())
+fn key_id(text: &str) -> Result<KeyId, String> {
+    KeyId::parse(text).ok_or_else(|| "expected the 32 hex digits of a key id".to_owned())
 }

@@ -116,7 +116,7 @@ fn plan(name: &str, to: u16, found: &PartitionLayout) -> String {
         "  rows up to the furthest checkpoint of any partition are delivered by this command"
             .to_owned(),
         "  the new partitions start there; documents that they replace are saved".to_owned(),
-        "  attempts, backoffs and quarantined rows of the old partitions stay with the old documents"
+        "  attempts and backoffs of the old partitions stay with the old documents; parked keys must be redriven or dropped"
             .to_owned(),
         format!("  then set `{}` to `{to}`, with a function for each partition", setting(name)),
     ];
@@ -135,7 +135,8 @@ fn failed(error: RepartitionError) -> Failed {
     let text = format!("{}; run the same command again to continue", chain(&error));
     let exit = match error {
         RepartitionError::UnderWay { .. } => return Failed::new(Exit::Usage, chain(&error)),
-        RepartitionError::Busy { .. }
+        RepartitionError::Parked { .. }
+        | RepartitionError::Busy { .. }
         | RepartitionError::Seed {
             source: SeedError::Restore(RestoreError::Held { .. } | RestoreError::Moved),
             ..

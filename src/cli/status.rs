@@ -75,7 +75,7 @@ impl Record for Status {
         "next tick",
         "owner",
         "token",
-        "quarantined",
+        "parked",
         "ttl",
         "suggested",
         "cause",

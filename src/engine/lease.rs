@@ -31,8 +31,8 @@ use self::metrics::Active;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{
-    Acquire, ClosedWindow, Commit, DocumentStore, EndOfTick, Failure, Fence, FencingToken,
-    Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
+    Acquire, ClosedWindow, Commit, DocumentStore, EndOfTick, EntryCounts, Failure, Fence,
+    FencingToken, Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
 };
 use crate::event::BatchId;
 use crate::journal::{Details, EventKind, HolderEvent, Recorder};
@@ -48,6 +48,8 @@ pub struct Lease<'a> {
     marked: bool,
     /// The state that the source wants kept; goes into the next write.
     remember: Option<SourceState>,
+    /// Set once entries were counted; goes into every write from then on.
+    counted: Option<EntryCounts>,
     /// Set once closed windows up to this one were audited; goes into every write from then on.
     audited: Option<ClosedWindow>,
     /// Where the checkpoint would be after the commit of a front whose outcome is unknown.
@@ -138,6 +140,7 @@ impl<'a> Lease<'a> {
             renewed_at,
             marked,
             remember: None,
+            counted: None,
             audited: None,
             unconfirmed_front: None,
             overlapped: OverlappedCommit::default(),
@@ -228,6 +231,11 @@ impl<'a> Lease<'a> {
         self.remember = state;
     }
 
+    /// Notes how many entries there are; the next write records it, unless entries change until then.
+    pub fn count_entries(&mut self, counted: EntryCounts) {
+        self.counted = Some(counted);
+    }
+
     /// Notes that closed windows up to this one hold only delivered rows; the next write removes them.
     pub fn finish(&mut self, audited: ClosedWindow) {
         self.audited = Some(audited);
@@ -293,6 +301,20 @@ impl<'a> Lease<'a> {
         };
         let deadline = self.deadline();
         self.write(Some(EventKind::BatchAnnounced), &apply, None, deadline).await
+    }
+
+    /// Records that an entry is about to be written, of a key that is retried automatically if `is_retried`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn announce_entry(&mut self, is_retried: bool) -> Result<(), LeaseError> {
+        let now = self.now();
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            document.announce_entry(holder, is_retried, now)
+        };
+        let deadline = self.deadline();
+        self.write(None, &apply, None, deadline).await
     }
 
     /// Records that the current batch failed, and releases the lease.
@@ -366,7 +388,7 @@ impl<'a> Lease<'a> {
         self.settle().await?;
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
         let numbering = recorder(self.context).numbering();
-        let audited = self.audited.as_ref();
+        let (audited, counted) = (self.audited.as_ref(), self.counted);
         let change = |document: &StateDocument| {
             // Before new windows are merged with them.
             let left = audited.map(|window| document.without_window(window));
@@ -374,6 +396,9 @@ impl<'a> Lease<'a> {
             next.marked |= marked;
             if let Some(state) = &remember {
                 next.remember(state);
+            }
+            if let Some(counted) = counted {
+                next.count_entries(counted);
             }
             if let Some(event) = EventKind::recorded_by(event, document, &next) {
                 numbering.number(event, &mut next);

@@ -7,12 +7,14 @@ use std::fmt;
 
 use async_trait::async_trait;
 
+use crate::cursor::KeyId;
 use crate::error::shortened;
-use crate::event::EventId;
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeEvent {
+    /// Rows were parked, and are retried automatically.
+    RowParked,
     /// Rows were quarantined.
     RowQuarantined,
     /// The breaker opened: the target is assumed to reject every row.
@@ -25,6 +27,7 @@ impl ChangeEvent {
     /// Returns its name in notifications.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::RowParked => "row_parked",
             Self::RowQuarantined => "row_quarantined",
             Self::BreakerOpened => "breaker_opened",
             Self::PollerStopped => "poller_stopped",
@@ -41,8 +44,8 @@ pub struct Change {
     pub kind: Option<&'static str>,
     /// The reason in one line.
     pub reason: String,
-    /// The quarantined row; the first one of several.
-    pub event_id: Option<EventId>,
+    /// The key of the row; the first one of several.
+    pub key_id: Option<KeyId>,
     /// Number of merged changes: more than 1 only for rows.
     pub count: u64,
 }
@@ -50,7 +53,7 @@ pub struct Change {
 impl Change {
     /// Returns a change.
     pub fn new(event: ChangeEvent, kind: Option<&'static str>, reason: String) -> Self {
-        Self { event, kind, reason: shortened(reason), event_id: None, count: 1 }
+        Self { event, kind, reason: shortened(reason), key_id: None, count: 1 }
     }
 
     /// Adds a change to a list that has one element for each event and kind.

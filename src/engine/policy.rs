@@ -6,11 +6,13 @@
 //! row: see [`Verdict::Probe`].
 
 mod flow;
+mod park;
 mod size;
 
 use std::time::Duration;
 
 pub use self::flow::{BATCH_ROWS_MIN, Flow, Follow, OVERLAP_CRASHES_MIN};
+pub use self::park::ParkPolicy;
 pub use self::size::{BatchLimits, HandledBatch};
 
 /// How failures are handled.
@@ -29,6 +31,8 @@ pub struct FailurePolicy {
     /// Rows quarantined in a row, with none accepted in between, until the target itself is assumed to fail; at
     /// least 1.
     pub breaker_rows: u32,
+    /// How parked keys are retried.
+    pub park: ParkPolicy,
 }
 
 impl Default for FailurePolicy {
@@ -41,6 +45,7 @@ impl Default for FailurePolicy {
             record_age_max: None,
             bisect_on_error: false,
             breaker_rows: 10,
+            park: ParkPolicy::NO_RETRIES,
         }
     }
 }
@@ -51,8 +56,8 @@ pub enum OnFailure {
     /// The rows are retried until they are accepted; later rows wait.
     #[default]
     Retry,
-    /// The failing row is quarantined, and the other rows continue.
-    Quarantine,
+    /// The key of the failing row is parked: later versions of the row wait with it, and all other keys continue.
+    Park,
     /// The poller is paused until an operator resumes it.
     Stop,
 }
@@ -120,24 +125,24 @@ impl FailurePolicy {
         }
         if attempt.rows > 1 {
             return match (attempt.blame, self.on_failure) {
-                (Blame::FirstRow, OnFailure::Quarantine) => Verdict::Isolate,
+                (Blame::FirstRow, OnFailure::Park) => Verdict::Isolate,
                 (_, _) if self.bisect_on_error => Verdict::Bisect,
                 (_, OnFailure::Stop) => Verdict::Stop,
-                (_, OnFailure::Quarantine) if attempt.first_failed_alone => Verdict::Isolate,
+                (_, OnFailure::Park) if attempt.first_failed_alone => Verdict::Isolate,
                 // No row is known to be at fault.
-                (_, OnFailure::Retry | OnFailure::Quarantine) => Verdict::Retry,
+                (_, OnFailure::Retry | OnFailure::Park) => Verdict::Retry,
             };
         }
         match self.on_failure {
             OnFailure::Retry => Verdict::Retry,
             OnFailure::Stop => Verdict::Stop,
-            OnFailure::Quarantine
+            OnFailure::Park
                 if attempt.blame == Blame::Rows
                     && !self.breaker_is_open(attempt.quarantined_in_a_row) =>
             {
                 Verdict::Quarantine
             }
-            OnFailure::Quarantine => Verdict::Probe,
+            OnFailure::Park => Verdict::Probe,
         }
     }
 
@@ -146,7 +151,7 @@ impl FailurePolicy {
     /// A target that answers 400 to everything looks like a table of bad rows. The difference is that it accepts no
     /// row: the breaker closes with the first accepted one.
     pub fn breaker_is_open(&self, quarantined_in_a_row: u32) -> bool {
-        self.on_failure == OnFailure::Quarantine && quarantined_in_a_row >= self.breaker_rows
+        self.on_failure == OnFailure::Park && quarantined_in_a_row >= self.breaker_rows
     }
 
     /// Judges rows that were in flight in `crashes` crashes; `alone` if the last crash had a single row in flight.
@@ -163,7 +168,7 @@ impl FailurePolicy {
         match self.on_failure {
             OnFailure::Retry => None,
             OnFailure::Stop => Some(Verdict::Stop),
-            OnFailure::Quarantine => (rows == 1 && alone).then_some(Verdict::Quarantine),
+            OnFailure::Park => (rows == 1 && alone).then_some(Verdict::Quarantine),
         }
     }
 
@@ -199,7 +204,7 @@ mod tests {
     /// Every combination of blame, rows, attempts, `on_failure` and bisecting.
     fn all() -> impl Iterator<Item = (Attempt, FailurePolicy)> {
         let blames = [Blame::Rows, Blame::FirstRow, Blame::Unknown, Blame::Target];
-        let actions = [OnFailure::Retry, OnFailure::Quarantine, OnFailure::Stop];
+        let actions = [OnFailure::Retry, OnFailure::Park, OnFailure::Stop];
         blames.into_iter().flat_map(move |blame| {
             actions.into_iter().flat_map(move |end| {
                 [false, true].into_iter().flat_map(move |bisect| {
@@ -226,7 +231,7 @@ mod tests {
             let verdict = policy.judge(attempt);
             if matches!(verdict, Verdict::Quarantine | Verdict::Probe) {
                 assert_eq!(attempt.rows, 1, "{attempt:?} {policy:?}");
-                assert_eq!(policy.on_failure, OnFailure::Quarantine);
+                assert_eq!(policy.on_failure, OnFailure::Park);
             }
             if verdict == Verdict::Quarantine {
                 assert_eq!(attempt.blame, Blame::Rows);
@@ -258,9 +263,9 @@ mod tests {
     #[test]
     fn a_permanent_rejection_needs_no_further_attempt() {
         let refused = |end, bisect, rows| policy(end, bisect).judge(attempt(Blame::Rows, rows, 1));
-        assert_eq!(refused(OnFailure::Quarantine, true, 1), Verdict::Quarantine);
-        assert_eq!(refused(OnFailure::Quarantine, true, 2), Verdict::Bisect);
-        assert_eq!(refused(OnFailure::Quarantine, false, 2), Verdict::Retry);
+        assert_eq!(refused(OnFailure::Park, true, 1), Verdict::Quarantine);
+        assert_eq!(refused(OnFailure::Park, true, 2), Verdict::Bisect);
+        assert_eq!(refused(OnFailure::Park, false, 2), Verdict::Retry);
         assert_eq!(refused(OnFailure::Stop, false, 2), Verdict::Stop);
         assert_eq!(refused(OnFailure::Stop, true, 2), Verdict::Bisect);
         assert_eq!(refused(OnFailure::Retry, true, 2), Verdict::Bisect);
@@ -269,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_row_named_by_the_handler_is_retried_alone_before_it_is_quarantined() {
-        let policy = policy(OnFailure::Quarantine, false);
+        let policy = policy(OnFailure::Park, false);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 4)), Verdict::Retry);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 5)), Verdict::Isolate);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 1, 6)), Verdict::Probe);
@@ -277,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_row_that_failed_alone_is_retried_alone_if_others_joined_its_batch() {
-        let policy = |bisect| policy(OnFailure::Quarantine, bisect);
+        let policy = |bisect| policy(OnFailure::Park, bisect);
         let joined =
             |attempts| Attempt { first_failed_alone: true, ..attempt(Blame::Unknown, 2, attempts) };
         assert_eq!(policy(false).judge(joined(4)), Verdict::Retry);
@@ -287,7 +292,7 @@ mod tests {
 
     #[test]
     fn an_open_breaker_needs_another_accepted_row_before_one_is_quarantined() {
-        let policy = policy(OnFailure::Quarantine, true);
+        let policy = policy(OnFailure::Park, true);
         let rejected = |quarantined_in_a_row| {
             policy.judge(Attempt { quarantined_in_a_row, ..attempt(Blame::Rows, 1, 1) })
         };
@@ -299,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_row_is_quarantined_for_crashes_only_if_a_process_crashed_with_it_alone() {
-        let policy = policy(OnFailure::Quarantine, true);
+        let policy = policy(OnFailure::Park, true);
         assert_eq!(policy.judge_crashes(8, 4, false), None);
         assert_eq!(policy.judge_crashes(8, 5, false), Some(Verdict::Bisect));
         assert_eq!(policy.judge_crashes(1, 5, false), None);

@@ -31,8 +31,8 @@ pub use self::outcome::{OutcomeRow, Skipped, TickError, TickOutcome, outcome_row
 use self::position_loss::FoundLoss;
 pub use self::stop_signal::StopSignal;
 use self::tick_history::TickHistory;
+use crate::cursor::KeyId;
 use crate::document::{DocumentStore, OnMissingState, StateDocument};
-use crate::event::EventId;
 use crate::handler::{Handler, HandlerError};
 use crate::journal::JournalMode;
 use crate::lease::{Instance, LeaseTerms};
@@ -262,8 +262,8 @@ impl Poller {
         self.partition.map_or(1, |partition| partition.count)
     }
 
-    pub(crate) fn entry_key(&self, event: &EventId) -> StateKey {
-        StateKey::Quarantined { poller: self.of().to_owned(), event: event.clone() }
+    pub(crate) fn entry_key(&self, key: &KeyId) -> StateKey {
+        StateKey::Quarantined { poller: self.of().to_owned(), key: key.clone() }
     }
 
     /// Returns how much the journal records.

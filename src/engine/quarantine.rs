@@ -1,26 +1,33 @@
-//! Quarantined rows: rows that the handler rejects, and the format in which they are stored.
+//! Parked and quarantined keys: keys whose rows the handler rejects, and the format in which they are stored.
 //!
-//! One JSON object per row, stored alongside the state document and named by the id of the row's event.
-//! A row that is quarantined twice because its checkpoint was not committed therefore has one entry.
+//! One JSON object per key, stored alongside the state document and named by the id of the key. It has the last version
+//! of the row, and what is known of all its versions. A row that is parked twice, because its checkpoint was not
+//! committed, changes nothing the second time.
+
+mod entries;
+mod known_keys;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-use crate::cursor::{Cursor, KeyValues};
-use crate::document::Holder;
+pub(crate) use self::entries::{RecordError, divert, keys_of, record};
+pub(crate) use self::known_keys::KnownKeys;
+use crate::cursor::{Cursor, KeyId, KeyValues};
+use crate::document::{Generation, Holder};
 use crate::event::{BatchId, ChangeEvent, EventId, Operation};
+use crate::policy::ParkPolicy;
 use crate::store::StateKey;
 
-/// Version of the format.
-pub const VERSION: u32 = 1;
+/// Version of the format. Version 1 had one entry per version of a row.
+pub const VERSION: u32 = 2;
 
 /// Largest event that is stored in full; a larger one is stored without its columns. Stores accept
 /// documents of up to 4 MiB.
 const EVENT_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Why a row was quarantined.
+/// Why a key was parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -43,16 +50,37 @@ impl Reason {
     }
 }
 
-/// What is known about a row that is being quarantined.
+/// What happens to a parked key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryState {
+    /// It is retried automatically.
+    Retrying,
+    /// It waits for an operator.
+    #[default]
+    Quarantined,
+}
+
+impl EntryState {
+    /// Returns the name used in entries and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retrying => "retrying",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// What is known about a row whose key is being parked.
 #[derive(Clone, Debug)]
 pub struct QuarantinedRow<'a> {
     /// The poller.
     pub poller: &'a str,
     /// The last batch in which it was tried.
     pub batch_id: &'a BatchId,
-    /// The lease holder that quarantines it.
+    /// The lease holder that parks it.
     pub holder: &'a Holder,
-    /// Why it is quarantined.
+    /// Why it is parked.
     pub reason: Reason,
     /// Counted attempts.
     pub attempts: u32,
@@ -60,7 +88,7 @@ pub struct QuarantinedRow<'a> {
     pub crashes: u32,
     /// When it first failed; storage time.
     pub first_failed_at: OffsetDateTime,
-    /// When it was quarantined; storage time.
+    /// When it is parked; storage time.
     pub quarantined_at: OffsetDateTime,
     /// The first error.
     pub first_error: &'a str,
@@ -68,34 +96,67 @@ pub struct QuarantinedRow<'a> {
     pub last_error: &'a str,
 }
 
-/// A quarantine entry, as it is stored.
+/// A later version of a parked key, as a holder of the lease has read it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VersionRead<'a> {
+    /// The event of the row.
+    pub(crate) event: &'a ChangeEvent,
+    pub(crate) holder: &'a Holder,
+    /// When; storage time.
+    pub(crate) at: OffsetDateTime,
+}
+
+/// The entry of a key, as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Version of the format; see [`VERSION`].
     pub version: u32,
     /// The poller.
     pub poller_name: String,
-    /// Id of the row's event.
+    /// Id of the key.
+    pub key_id: KeyId,
+    /// Id of the event of the last version.
     pub event_id: EventId,
-    /// The last batch in which it was tried.
+    /// The last batch in which the row was tried.
     pub batch_id: BatchId,
-    /// Why it was quarantined.
+    /// Why it was parked last.
     pub reason: Reason,
     /// The last error.
     pub error: String,
     /// The first error.
     pub first_error: String,
-    /// Counted attempts.
+    /// Counted attempts at the last version.
     pub attempts: u32,
-    /// Crashes while handling it.
+    /// Crashes while handling the last version.
     pub crashes: u32,
-    /// When it first failed; storage time.
+    /// Number of versions of the row that were parked.
+    pub versions: u64,
+    /// Whether the key is retried automatically.
+    #[serde(default)]
+    pub state: EntryState,
+    /// Automatic retries so far.
+    #[serde(default)]
+    pub retries: u32,
+    /// When the next one is due; storage time.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub next_retry_at: Option<OffsetDateTime>,
+    /// When the first of them first failed; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub first_failed_at: OffsetDateTime,
-    /// When it was quarantined; storage time.
+    /// When the last of them was parked; storage time.
     #[serde(with = "time::serde::rfc3339")]
     pub quarantined_at: OffsetDateTime,
-    /// The instance that quarantined it.
+    /// When the last version was read; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub last_version_at: OffsetDateTime,
+    /// Whether later versions of the key wait with it. Not those of a row that a range quarantined: a range delivers rows
+    /// of the past.
+    pub holds_back: bool,
+    /// The lease holder that parked it.
     pub quarantined_by: String,
     /// Generation of the state document.
     pub generation: u64,
@@ -104,46 +165,57 @@ pub struct Entry {
     /// Whether the row's columns were left out because they are too large to store.
     #[serde(default)]
     pub without_columns: bool,
-    /// The event as it was delivered; exactly one.
+    /// The event of the last version as it was delivered; exactly one.
     pub events: Vec<Box<RawValue>>,
 }
 
-/// A quarantine entry that cannot be read.
+/// An entry that cannot be read.
 #[derive(Debug, Error)]
 pub enum EntryError {
     /// The JSON does not have the format of an entry.
     #[error("`{key}` is not a valid quarantine entry")]
     Form {
-        /// Where it is stored.
+        /// Key of the entry.
         key: String,
         /// The parse error.
         #[source]
         source: serde_json::Error,
+    },
+    /// The entry was written by an earlier version.
+    #[error(
+        "`{key}` has version {found}, older than the supported {VERSION}: update the \
+         row so that it is delivered again, then drop the entry by name"
+    )]
+    Earlier {
+        /// Key of the entry.
+        key: String,
+        /// Its version.
+        found: u32,
     },
     /// The entry was written by a later version.
     #[error(
         "`{key}` has version {found}, newer than the supported {VERSION}; upgrade this program"
     )]
     Version {
-        /// Where it is stored.
+        /// Key of the entry.
         key: String,
         /// Its version.
         found: u32,
     },
-    /// The entry belongs to another row than its name says.
-    #[error("`{key}` contains event `{event}` of poller `{poller}`, which does not match its name")]
+    /// The entry belongs to another key than its name says.
+    #[error("`{key}` contains key `{found}` of poller `{poller}`, which does not match its name")]
     Misplaced {
-        /// Where it is stored.
+        /// Key of the entry.
         key: String,
-        /// The event in it.
-        event: EventId,
+        /// The key in it.
+        found: KeyId,
         /// The poller in it.
         poller: String,
     },
     /// The entry does not hold exactly the event that it names.
     #[error("`{key}` does not contain its event: {reason}")]
     Event {
-        /// Where it is stored.
+        /// Key of the entry.
         key: String,
         /// What is wrong with its event.
         reason: String,
@@ -151,13 +223,13 @@ pub enum EntryError {
 }
 
 impl QuarantinedRow<'_> {
-    /// Returns the key under which the row of `event` is stored, and the bytes.
-    pub fn entry(&self, event: &ChangeEvent) -> (StateKey, Vec<u8>) {
-        let without_columns = event.json.len() > EVENT_BYTES_MAX;
-        let json = if without_columns { reference(event) } else { event.json.to_string() };
-        let entry = Entry {
+    /// Returns the entry of `event`, as if it was the first of its key.
+    pub fn entry(&self, event: &ChangeEvent) -> Entry {
+        let (without_columns, events) = stored_event(event);
+        Entry {
             version: VERSION,
             poller_name: self.poller.to_owned(),
+            key_id: KeyId::of(&event.cursor.key),
             event_id: event.id.clone(),
             batch_id: self.batch_id.clone(),
             reason: self.reason,
@@ -165,19 +237,28 @@ impl QuarantinedRow<'_> {
             first_error: self.first_error.to_owned(),
             attempts: self.attempts,
             crashes: self.crashes,
+            versions: 1,
+            state: EntryState::Quarantined,
+            retries: 0,
+            next_retry_at: None,
             first_failed_at: self.first_failed_at,
             quarantined_at: self.quarantined_at,
+            last_version_at: self.quarantined_at,
+            holds_back: true,
             quarantined_by: self.holder.owner_id.clone(),
             generation: self.holder.generation.0,
             fencing_token: self.holder.token.0,
             without_columns,
-            events: RawValue::from_string(json).into_iter().collect(),
-        };
-        let key =
-            StateKey::Quarantined { poller: entry.poller_name.clone(), event: event.id.clone() };
-        let bytes = serde_json::to_vec_pretty(&entry).unwrap_or_default();
-        (key, bytes)
+            events,
+        }
     }
+}
+
+/// Returns whether an event is stored without its columns, and its stored form.
+fn stored_event(event: &ChangeEvent) -> (bool, Vec<Box<RawValue>>) {
+    let without_columns = event.json.len() > EVENT_BYTES_MAX;
+    let json = if without_columns { reference(event) } else { event.json.to_string() };
+    (without_columns, RawValue::from_string(json).into_iter().collect())
 }
 
 /// Returns the event without its columns: only the identity and version of the row.
@@ -189,20 +270,30 @@ fn reference(event: &ChangeEvent) -> String {
     .to_string()
 }
 
+/// The version, which every format has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
 /// Decodes an entry.
 ///
 /// # Errors
 ///
-/// [`EntryError`] if it is damaged, belongs to another row, or is of a later version.
+/// [`EntryError`] if it is damaged, belongs to another key, or is of another version.
 pub fn decode(key: &StateKey, bytes: &[u8]) -> Result<Entry, EntryError> {
-    let entry: Entry = serde_json::from_slice(bytes)
-        .map_err(|source| EntryError::Form { key: key.path(), source })?;
-    if entry.version > VERSION {
-        return Err(EntryError::Version { key: key.path(), found: entry.version });
+    let form = |source| EntryError::Form { key: key.path(), source };
+    let Versioned { version: found } = serde_json::from_slice(bytes).map_err(form)?;
+    if found < VERSION {
+        return Err(EntryError::Earlier { key: key.path(), found });
     }
+    if found > VERSION {
+        return Err(EntryError::Version { key: key.path(), found });
+    }
+    let entry: Entry = serde_json::from_slice(bytes).map_err(form)?;
     if *key != entry.state_key() {
-        let Entry { event_id: event, poller_name: poller, .. } = entry;
-        return Err(EntryError::Misplaced { key: key.path(), event, poller });
+        let Entry { key_id: found, poller_name: poller, .. } = entry;
+        return Err(EntryError::Misplaced { key: key.path(), found, poller });
     }
     entry.event()?;
     Ok(entry)
@@ -219,10 +310,15 @@ struct StoredEvent {
 impl Entry {
     /// Returns the key under which the entry is stored.
     pub fn state_key(&self) -> StateKey {
-        StateKey::Quarantined { poller: self.poller_name.clone(), event: self.event_id.clone() }
+        StateKey::Quarantined { poller: self.poller_name.clone(), key: self.key_id.clone() }
     }
 
-    /// Returns the event as it was delivered.
+    /// Returns the entry as JSON.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
+    /// Returns the event of the last version as it was delivered.
     ///
     /// # Errors
     ///
@@ -237,16 +333,123 @@ impl Entry {
         if event.id != self.event_id {
             return Err(wrong(format!("it holds event `{}`", event.id)));
         }
+        if KeyId::of(&event.cursor.key) != self.key_id {
+            return Err(wrong("it holds an event of another key".to_owned()));
+        }
         let StoredEvent { id, op, cursor } = event;
         Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned().into() })
     }
 
-    /// Returns the entry updated after another rejection, and its bytes.
-    pub fn refused_again(&self, error: &str) -> (Self, Vec<u8>) {
+    /// Returns the entry of the key after `later` failed, too; `None` if this entry covers it already.
+    ///
+    /// It covers the version that it holds, and all that are older: whoever redrives it delivers the row as it is now.
+    /// What is known of the first failure stays.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Event`] if one of the two does not hold its event.
+    pub fn joined_by(&self, later: &Self) -> Result<Option<Self>, EntryError> {
+        let (known, event) = (self.event()?, later.event()?);
+        let is_same = known.id == event.id && known.op == event.op && known.json == event.json;
+        if is_same || event.cursor.is_before(&known.cursor) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            first_error: self.first_error.clone(),
+            first_failed_at: self.first_failed_at.min(later.first_failed_at),
+            versions: self.versions.saturating_add(later.versions),
+            ..if self.holds_back { later.clone().in_state_of(self) } else { later.clone() }
+        }))
+    }
+
+    fn in_state_of(self, known: &Self) -> Self {
+        let Self { state, retries, next_retry_at, holds_back, .. } = *known;
+        Self { state, retries, next_retry_at, holds_back, ..self }
+    }
+
+    /// Returns the entry of a row that a range quarantines.
+    #[must_use]
+    pub fn of_range(self) -> Self {
+        Self { holds_back: false, ..self }
+    }
+
+    /// Whether the entry holds a later version of the row than `event`. Positions of another generation do not compare.
+    pub fn is_newer_than(&self, event: &ChangeEvent, generation: Generation) -> bool {
+        self.generation == generation.0
+            && self.event().is_ok_and(|known| event.cursor.is_before(&known.cursor))
+    }
+
+    /// Returns the entry with a version that `holder` read, which waits because the key is parked; `None` if it covers
+    /// that already. What is known of failures stays.
+    ///
+    /// The version read last counts, also if its position is an earlier one: an application may set a column back, and
+    /// after a reset another table may have the name. Only a holder that has lost its lease may have read it first.
+    fn with_version(&self, read: &VersionRead<'_>) -> Result<Option<Self>, EntryError> {
+        let VersionRead { event, holder, at } = *read;
+        let known = self.event()?;
+        let is_same = known.id == event.id && known.op == event.op && known.json == event.json;
+        let (generation, fencing_token) = (holder.generation.0, holder.token.0);
+        let is_stale = (generation, fencing_token) < (self.generation, self.fencing_token);
+        if is_same || (is_stale && event.cursor.is_before(&known.cursor)) {
+            return Ok(None);
+        }
+        let (without_columns, events) = stored_event(event);
+        Ok(Some(Self {
+            event_id: event.id.clone(),
+            versions: self.versions.saturating_add(1),
+            without_columns,
+            events,
+            last_version_at: at,
+            generation,
+            fencing_token,
+            ..self.clone()
+        }))
+    }
+
+    /// Returns the entry of a key that is retried as the policy says.
+    #[must_use]
+    pub fn to_be_retried(self, policy: &ParkPolicy, now: OffsetDateTime) -> Self {
+        let at = policy.next_retry_at(&self.key_id, self.retries, self.first_failed_at, now);
+        let state = if at.is_some() { EntryState::Retrying } else { EntryState::Quarantined };
+        Self { state, next_retry_at: at, ..self }
+    }
+
+    /// Whether the limits of the policy allow another retry.
+    pub fn may_be_retried(&self, policy: &ParkPolicy, now: OffsetDateTime) -> bool {
+        policy.next_retry_at(&self.key_id, self.retries, self.first_failed_at, now).is_some()
+    }
+
+    /// Whether a retry is due.
+    pub fn is_due(&self, now: OffsetDateTime) -> bool {
+        self.state == EntryState::Retrying && self.next_retry_at.is_none_or(|at| at <= now)
+    }
+
+    /// Returns the entry before a retry, which is counted first: the process may crash with it.
+    #[must_use]
+    pub fn retried(&self, policy: &ParkPolicy, now: OffsetDateTime) -> Self {
+        let retries = self.retries.saturating_add(1);
+        let next = policy.next_retry_at(&self.key_id, retries, self.first_failed_at, now);
+        let next_retry_at = Some(next.unwrap_or(now + policy.backoff.max));
+        Self { retries, next_retry_at, ..self.clone() }
+    }
+
+    /// Returns the entry after a retry that the target did not let happen. The next one is as far away.
+    #[must_use]
+    pub fn uncounted(&self) -> Self {
+        Self { retries: self.retries.saturating_sub(1), ..self.clone() }
+    }
+
+    /// Returns the entry after a counted retry failed. The last one quarantines the key.
+    #[must_use]
+    pub fn failed_again(&self, error: &str, policy: &ParkPolicy, now: OffsetDateTime) -> Self {
+        self.refused_again(error).to_be_retried(policy, now)
+    }
+
+    /// Returns the entry after its row was rejected once more.
+    #[must_use]
+    pub fn refused_again(&self, error: &str) -> Self {
         let attempts = self.attempts.saturating_add(1);
-        let entry = Self { attempts, error: error.to_owned(), ..self.clone() };
-        let bytes = serde_json::to_vec_pretty(&entry).unwrap_or_default();
-        (entry, bytes)
+        Self { attempts, error: error.to_owned(), ..self.clone() }
     }
 
     /// Returns the key of the row.
@@ -260,111 +463,4 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cursor::RowVersion;
-    use crate::document::{FencingToken, Generation};
-    use crate::event::{BatchIdentity, EventsDigest, SourceLabel};
-    use crate::value::Value;
-
-    fn event(text: &str) -> ChangeEvent {
-        let mut key = KeyValues::new();
-        key.insert("id".to_owned(), 7.into());
-        let source = SourceLabel {
-            poller: "orders".to_owned(),
-            object: "dbo.orders".to_owned(),
-            mode: "rowversion",
-        };
-        let name = Value::Text(text.to_owned());
-        let cursor = Cursor::row_version(RowVersion(1), key);
-        ChangeEvent::encode(&source, Operation::Upsert, cursor, &[("name", &name)])
-    }
-
-    fn entry(event: &ChangeEvent) -> (StateKey, Vec<u8>) {
-        let holder = Holder {
-            generation: Generation(3),
-            owner_id: "app@1".to_owned(),
-            token: FencingToken(9),
-        };
-        let batch_id = BatchId::of(&BatchIdentity {
-            poller: "orders",
-            generation: 3,
-            replay_id: None,
-            after: None,
-            upto: &event.cursor,
-            digest: &EventsDigest::of(std::slice::from_ref(event)),
-        });
-        let row = QuarantinedRow {
-            poller: "orders",
-            batch_id: &batch_id,
-            holder: &holder,
-            reason: Reason::Refused,
-            attempts: 2,
-            crashes: 0,
-            first_failed_at: OffsetDateTime::UNIX_EPOCH,
-            quarantined_at: OffsetDateTime::UNIX_EPOCH,
-            first_error: "503",
-            last_error: "422",
-        };
-        row.entry(event)
-    }
-
-    #[test]
-    fn an_entry_reads_back_with_the_row_as_it_was_delivered() {
-        let event = event("x");
-        let (key, bytes) = entry(&event);
-        assert_eq!(key.path(), format!("orders.quarantine.{}.json", event.id));
-        let read = decode(&key, &bytes).unwrap();
-        assert_eq!(read.events[0].get(), event.json.as_str());
-        assert_eq!((read.first_error.as_str(), read.error.as_str()), ("503", "422"));
-        assert_eq!((read.reason, read.attempts, read.fencing_token), (Reason::Refused, 2, 9));
-    }
-
-    #[test]
-    fn a_row_that_is_too_large_to_store_is_stored_by_reference() {
-        let event = event(&"x".repeat(EVENT_BYTES_MAX));
-        let (key, bytes) = entry(&event);
-        assert!(bytes.len() < 4096, "{}", bytes.len());
-        let read = decode(&key, &bytes).unwrap();
-        assert!(read.without_columns);
-        assert!(read.events[0].get().contains(r#""pk":{"id":7}"#), "{}", read.events[0]);
-    }
-
-    #[test]
-    fn an_invalid_entry_is_an_error_that_names_it() {
-        let (key, bytes) = entry(&event("x"));
-        let damaged = decode(&key, &bytes[..40]).unwrap_err();
-        assert!(damaged.to_string().contains(&key.path()), "{damaged}");
-        let text = String::from_utf8(bytes).unwrap().replace("\"version\": 1", "\"version\": 2");
-        let newer = decode(&key, text.as_bytes()).unwrap_err().to_string();
-        assert!(newer.contains("has version 2"), "{newer}");
-    }
-
-    #[test]
-    fn an_entry_under_the_name_of_another_is_an_error() {
-        let (_, bytes) = entry(&event("x"));
-        let elsewhere = StateKey::parse(&format!("orders.quarantine.{:032}.json", 7)).unwrap();
-        let misplaced = decode(&elsewhere, &bytes).unwrap_err().to_string();
-        assert!(misplaced.contains("does not match its name"), "{misplaced}");
-    }
-
-    #[test]
-    fn an_entry_without_its_event_is_an_error() {
-        let (key, bytes) = entry(&event("x"));
-        let with = |events: serde_json::Value| {
-            let mut entry: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-            entry["events"] = events;
-            decode(&key, entry.to_string().as_bytes()).unwrap_err().to_string()
-        };
-        let mut other: serde_json::Value = serde_json::from_str(&event("x").json).unwrap();
-        other["id"] = format!("{:032}", 7).into();
-        for (events, expected) in [
-            (serde_json::json!([]), "holds 0 events"),
-            (serde_json::json!(["x"]), "invalid type"),
-            (serde_json::json!([other]), "holds event `0"),
-        ] {
-            let text = with(events);
-            assert!(text.contains(expected), "{text}");
-        }
-    }
-}
+mod tests;

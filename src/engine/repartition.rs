@@ -88,6 +88,17 @@ pub enum RepartitionError {
         /// The number of partitions according to the other documents.
         expected: u16,
     },
+    /// A partition has parked keys. The other partitions would not know that later versions of these must wait.
+    #[error(
+        "`{name}` has {}: empty it first with `highwater quarantine redrive {name} --all`",
+        crate::event::counted(*keys, "parked key")
+    )]
+    Parked {
+        /// The partition.
+        name: String,
+        /// How many.
+        keys: u64,
+    },
     /// There is no position up to which all partitions could be run.
     #[error("{0}")]
     NoCommonBound(String),
@@ -215,14 +226,37 @@ impl Repartition {
         operator: Operator<'_>,
         report: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<RepartitionResult, RepartitionError> {
+        self.refuse_parked().await?;
         let mut record = self.hold(operator).await?;
         report(&format!("paused {} partitions", record.from));
         let mut rows = 0;
         if !record.caught_up {
             rows = self.catch_up(&mut record, operator, report).await?;
         }
+        // Some may have been parked until then.
+        self.refuse_parked().await?;
         self.begin_new(&record, operator, report).await?;
         Ok(RepartitionResult { after: record.after, rows })
+    }
+
+    /// Refuses while an old partition has parked keys.
+    async fn refuse_parked(&self) -> Result<(), RepartitionError> {
+        for part in &self.from {
+            // A partition that is one of the new ones already keeps its keys.
+            let document = part.admin().document_and_holder().await?;
+            let is_old = |(document, _): &(StateDocument, _)| {
+                document.belongs_to_partition_count(part.partition_count())
+            };
+            if !document.as_ref().is_some_and(is_old) {
+                continue;
+            }
+            let keys = part.admin().quarantined().await.map_err(LoadError::from)?;
+            if !keys.is_empty() {
+                let keys = u64::try_from(keys.len()).unwrap_or(u64::MAX);
+                return Err(RepartitionError::Parked { name: part.name().to_owned(), keys });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the first old partition; its document has the record.

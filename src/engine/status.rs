@@ -21,7 +21,8 @@ use time::OffsetDateTime;
 
 use self::health::{Evidence, Health, PollerState, Severity, StoredState, Trigger};
 pub use self::poller::{
-    BacklogStatus, Batch, Event, Lease, Pause, RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
+    BacklogStatus, Batch, Event, Lease, ParkedStatus, Pause, RATE_WINDOW, Status, StatusInputs,
+    Tick, Tone, tone,
 };
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;

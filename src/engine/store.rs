@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 pub use self::date_check::DateCheckedStore;
 pub use self::logged::LoggedStore;
 pub use self::memory::MemoryStore;
-use crate::event::EventId;
+use crate::cursor::KeyId;
 use crate::grant::Generation;
 
 /// Opaque version of a stored value. It changes with every write, even of equal content.
@@ -31,12 +31,12 @@ pub enum StateKey {
     Document(String),
     /// The marker of a poller, which outlives its document.
     Marker(String),
-    /// A quarantined row.
+    /// A key whose row a handler does not accept.
     Quarantined {
         /// The poller.
         poller: String,
-        /// Id of the row's event.
-        event: EventId,
+        /// Id of the key.
+        key: KeyId,
     },
     /// A document that was saved before another replaced it.
     Saved {
@@ -51,9 +51,9 @@ impl StateKey {
     /// Parses a path as written by [`Self::path`]; `None` for a foreign name.
     pub fn parse(path: &str) -> Option<Self> {
         let name = path.strip_suffix(".json")?;
-        if let Some((poller, event)) = name.split_once(".quarantine.") {
-            let event = EventId::parse(event)?;
-            return Some(Self::Quarantined { poller: poller.to_owned(), event });
+        if let Some((poller, key)) = name.split_once(".quarantine.") {
+            let key = KeyId::parse(key)?;
+            return Some(Self::Quarantined { poller: poller.to_owned(), key });
         }
         if let Some((poller, before)) = name.split_once(".saved.") {
             let before = Generation(before.parse().ok()?);
@@ -83,7 +83,7 @@ impl StateKey {
         match self {
             Self::Document(poller) => format!("{poller}.json"),
             Self::Marker(poller) => format!("{poller}.marker.json"),
-            Self::Quarantined { poller, event } => format!("{poller}.quarantine.{event}.json"),
+            Self::Quarantined { poller, key } => format!("{poller}.quarantine.{key}.json"),
             Self::Saved { poller, before } => format!("{poller}.saved.{before}.json"),
         }
     }

@@ -3,6 +3,7 @@
 //! [`Tick::round`] tells the whole story, top to bottom; its steps are the modules of the same names. While a tick
 //! holds the lease it is a [`LeasedTick`]: the lease, and the current batch.
 
+mod alone;
 mod audit;
 mod backlog;
 mod batch;
@@ -14,8 +15,10 @@ mod event_range;
 mod failure;
 mod fetch;
 mod isolate;
+mod park;
 mod prefetch;
 mod report;
+mod retry;
 mod rounds;
 
 use std::sync::Arc;
@@ -24,18 +27,21 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use tracing::Level;
 
+pub(crate) use self::alone::{AloneCall, CallResult, EventToDeliver};
 use self::batch::{Batch, Work};
 pub(crate) use self::failure::{blame, reject_if_single_row};
 use self::fetch::{Fetched, Next};
 use self::prefetch::Prefetch;
 use self::report::Report;
 pub use self::report::TickLine;
+use self::retry::{Retried, When};
 use crate::document::Snapshot;
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::notification::Change;
 use crate::poller::memory::Memory;
 use crate::poller::outcome::refused_outcome;
 use crate::poller::{Poller, Skipped, StopSignal, TickError, TickOutcome};
+use crate::quarantine::KnownKeys;
 
 /// How often a round is tried, if the document changes before the lease is acquired.
 const ACQUIRE_TRIES_MAX: u32 = 2;
@@ -89,6 +95,8 @@ struct Tick<'p> {
 struct LeasedTick<'t, 'p> {
     poller: &'p Poller,
     report: &'t mut Report<'p>,
+    /// The parked keys, as this process knows them.
+    keys: &'t mut KnownKeys,
     lease: Lease<'p>,
     /// The current batch, and rows of the same fetch that wait after it.
     work: Work,
@@ -154,6 +162,8 @@ impl<'p> Tick<'p> {
     /// Delivers from the position in the state document on, until no row is left or a limit is reached.
     async fn round(&mut self) -> Result<TickOutcome, TickError> {
         let poller = self.poller;
+        // Parked keys that are due are retried first, under a grant of their own.
+        let retries = Box::pin(self.retry_parked_keys(When::BeforeTheBatch)).await?;
         for _ in 0..ACQUIRE_TRIES_MAX {
             // Load the state document, from memory if that is fresh enough. Writes nothing. A poller that never ran
             // is first looked for under other names.
@@ -171,7 +181,12 @@ impl<'p> Tick<'p> {
 
             // Fetch the rows after the checkpoint, or late rows. Without any the tick is idle: it
             // writes that it ran every `STATUS_INTERVAL`, source state that must not wait, and the end of a failure.
-            let Some(batch) = self.fetch(&mut base).await? else { return Ok(TickOutcome::Idle) };
+            let Some(batch) = self.fetch(&mut base).await? else {
+                if retries == Retried::AfterTheBatch {
+                    Box::pin(self.retry_parked_keys(When::WithoutBatch)).await?;
+                }
+                return Ok(TickOutcome::Idle);
+            };
 
             // Acquire the lease: one write, under the tag of the document that gave the position, which proves that
             // the position still was current. The first lease of a poller also writes its marker.
@@ -185,7 +200,8 @@ impl<'p> Tick<'p> {
             };
             self.memory.forget();
             self.report.note_idle_ticks(self.memory.take_idle_ticks());
-            let mut held = LeasedTick::start(poller, &mut self.report, lease, batch);
+            let mut held =
+                LeasedTick::start(poller, &mut self.report, &mut self.memory.keys, lease, batch);
             let end = loop {
                 // Deliver the current batch. Meanwhile the lease is renewed; a renewal also commits rows that the
                 // handler has accepted early. Rows may be written to quarantine. A failure is recorded with the
@@ -212,7 +228,8 @@ impl<'p> Tick<'p> {
                     Err(error) => break Err(error),
                 }
             };
-            self.memory.remember(held.lease);
+            let lease = held.lease;
+            self.memory.remember(lease);
             return end;
         }
         Ok(TickOutcome::Skipped(Skipped::Conflict))
@@ -221,7 +238,8 @@ impl<'p> Tick<'p> {
     /// Returns the first batch, which may be of late rows; `None` if there is none.
     async fn fetch(&mut self, base: &mut Snapshot) -> Result<Option<Box<Batch>>, TickError> {
         let remember = match self.read_first(base).await? {
-            Fetched::Batch(mut batch) => {
+            Fetched::Batch(batch) => {
+                let mut batch = self.without_parked(base, batch).await?;
                 if let Some(state) = batch.anchored(&base.document.source_state) {
                     base.document_mut().source_state = state;
                 }
@@ -235,7 +253,7 @@ impl<'p> Tick<'p> {
             if let Some(remember) = remember {
                 base.document_mut().source_state = remember.state;
             }
-            return Ok(Some(late));
+            return self.without_parked(base, late).await.map(Some);
         }
         self.report.note_time(base.now());
         self.memory.note_lag(self.report.lag());
@@ -295,11 +313,12 @@ impl<'t, 'p> LeasedTick<'t, 'p> {
     fn start(
         poller: &'p Poller,
         report: &'t mut Report<'p>,
+        keys: &'t mut KnownKeys,
         lease: Lease<'p>,
         batch: Box<Batch>,
     ) -> Self {
         let work = Work::of(batch, poller, &lease);
-        Self { poller, report, lease, work, prefetch: None, uncommitted: None }
+        Self { poller, report, keys, lease, work, prefetch: None, uncommitted: None }
     }
 
     /// Whether the poller was paused, the range cancelled, or rows after the checkpoint are lost.

@@ -121,6 +121,7 @@ fn document() {
         batch_id: document.checkpoint.last_successful_batch_id.clone().unwrap(),
         upto: document.checkpoint.cursor.clone().unwrap(),
         rows: 10,
+        is_diverted: false,
         now,
         audit: AuditStep::Off,
         then: AfterCommit::Release(None),

@@ -129,7 +129,7 @@ async fn a_read_is_aborted_too_and_rows_accepted_before_it_are_committed() {
 
 #[tokio::test(start_paused = true)]
 async fn the_pause_before_a_retry_is_aborted_without_another_call() {
-    let on_failure = OnFailure::Quarantine;
+    let on_failure = OnFailure::Park;
     let policy = FailurePolicy { on_failure, bisect_on_error: true, ..FailurePolicy::default() };
     let world = World::new().with_policy(policy);
     let poller = world.started_poller("a").await;

@@ -229,7 +229,7 @@ async fn a_commit_of_late_rows_whose_response_is_lost_is_recognized_as_landed() 
 #[tokio::test(start_paused = true)]
 async fn a_rejected_late_row_is_quarantined_by_the_policy() {
     let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         ..FailurePolicy::default()
     };

@@ -8,7 +8,7 @@ use highwater_engine::document::encode;
 use highwater_engine::error::chain;
 use highwater_engine::event::ChangeEvent;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
 use highwater_engine::quarantine::Reason;
 use highwater_engine::store::{StateKey, StateStore};
@@ -33,6 +33,7 @@ fn policy(on_failure: OnFailure, bisect_on_error: bool) -> FailurePolicy {
         crashes_max: 2,
         record_age_max: None,
         breaker_rows: 10,
+        park: ParkPolicy::NO_RETRIES,
     }
 }
 
@@ -73,7 +74,7 @@ async fn drain(poller: &Poller, ticks_max: u32) -> u32 {
 #[tokio::test(start_paused = true)]
 async fn one_rejected_row_in_ten_thousand_costs_fourteen_calls_plus_one() {
     for bad in [1, 2, 4_999, 5_000, 5_001, 7_777, 9_999, 10_000_i64] {
-        let world = world(policy(OnFailure::Quarantine, true), 10_000);
+        let world = world(policy(OnFailure::Park, true), 10_000);
         let poller = world.started_poller("a").await;
         world.source.fill(10_000);
         world
@@ -100,7 +101,7 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
     for (rows, step) in [(1, 1), (2, 1), (3, 1), (7, 1), (8, 1), (9, 1), (33, 1), (1_000, 111)] {
         for bad in (1..=rows).step_by(step).chain([rows]) {
             let bad = i64::try_from(bad).unwrap();
-            let world = world(policy(OnFailure::Quarantine, true), rows);
+            let world = world(policy(OnFailure::Park, true), rows);
             let poller = world.started_poller("a").await;
             world.source.fill(i64::try_from(rows).unwrap());
             let holds = move |ids: &[i64]| ids.contains(&bad);
@@ -120,7 +121,7 @@ async fn no_row_of_any_batch_needs_more_calls_than_its_size_has_bits() {
 #[tokio::test(start_paused = true)]
 async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_order() {
     let bad: &[i64] = &[3, 4, 17, 30];
-    let world = world(policy(OnFailure::Quarantine, true), 10);
+    let world = world(policy(OnFailure::Park, true), 10);
     let poller = world.started_poller("a").await;
     world.source.fill(30);
     fail_on(&world, bad, rejected);
@@ -138,7 +139,7 @@ async fn several_rejected_rows_are_each_quarantined_and_the_others_keep_their_or
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_target_quarantines_nothing_however_long_it_lasts() {
-    let world = world(policy(OnFailure::Quarantine, true), 10);
+    let world = world(policy(OnFailure::Park, true), 10);
     let poller = world.started_poller("a").await;
     world.source.fill(30);
     world.handler.judge_by(|_| Err(failed()));
@@ -164,7 +165,7 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
         || HandlerError::Partial { accepted: 0, reason: "first".to_owned() },
     ];
     for error in errors {
-        let world = world(policy(OnFailure::Quarantine, true), 1_000);
+        let world = world(policy(OnFailure::Park, true), 1_000);
         let poller = world.started_poller("a").await;
         world.source.fill(1_000);
         let is_down = Arc::new(AtomicBool::new(true));
@@ -196,7 +197,7 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
 
 #[tokio::test(start_paused = true)]
 async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
-    let policy = FailurePolicy { breaker_rows: 2, ..policy(OnFailure::Quarantine, true) };
+    let policy = FailurePolicy { breaker_rows: 2, ..policy(OnFailure::Park, true) };
     let mut watched = WatchedWorld::new();
     watched.world.policy = policy;
     let world = &watched.world;
@@ -220,7 +221,7 @@ async fn the_breaker_is_reported_once_when_it_opens_and_once_when_it_closes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_row_is_accepted() {
-    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let world = world(policy(OnFailure::Park, true), 8);
     let poller = world.started_poller("a").await;
     world.source.fill(20);
     fail_on(&world, &[6], failed);
@@ -239,7 +240,7 @@ async fn a_row_that_always_fails_is_quarantined_after_its_attempts_once_another_
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_runs_even_if_the_batch_limit_is_reached() {
-    let mut world = world(policy(OnFailure::Quarantine, true), 8);
+    let mut world = world(policy(OnFailure::Park, true), 8);
     world.limits.batches_max = Some(1);
     let poller = world.started_poller("a").await;
     world.source.fill(8);
@@ -250,7 +251,7 @@ async fn a_probe_runs_even_if_the_batch_limit_is_reached() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
-    let world = world(policy(OnFailure::Quarantine, true), 1);
+    let world = world(policy(OnFailure::Park, true), 1);
     let poller = world.started_poller("a").await;
     world.source.fill(4);
     world.handler.judge_by(|_| Err(failed()));
@@ -269,7 +270,7 @@ async fn an_outage_that_ends_between_a_row_and_its_probe_quarantines_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_probe_releases_the_lease_and_counts_no_crash() {
-    let world = world(policy(OnFailure::Quarantine, true), 1);
+    let world = world(policy(OnFailure::Park, true), 1);
     let poller = world.started_poller("a").await;
     world.source.fill(2);
     world.handler.judge_by(|_| Err(failed()));
@@ -290,7 +291,7 @@ async fn an_unreadable_probe_releases_the_lease_and_counts_no_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn crashes_before_a_reported_failure_do_not_count_against_a_row() {
-    let world = world(policy(OnFailure::Quarantine, true), 1);
+    let world = world(policy(OnFailure::Park, true), 1);
     world.started_poller("a").await;
     world.source.fill(2);
     for owner_id in ["b", "c"] {
@@ -329,7 +330,7 @@ async fn the_age_of_a_failure_starts_with_the_first_counted_attempt() {
 #[tokio::test(start_paused = true)]
 async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_them() {
     let bad: &[i64] = &[4, 5, 6];
-    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let world = world(policy(OnFailure::Park, true), 8);
     let poller = world.started_poller("a").await;
     world.source.fill(12);
     fail_on(&world, bad, failed);
@@ -344,7 +345,7 @@ async fn adjacent_failing_rows_are_distinguished_from_an_outage_by_a_row_after_t
 
 #[tokio::test(start_paused = true)]
 async fn the_last_row_of_a_table_is_not_quarantined_until_another_row_arrives() {
-    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let world = world(policy(OnFailure::Park, true), 8);
     let poller = world.started_poller("a").await;
     world.source.fill(3);
     fail_on(&world, &[3], failed);
@@ -368,7 +369,7 @@ async fn wrong_settings_and_back_pressure_count_no_attempt() {
         || HandlerError::Misconfigured("401".to_owned()),
         || HandlerError::Throttled { reason: "429".to_owned(), retry_after: None },
     ] {
-        let world = world(policy(OnFailure::Quarantine, true), 8);
+        let world = world(policy(OnFailure::Park, true), 8);
         let poller = world.started_poller("a").await;
         world.source.fill(3);
         world.handler.judge_by(move |_| Err(error()));
@@ -468,7 +469,7 @@ async fn retry_with_halving_delivers_the_rows_before_the_bad_row_and_waits_there
 
 #[tokio::test(start_paused = true)]
 async fn a_row_named_by_the_handler_is_quarantined_without_halving() {
-    let world = world(policy(OnFailure::Quarantine, false), 8);
+    let world = world(policy(OnFailure::Park, false), 8);
     let poller = world.started_poller("a").await;
     world.source.fill(16);
     world.handler.judge_by(|ids| match ids.iter().position(|id| *id == 3) {
@@ -485,7 +486,7 @@ async fn a_row_named_by_the_handler_is_quarantined_without_halving() {
 
 #[tokio::test(start_paused = true)]
 async fn rows_accepted_before_a_named_row_are_never_quarantined() {
-    let policy = FailurePolicy { attempts_max: 1, ..policy(OnFailure::Quarantine, false) };
+    let policy = FailurePolicy { attempts_max: 1, ..policy(OnFailure::Park, false) };
     let world = world(policy, 8);
     let poller = world.started_poller("a").await;
     world.source.fill(8);
@@ -499,12 +500,14 @@ async fn rows_accepted_before_a_named_row_are_never_quarantined() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
-    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let world = world(policy(OnFailure::Park, true), 8);
     let poller = world.started_poller("a").await;
     world.source.fill(1);
     fail_on(&world, &[1], rejected);
-    // The first write is the lease's, the second the quarantine's.
-    world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+    // Lease, announcement, entry.
+    for _ in 0..2 {
+        world.store.break_next(Call::Store, Fault::Slow(Duration::ZERO));
+    }
     world.store.break_next(Call::Store, Fault::Refused);
     let error = tick(&poller).await.unwrap_err();
     assert!(chain(&error).contains("could not be quarantined"), "{}", chain(&error));
@@ -515,12 +518,12 @@ async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_quarantined_before_a_crash_is_one_entry() {
-    let world = world(policy(OnFailure::Quarantine, true), 8);
+    let world = world(policy(OnFailure::Park, true), 8);
     let a = world.started_poller("a").await;
     world.source.fill(3);
     fail_on(&world, &[2], rejected);
-    // Lease, commit of row 1, the entry; the process is killed while it waits for the next write.
-    for delay in [0, 0, 0, 3600] {
+    // Lease, commit of row 1, the announcement, the entry; the process is killed while it waits for the next write.
+    for delay in [0, 0, 0, 0, 3600] {
         world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(delay)));
     }
     let killed = tokio::time::timeout(Duration::from_secs(5), tick(&a)).await;
@@ -530,13 +533,57 @@ async fn a_row_quarantined_before_a_crash_is_one_entry() {
     sleep(60).await;
     drain(&world.instance("b"), 3).await;
     let alone = calls_made(&world).iter().filter(|ids| **ids == [2]).count();
-    assert_eq!(alone, 2, "once per process");
+    assert_eq!(alone, 1, "the other process finds the entry");
     let entries = world.quarantine().await;
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].0, entries[0].1.quarantined_by.as_str()), (2, "a"));
     let keys = world.memory.list().await.unwrap();
     let is_entry = |key: &&StateKey| matches!(key, StateKey::Quarantined { .. });
     assert_eq!(keys.iter().filter(is_entry).count(), 1, "{keys:?}");
+    let document = world.document().await;
+    assert_eq!((document.parked.keys, document.parked.quarantined), (1, 1), "counted once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_document_requires_builds_that_know_parked_keys_before_there_is_an_entry() {
+    let world = world(policy(OnFailure::Park, true), 8);
+    let a = world.started_poller("a").await;
+    assert!(world.document().await.requires.is_empty());
+    world.source.fill(3);
+    fail_on(&world, &[2], rejected);
+    // Lease, commit of row 1, the announcement; the process is killed while it writes the entry.
+    for delay in [0, 0, 0, 3600] {
+        world.store.break_next(Call::Store, Fault::Slow(Duration::from_secs(delay)));
+    }
+    killed_after(5, &a).await;
+    let document = world.document().await;
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!((document.requires, document.parked.keys), (vec!["park".to_owned()], 1));
+    // The row is accepted meanwhile, so no entry follows; the next one corrects the count.
+    sleep(60).await;
+    fail_on(&world, &[4], rejected);
+    drain(&world.instance("b"), 3).await;
+    world.source.fill(4);
+    drain(&world.instance("b"), 3).await;
+    assert_eq!(world.quarantined().await, [4]);
+    assert_eq!(world.document().await.parked.keys, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_of_a_row_that_are_quarantined_one_after_the_other_are_one_entry() {
+    let world = world(policy(OnFailure::Park, true), 8);
+    let poller = world.started_poller("a").await;
+    world.source.fill(3);
+    fail_on(&world, &[2], rejected);
+    drain(&poller, 3).await;
+    let first = world.quarantine().await.remove(0).1;
+    world.source.put(2, "still bad");
+    drain(&poller, 3).await;
+    let [(2, entry)] = &world.quarantine().await[..] else { panic!("one entry of row 2") };
+    assert_eq!(entry.versions, 2);
+    assert_eq!(entry.first_failed_at, first.first_failed_at);
+    assert_ne!(entry.event_id, first.event_id, "the later version");
+    assert!(entry.events[0].get().contains("still bad"), "{}", entry.events[0]);
 }
 
 /// Crashes the process that handles one of `deadly`: the call never returns, and its tick is dropped.
@@ -604,7 +651,7 @@ fn all_delivered_keys(world: &World, but: &[i64]) -> Vec<i64> {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alone() {
-    let world = world(policy(OnFailure::Quarantine, true), 16);
+    let world = world(policy(OnFailure::Park, true), 16);
     world.started_poller("a").await;
     world.source.fill(16);
     let died = run_processes(&world, &[11], 20).await;
@@ -620,7 +667,7 @@ async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alon
 
 #[tokio::test(start_paused = true)]
 async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
-    let policy = FailurePolicy { crashes_max: 1, ..policy(OnFailure::Quarantine, true) };
+    let policy = FailurePolicy { crashes_max: 1, ..policy(OnFailure::Park, true) };
     let world = world(policy, 1);
     world.started_poller("a").await;
     world.source.fill(2);
@@ -644,7 +691,7 @@ async fn a_row_is_not_quarantined_for_crashes_with_another_row() {
 #[tokio::test(start_paused = true)]
 async fn a_row_is_not_quarantined_for_a_crash_of_the_row_probed_after_it() {
     let policy =
-        FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Quarantine, false) };
+        FailurePolicy { attempts_max: 1, crashes_max: 1, ..policy(OnFailure::Park, false) };
     let world = world(policy, 1);
     world.started_poller("a").await;
     world.source.fill(2);
@@ -661,7 +708,7 @@ async fn a_row_is_not_quarantined_for_a_crash_of_the_row_probed_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_was_probed() {
     let policy =
-        FailurePolicy { attempts_max: 1, crashes_max: 3, ..policy(OnFailure::Quarantine, false) };
+        FailurePolicy { attempts_max: 1, crashes_max: 3, ..policy(OnFailure::Park, false) };
     let world = world(policy, 1);
     world.started_poller("a").await;
     world.source.fill(2);
@@ -678,7 +725,7 @@ async fn a_row_is_quarantined_even_if_a_process_crashed_while_the_row_after_it_w
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_row_is_distinguished_from_an_outage_even_if_a_later_row_crashes_processes() {
-    let world = world(policy(OnFailure::Quarantine, true), 16);
+    let world = world(policy(OnFailure::Park, true), 16);
     world.started_poller("a").await;
     world.source.fill(16);
     fail_on(&world, &[3], failed);
@@ -706,7 +753,7 @@ impl Handler for Recognising {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_its_target_recognises_is_retried_whole_until_its_attempts_are_exhausted() {
-    let world = world(policy(OnFailure::Quarantine, true), 100);
+    let world = world(policy(OnFailure::Park, true), 100);
     drop(world.started_poller("z").await);
     let poller = world.with_handler(Arc::new(Recognising(world.handler.clone()))).instance("a");
     world.source.fill(4);

@@ -549,7 +549,7 @@ async fn a_stale_owner_reports_that_it_was_rejected() {
 
 #[tokio::test(start_paused = true)]
 async fn a_quarantined_row_is_recorded_with_its_reason() {
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let journaled = JournaledWorld::in_world(World::new().with_policy(policy), JournalMode::Full);
     let poller = journaled.instance("a");
     journaled.world.source.fill(1);

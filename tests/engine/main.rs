@@ -24,6 +24,8 @@ mod leases;
 mod notifications;
 mod operate;
 mod overlap;
+mod parked;
+mod parked_timing;
 mod partition_count;
 mod prefetch;
 mod range;

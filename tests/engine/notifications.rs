@@ -58,7 +58,7 @@ fn world(on_failure: OnFailure) -> World {
 
 #[tokio::test(start_paused = true)]
 async fn quarantined_rows_and_an_open_breaker_are_reported_once() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     let (poller, recorded) = notified(world.started_poller("a").await);
     world.source.fill(9);
     world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
@@ -68,7 +68,7 @@ async fn quarantined_rows_and_an_open_breaker_are_reported_once() {
     }
     let changes = recorded.changes.lock().unwrap().clone();
     let row = changes.iter().find(|change| change.event == ChangeEvent::RowQuarantined).unwrap();
-    assert!(row.reason.contains("422") && row.event_id.is_some(), "{row:?}");
+    assert!(row.reason.contains("422") && row.key_id.is_some(), "{row:?}");
     assert_eq!(
         recorded.take(),
         [(ChangeEvent::RowQuarantined, Some("refused"), 3), (ChangeEvent::BreakerOpened, None, 1)]
@@ -146,7 +146,7 @@ async fn a_pause_that_was_not_written_is_not_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_by_an_operator_is_not_reported() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     let (poller, recorded) = notified(world.started_poller("a").await);
     world.pause_in_the_next_call();
     world.source.fill(2);
@@ -159,7 +159,7 @@ async fn a_pause_by_an_operator_is_not_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_rows_are_reported_once_by_all_processes_together() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     let (poller, recorded) = notified(world.started_poller("a").await);
     world.source.put(1, "new");
     world.source.fail_with(FetchError::rows_lost("numbers were taken back"));
@@ -177,7 +177,7 @@ async fn lost_rows_are_reported_once_by_all_processes_together() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_after_another_failure_is_reported_once_by_all_processes_together() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     let (poller, recorded) = notified(world.started_poller("a").await);
     let (other, of_other) = notified(world.instance("b"));
     world.source.put(1, "new");
@@ -212,7 +212,7 @@ impl Notifier for Hanging {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_ends_the_wait_for_a_notification() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     let poller = world.started_poller("a").await.with_notifier(Arc::new(Hanging));
     world.source.fill(1);
     let stop = StopSignal::new();
@@ -228,7 +228,7 @@ async fn an_abort_ends_the_wait_for_a_notification() {
 
 #[tokio::test(start_paused = true)]
 async fn a_vanished_state_document_is_reported_once() {
-    let world = world(OnFailure::Quarantine);
+    let world = world(OnFailure::Park);
     world.started_poller("a").await;
     let key = StateKey::Document("p".to_owned());
     let etag = world.stored(&key).await.unwrap().etag;

@@ -317,11 +317,8 @@ async fn after_a_crash_at_most_two_batches_are_redelivered_the_first_one_alone()
 #[tokio::test(start_paused = true)]
 async fn a_row_that_crashes_the_process_is_quarantined_and_not_the_one_whose_commit_was_pending() {
     let limits = Limits { batch_rows_max: 1, ..limits() };
-    let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
-        crashes_max: 2,
-        ..FailurePolicy::default()
-    };
+    let policy =
+        FailurePolicy { on_failure: OnFailure::Park, crashes_max: 2, ..FailurePolicy::default() };
     let world = World::with(limits).with_policy(policy);
     world.started_poller("s").await;
     world.source.fill(3);

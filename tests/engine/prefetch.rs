@@ -147,11 +147,8 @@ async fn resume(world: &World) {
 
 /// A world with single-row batches, in which a row that fails once is quarantined if another is accepted.
 fn quarantining_at_once() -> World {
-    let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
-        attempts_max: 1,
-        ..FailurePolicy::default()
-    };
+    let policy =
+        FailurePolicy { on_failure: OnFailure::Park, attempts_max: 1, ..FailurePolicy::default() };
     let limits = Limits { batch_rows_max: 1, ..limits() };
     World::with(limits).with_policy(policy)
 }

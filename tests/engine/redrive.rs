@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use highwater_engine::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
+use highwater_engine::cursor::KeyId;
 use highwater_engine::document::{Fence, FencingToken, LeaseState, encode};
-use highwater_engine::event::EventId;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Operator, Poller, Skipped, StopSignal, TickError, TickOutcome};
@@ -18,7 +18,7 @@ fn rejected() -> HandlerError {
 
 /// A poller whose rows 1 to `bad` were rejected and quarantined, and whose handler accepts everything again.
 async fn quarantined_rows(bad: i64) -> (World, Poller) {
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let world = World::new().with_policy(policy);
     let poller = world.started_poller("a").await;
@@ -33,9 +33,9 @@ async fn quarantined_rows(bad: i64) -> (World, Poller) {
     (world, poller)
 }
 
-fn redrive(events: &[EventId]) -> Redrive<'_> {
+fn redrive(keys: &[KeyId]) -> Redrive<'_> {
     let stop = StopSignal::new();
-    Redrive { id: "replay-1", events, as_stored: false, drop_gone: false, stop }
+    Redrive { id: "replay-1", keys, as_stored: false, drop_gone: false, stop }
 }
 
 /// Redrives in a separate process.
@@ -52,11 +52,11 @@ async fn run(
 #[tokio::test(start_paused = true)]
 async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     let (world, poller) = quarantined_rows(2).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     let before = world.document().await;
     let earlier = world.handler.received();
     world.source.put(2, "mended");
-    let (ended, outcomes) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
     for redriven in &outcomes {
         assert!(matches!(redriven, RedriveOutcome::Delivered { stays: None, .. }), "{redriven:?}");
@@ -85,10 +85,10 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = poller.admin().quarantined().await.unwrap();
+    let keys = poller.admin().quarantined().await.unwrap();
     world.handler.then_take(Duration::from_secs(1000));
     let (began, stop) = (Instant::now(), StopSignal::new());
-    let redrive = Redrive { stop: stop.clone(), ..redrive(&events) };
+    let redrive = Redrive { stop: stop.clone(), ..redrive(&keys) };
     let ask = async {
         sleep(5).await;
         stop.set();
@@ -102,68 +102,68 @@ async fn an_aborted_redrive_releases_the_lease_and_counts_no_attempt() {
     );
     assert_eq!(began.elapsed(), Duration::from_secs(13));
     assert!(world.is_released().await);
-    let entry = poller.admin().entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let entry = poller.admin().entry(&keys[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.crashes), (1, 0), "those before it was quarantined");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_is_removed_only_after_its_row_was_accepted() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
-    let attempts = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap().attempts;
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let attempts = admin(&poller).entry(&keys[0]).await.unwrap().unwrap().entry.unwrap().attempts;
     world.handler.then_fail(rejected());
-    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    let (_, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(
         matches!(&outcomes[..], [RedriveOutcome::Refused { attempts: now, .. }] if *now == attempts + 1),
         "{outcomes:?}"
     );
-    let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let entry = admin(&poller).entry(&keys[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!((entry.attempts, entry.error.as_str()), (attempts + 1, "422"));
     // The process crashes while the handler works.
     let cli = world.instance("cli-2");
     world.handler.then_take(Duration::from_secs(20));
-    let died = redrive(&events);
-    let mut outcomes = |_: &EventId, _| {};
+    let died = redrive(&keys);
+    let mut outcomes = |_: &KeyId, _| {};
     let work = admin(&cli).redrive(&died, &mut outcomes);
     assert!(tokio::time::timeout(Duration::from_secs(10), work).await.is_err());
-    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), keys);
     // The store fails when the entry is to be removed.
     sleep(60).await;
     world.store.break_next(Call::Remove, Fault::LostRequest);
-    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    let (_, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(
         matches!(&outcomes[..], [RedriveOutcome::Delivered { stays: Some(_), .. }]),
         "{outcomes:?}"
     );
-    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), keys);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_row_is_reported_and_its_entry_dropped_only_on_request() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     world.source.delete(1);
     let calls = world.handler.received().len();
-    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    let (_, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(
         matches!(&outcomes[..], [RedriveOutcome::RowDeleted { removed: false }]),
         "{outcomes:?}"
     );
-    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
-    let (_, outcomes) = run(&world, &Redrive { drop_gone: true, ..redrive(&events) }).await;
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), keys);
+    let (_, outcomes) = run(&world, &Redrive { drop_gone: true, ..redrive(&keys) }).await;
     assert!(
         matches!(&outcomes[..], [RedriveOutcome::RowDeleted { removed: true }]),
         "{outcomes:?}"
     );
     assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
     assert_eq!(world.handler.received().len(), calls);
-    let (_, outcomes) = run(&world, &redrive(&events)).await;
+    let (_, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(matches!(&outcomes[..], [RedriveOutcome::Missing]), "{outcomes:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_delete_is_not_delivered_for_a_restored_row() {
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };
     let world = World::new().with_policy(policy);
     let poller = world.started_poller("a").await;
@@ -194,26 +194,27 @@ async fn a_stored_delete_is_not_delivered_for_a_restored_row() {
 #[tokio::test(start_paused = true)]
 async fn the_stored_event_is_delivered_on_request() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let stored = world.quarantine().await.remove(0).1.event_id;
     world.source.delete(1);
-    let (_, outcomes) = run(&world, &Redrive { as_stored: true, ..redrive(&events) }).await;
+    let (_, outcomes) = run(&world, &Redrive { as_stored: true, ..redrive(&keys) }).await;
     let [RedriveOutcome::Delivered { event, stays: None }] = &outcomes[..] else {
         panic!("{outcomes:?}")
     };
-    assert_eq!(std::slice::from_ref(event), &events[..]);
+    assert_eq!(*event, stored);
     let call = world.handler.received().pop().unwrap();
-    assert_eq!((call.ids, call.event_ids), (vec![1], vec![events[0].to_string()]));
+    assert_eq!((call.ids, call.event_ids), (vec![1], vec![stored.to_string()]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_take(Duration::from_secs(10));
     let (outcome, (ended, outcomes)) = tokio::join!(tick(&poller), async {
         sleep(1).await;
-        run(&world, &redrive(&events)).await
+        run(&world, &redrive(&keys)).await
     });
     outcome.unwrap();
     let Err(RedriveError::Held { owner_id, until: Some(until) }) = ended else {
@@ -224,7 +225,7 @@ async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
 
     world.handler.then_take(Duration::from_secs(100));
     world.source.put(10, "new");
-    let mine = redrive(&events);
+    let mine = redrive(&keys);
     let ((ended, _), outcome) = tokio::join!(run(&world, &mine), async {
         sleep(90).await;
         tick(&poller).await.unwrap()
@@ -239,13 +240,13 @@ async fn no_redrive_runs_while_a_tick_does_and_no_tick_while_a_redrive_does() {
 #[tokio::test(start_paused = true)]
 async fn a_poller_that_is_paused_or_backing_off_can_be_redriven_and_stays_so() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     world.source.put(9, "new");
     world.handler.then_fail(HandlerError::Retryable("500".to_owned()));
     tick(&poller).await.unwrap_err();
     admin(&world.instance("ann")).pause(Operator { by: "ann", reason: "why" }).await.unwrap();
     let before = world.document().await;
-    let (ended, outcomes) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
     assert!(
         matches!(&outcomes[..], [RedriveOutcome::Delivered { stays: None, .. }]),
@@ -265,33 +266,33 @@ async fn a_target_that_accepts_nothing_ends_the_redrive_and_blames_no_row() {
     let throttled = HandlerError::Throttled { reason: "429".to_owned(), retry_after: None };
     for error in [throttled, HandlerError::Misconfigured("401".to_owned())] {
         let (world, poller) = quarantined_rows(2).await;
-        let events = admin(&poller).quarantined().await.unwrap();
-        let before = admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag;
+        let keys = admin(&poller).quarantined().await.unwrap();
+        let before = admin(&poller).entry(&keys[0]).await.unwrap().unwrap().etag;
         world.handler.then_fail(error);
-        let (ended, outcomes) = run(&world, &redrive(&events)).await;
+        let (ended, outcomes) = run(&world, &redrive(&keys)).await;
         assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
         assert!(matches!(&outcomes[..], [RedriveOutcome::NotAttempted { .. }]), "{outcomes:?}");
-        assert_eq!(admin(&poller).entry(&events[0]).await.unwrap().unwrap().etag, before);
+        assert_eq!(admin(&poller).entry(&keys[0]).await.unwrap().unwrap().etag, before);
     }
     let (world, poller) = quarantined_rows(5).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
-    let (ended, outcomes) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(_))), "{ended:?}");
     assert_eq!(outcomes.len(), 3, "it is down, most likely");
-    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), keys);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_entry_is_named_and_stays() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
-    let key = StateKey::Quarantined { poller: "p".to_owned(), event: events[0].clone() };
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let key = StateKey::Quarantined { poller: "p".to_owned(), key: keys[0].clone() };
     let stored = world.stored(&key).await.unwrap();
     let precondition = Precondition::Matches(stored.etag);
     world.memory.store(&key, b"{}".to_vec(), precondition).await.unwrap();
     for as_stored in [false, true] {
-        let request = Redrive { as_stored, drop_gone: true, ..redrive(&events) };
+        let request = Redrive { as_stored, drop_gone: true, ..redrive(&keys) };
         let (ended, outcomes) = run(&world, &request).await;
         assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
         assert!(matches!(&outcomes[..], [RedriveOutcome::Unreadable(_)]), "{outcomes:?}");
@@ -302,8 +303,8 @@ async fn an_unreadable_entry_is_named_and_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
     let (world, poller) = quarantined_rows(3).await;
-    let events = admin(&poller).quarantined().await.unwrap();
-    let request = redrive(&events);
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let request = redrive(&keys);
     let stop = request.stop.clone();
     world.handler.then(async move {
         stop.set();
@@ -314,7 +315,7 @@ async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
     assert_eq!((outcomes.len(), admin(&poller).quarantined().await.unwrap().len()), (1, 2));
 
     world.handler.then_take(Duration::from_secs(60));
-    let mine = redrive(&events);
+    let mine = redrive(&keys);
     let ((ended, outcomes), ()) = tokio::join!(run(&world, &mine), async {
         sleep(1).await;
         let broken = world.document().await.break_lease().unwrap();
@@ -328,18 +329,18 @@ async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
 #[tokio::test(start_paused = true)]
 async fn a_source_that_cannot_be_read_ends_the_redrive() {
     let (world, poller) = quarantined_rows(2).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     world.source.fail_next("database unreachable");
-    let (ended, outcomes) = run(&world, &redrive(&events)).await;
+    let (ended, outcomes) = run(&world, &redrive(&keys)).await;
     assert!(matches!(ended, Err(RedriveError::Tick(TickError::Fetch(_)))), "{ended:?}");
-    assert_eq!((outcomes.len(), admin(&poller).quarantined().await.unwrap()), (0, events));
+    assert_eq!((outcomes.len(), admin(&poller).quarantined().await.unwrap()), (0, keys));
     assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_older_copy() {
     let (world, poller) = quarantined_rows(2).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);
     let fence = Fence { generation, token: FencingToken(token + 9) };
@@ -349,7 +350,7 @@ async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_old
     });
     let calls = world.handler.received().len() + 1;
     for _ in 0..12 {
-        let (ended, _) = run(&world, &redrive(&events)).await;
+        let (ended, _) = run(&world, &redrive(&keys)).await;
         let rejected = matches!(
             &ended,
             Err(RedriveError::Tick(TickError::FenceAhead { current, .. })) if *current == fence
@@ -362,7 +363,7 @@ async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_old
     world.source.fill(5);
     let error = tick(&poller).await.unwrap_err();
     assert!(matches!(error, TickError::FenceAhead { .. }), "{error:?}");
-    assert_eq!(admin(&poller).quarantined().await.unwrap(), events);
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), keys);
 }
 
 /// Another instance has acquired the lease while the target was called, so the rejection says nothing about
@@ -370,7 +371,7 @@ async fn a_redrive_acquires_no_grant_after_the_target_has_rejected_one_of_an_old
 #[tokio::test(start_paused = true)]
 async fn a_redrive_that_lost_its_lease_keeps_no_fence() {
     let (world, poller) = quarantined_rows(1).await;
-    let events = admin(&poller).quarantined().await.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
     let document = world.document().await;
     let (generation, token) = (document.generation, document.lease.fencing_token.0);
     let memory = world.memory.clone();
@@ -380,7 +381,7 @@ async fn a_redrive_that_lost_its_lease_keeps_no_fence() {
             .admit(generation, FencingToken(token + 1))?;
         Ok(())
     });
-    let (ended, _) = run(&world, &redrive(&events)).await;
+    let (ended, _) = run(&world, &redrive(&keys)).await;
     assert!(matches!(ended, Ok(RedriveEnd::TargetAtFault(HandlerError::Fenced(_)))), "{ended:?}");
     assert_eq!(world.document().await.lease.target_fence, None);
 }

@@ -122,7 +122,7 @@ async fn tick_watched(world: &World, poller: &Poller, last: i64) {
 #[tokio::test(start_paused = true)]
 async fn a_batch_is_committed_without_its_quarantined_row_unless_that_is_the_last() {
     for bad in 1..=8 {
-        let world = bisecting(OnFailure::Quarantine);
+        let world = bisecting(OnFailure::Park);
         let poller = world.started_poller("a").await;
         world.source.fill(8);
         ask(&world, "1", true);
@@ -135,7 +135,7 @@ async fn a_batch_is_committed_without_its_quarantined_row_unless_that_is_the_las
 #[tokio::test(start_paused = true)]
 async fn a_row_is_committed_without_the_rows_probed_after_it() {
     for bad in 1..=7 {
-        let world = bisecting(OnFailure::Quarantine);
+        let world = bisecting(OnFailure::Park);
         let poller = world.started_poller("a").await;
         world.source.fill(8);
         ask(&world, "1", true);

@@ -372,7 +372,7 @@ async fn the_halves_of_a_batch_have_separate_step_results() {
 async fn a_row_that_a_step_rejects_is_quarantined_and_the_rest_reaches_all_steps() {
     for bad_step in 0..3 {
         let policy = FailurePolicy {
-            on_failure: OnFailure::Quarantine,
+            on_failure: OnFailure::Park,
             bisect_on_error: true,
             ..FailurePolicy::default()
         };
@@ -483,7 +483,7 @@ async fn the_journal_records_each_call_and_result_and_rebuilds_the_document() {
 #[tokio::test(start_paused = true)]
 async fn a_row_is_not_quarantined_because_of_a_slow_step_before_the_failed_one() {
     let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         attempts_max: 3,
         bisect_on_error: true,
         ..FailurePolicy::default()

@@ -15,7 +15,7 @@ fn world(on_failure: OnFailure, rows: usize) -> World {
     let policy = FailurePolicy {
         on_failure,
         attempts_max: 3,
-        bisect_on_error: on_failure == OnFailure::Quarantine,
+        bisect_on_error: on_failure == OnFailure::Park,
         ..FailurePolicy::default()
     };
     World::with(limits).with_policy(policy)
@@ -62,21 +62,21 @@ async fn a_batch_that_started_late_is_not_halved() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_whose_call_never_returns_is_quarantined_once_another_is_accepted() {
-    let world = world(OnFailure::Quarantine, 10);
+    let world = world(OnFailure::Park, 10);
     let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.take_by(|ids| if ids.contains(&5) { FOR_EVER } else { Duration::ZERO });
     until(&world, &poller, 20).await;
-    let events = admin(&poller).quarantined().await.unwrap();
-    assert_eq!(events.len(), 1);
-    let entry = admin(&poller).entry(&events[0]).await.unwrap().unwrap().entry.unwrap();
+    let keys = admin(&poller).quarantined().await.unwrap();
+    assert_eq!(keys.len(), 1);
+    let entry = admin(&poller).entry(&keys[0]).await.unwrap().unwrap().entry.unwrap();
     assert_eq!(entry.row_key().unwrap()["id"], 5);
     assert!(entry.attempts >= 3, "{}", entry.attempts);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_target_that_never_responds_quarantines_nothing() {
-    let world = world(OnFailure::Quarantine, 10);
+    let world = world(OnFailure::Park, 10);
     let poller = world.started_poller("a").await;
     world.source.fill(20);
     world.handler.take_by(|_| FOR_EVER);
@@ -92,7 +92,7 @@ async fn a_target_that_never_responds_quarantines_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_narrowed_down_even_if_each_call_lasts_nearly_the_whole_tick() {
-    let world = world(OnFailure::Quarantine, 8);
+    let world = world(OnFailure::Park, 8);
     let poller = world.started_poller("a").await;
     world.source.fill(16);
     world.handler.take_by(|ids| Duration::from_secs(if ids.contains(&6) { 250 } else { 1 }));

@@ -9,6 +9,7 @@ use highwater_engine::handler::HandlerError;
 use highwater_engine::journal::EventKind;
 use highwater_engine::lease::LeaseError;
 use highwater_engine::normalize::NormalizeError;
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::poller::{
     Limits, Operator, Skipped, StopSignal, TickError, TickOutcome, outcome_row,
 };
@@ -86,6 +87,44 @@ async fn storage_calls_of_a_failed_handler_are_two_writes() {
     world.handler.then_fail(HandlerError::Retryable("503".to_owned()));
     tick(&poller).await.unwrap_err();
     assert_eq!(world.store.take_calls(), calls(0, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_a_parked_row_are_two_more_writes_and_one_listing_per_process() {
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
+    let world = World::new().with_policy(policy);
+    let poller = world.started_poller("a").await;
+    for (id, listings) in [(1, 1), (2, 0)] {
+        world.source.put(id, "bad");
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+        // Lease, announcement, entry, commit.
+        assert_eq!(world.store.take_calls(), calls(listings, 4, 0), "{id}");
+    }
+    // A later version is added to the entry of the earlier one, without a call of the handler.
+    world.source.put(1, "worse");
+    tick(&poller).await.unwrap();
+    // Lease, entry, commit.
+    assert_eq!(world.store.take_calls(), calls(1, 3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_calls_of_retries_are_two_writes_and_two_for_each_key() {
+    let park = ParkPolicy::default();
+    let policy = FailurePolicy { on_failure: OnFailure::Park, park, ..FailurePolicy::default() };
+    let world = World::new().with_policy(policy);
+    let poller = world.started_poller("a").await;
+    for id in [1, 2] {
+        world.source.put(id, "bad");
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        tick(&poller).await.unwrap();
+    }
+    sleep(10).await;
+    world.store.take_calls();
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle);
+    // Lease and release; each entry is read, counted and removed. Removals are not counted here.
+    let entries = 2;
+    assert_eq!(world.store.take_calls(), calls(entries, 2 + entries, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -423,7 +423,7 @@ async fn poisoned(on_failure: OnFailure) -> (WatchedWorld, Poller) {
 
 #[tokio::test(start_paused = true)]
 async fn s5_9_poison_batch_that_is_quarantined() {
-    let (watched, poller) = poisoned(OnFailure::Quarantine).await;
+    let (watched, poller) = poisoned(OnFailure::Park).await;
     let world = &watched.world;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     let logged = watched.logged("row_quarantined");

@@ -108,6 +108,11 @@ impl Bench {
         self.set_env(&format!("HIGHWATER__POLLERS__NIGHTLY__{name}"), value);
     }
 
+    /// Removes a setting of the poller.
+    pub(crate) fn unset(&mut self, name: &str) {
+        self.env.remove(&format!("HIGHWATER__POLLERS__NIGHTLY__{name}"));
+    }
+
     pub(crate) fn set_env(&mut self, name: &str, value: &str) {
         self.env.insert(name.to_owned(), value.to_owned());
     }

@@ -149,7 +149,7 @@ async fn usage_errors_are_reported_before_any_side_effect() {
         (&["quarantine"], "Usage"),
         (&["quarantine", "list", "weekly"], "no poller `weekly`"),
         (&["quarantine", "show", "nightly", "7"], "32 hex digits"),
-        (&["quarantine", "show", "nightly", &"a".repeat(32)], "has no quarantined event `aaa"),
+        (&["quarantine", "show", "nightly", &"a".repeat(32)], "has no parked key `aaa"),
     ] {
         bench.command(arguments).await.failed(2, text);
     }
@@ -193,7 +193,8 @@ async fn unreachable_and_unreadable_stores_have_their_own_exit_codes() {
 /// A poller that has quarantined every row of its table except those in `accepted`, and a host for it.
 async fn with_quarantined(rows: std::ops::RangeInclusive<i64>) -> Bench {
     let mut bench = Bench::with_rows(rows.clone()).await;
-    bench.set("ON_FAILURE", "quarantine");
+    bench.set("ON_FAILURE", "park");
+    bench.set("PARK_RETRIES_MAX", "0");
     bench.set("RETRY_DELAY_MIN", "1ms");
     bench.set("RETRY_DELAY_MAX", "1ms");
     bench.receiver.script(&vec![Answer::Reject(422, "no\u{1b}[31m thanks"); 8]);
@@ -216,7 +217,7 @@ impl Bench {
     async fn entries(&self) -> Vec<(i64, String)> {
         let result = self.command(&["quarantine", "list", "nightly", "--output", "jsonl"]).await;
         let rows = result.done().lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
-        let id = |row: &Json| row["event_id"].as_str().unwrap().to_owned();
+        let id = |row: &Json| row["key_id"].as_str().unwrap().to_owned();
         let mut entries: Vec<_> =
             rows.map(|row| (row["key"]["id"].as_i64().unwrap_or(-1), id(&row))).collect();
         entries.sort();
@@ -230,13 +231,14 @@ async fn quarantined_rows_are_listed_shown_and_redriven() {
     let table = bench.command(&["quarantine", "list", "nightly"]).await;
     let lines: Vec<&str> = table.done().lines().collect();
     assert_eq!(lines.len(), 3, "{table:?}");
-    assert!(lines[0].starts_with("EVENT ID") && lines[0].ends_with("ERROR"), "{table:?}");
+    assert!(lines[0].starts_with("KEY ID") && lines[0].ends_with("ERROR"), "{table:?}");
     assert!(table.done().contains("refused") && !table.done().contains('\u{1b}'), "{table:?}");
     let entries = bench.entries().await;
-    let (id, event) = &entries[0];
-    let shown = bench.command(&["quarantine", "show", "nightly", event]).await.json();
+    let (id, key) = &entries[0];
+    let shown = bench.command(&["quarantine", "show", "nightly", key]).await.json();
     assert_eq!((&shown["events"][0]["after"]["id"], *id), (&1.into(), 1));
-    assert_eq!(shown["version"], 1);
+    assert_eq!((&shown["version"], &shown["versions"]), (&2.into(), &1.into()));
+    let quarantined = shown["event_id"].clone();
 
     let before = bench.state();
     bench.database.execute("UPDATE dbo.orders SET item = N'mended' WHERE id = 1").unwrap();
@@ -248,9 +250,10 @@ async fn quarantined_rows_are_listed_shown_and_redriven() {
     let result =
         bench.command(&["quarantine", "redrive", "nightly", "--all", "--output", "json"]).await;
     for line in result.json().as_array().unwrap() {
-        let same = line["delivered_as"] == line["event_id"];
-        let changed = line["event_id"] == entries[0].1.as_str();
-        assert!(line["outcome"] == "delivered" && same != changed, "{line}");
+        assert_eq!(line["outcome"], "delivered", "{line}");
+        if line["key_id"] == entries[0].1.as_str() {
+            assert_ne!(line["delivered_as"], quarantined, "the row has changed since: {line}");
+        }
     }
     assert_eq!(bench.entries().await, []);
     let mut accepted = bench.receiver.accepted();
@@ -321,9 +324,9 @@ async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
         drop(arguments).await.failed(2, "add `--yes`");
         assert_eq!(bench.entries().await.len(), 3);
     }
-    drop(&["--yes"]).await.failed(2, "EVENT_ID");
+    drop(&["--yes"]).await.failed(2, "KEY_ID");
     drop(&["--yes", "--all", &entries[0].1]).await.failed(2, "cannot be used with");
-    drop(&["--yes", &"a".repeat(32)]).await.failed(2, "has no quarantined event");
+    drop(&["--yes", &"a".repeat(32)]).await.failed(2, "has no parked key");
 
     let listed = bench.command(&["quarantine", "list", "nightly"]).await;
     assert!(listed.done().contains("unreadable"), "{listed:?}");
@@ -336,7 +339,7 @@ async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
     assert!(result.code == 0 && result.rest.contains("id=1"), "{result:?}");
     let result = drop(&["--all", "--yes"]).await;
     assert!(
-        result.code == 1 && result.data.contains("pass its event id to drop it anyway"),
+        result.code == 1 && result.data.contains("pass its key id to drop it anyway"),
         "{result:?}"
     );
     assert_eq!(bench.entries().await, [(-1, entries[2].1.clone())]);

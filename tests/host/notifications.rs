@@ -43,7 +43,8 @@ async fn a_quarantined_row_and_a_stopped_poller_are_notified_once() {
     bench.set_env("HIGHWATER__NOTIFY__URL", &url);
     bench.set_env("HIGHWATER__NOTIFY__SIGNING_SECRETS", "NOTIFY_SECRET");
     bench.set_env("NOTIFY_SECRET", "whsec_aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg==");
-    bench.set("ON_FAILURE", "quarantine");
+    bench.set("ON_FAILURE", "park");
+    bench.set("PARK_RETRIES_MAX", "0");
     bench.receiver.script(&[Answer::Reject(422, "no")]);
     let host = bench.host().await;
     for _ in 0..3 {
@@ -65,6 +66,7 @@ async fn a_quarantined_row_and_a_stopped_poller_are_notified_once() {
 
     // A command is another process, with its own minute.
     bench.set("ON_FAILURE", "stop");
+    bench.unset("PARK_RETRIES_MAX");
     bench.insert(2..=2);
     bench.receiver.script(&[Answer::Reject(422, "no")]);
     for _ in 0..2 {

@@ -273,7 +273,7 @@ async fn leaks_nothing(
     let list = ["quarantine", "list", "nightly", "--output", "jsonl"];
     for line in bench.command(&list).await.data.lines() {
         let entry: Json = serde_json::from_str(line).unwrap();
-        let id = entry["event_id"].as_str().unwrap();
+        let id = entry["key_id"].as_str().unwrap();
         let shown = ["quarantine", "show", "nightly", id];
         let result = command_leaks_nothing(bench, &shown, secrets).await;
         assert!(result.done().contains("\"error\""), "{result:?}");
@@ -370,7 +370,8 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         bench.set("RETRY_DELAY_MIN", "1ms");
         bench.set("RETRY_DELAY_MAX", "1ms");
         bench.set("ATTEMPTS_MAX", "2");
-        bench.set("ON_FAILURE", "quarantine");
+        bench.set("ON_FAILURE", "park");
+        bench.set("PARK_RETRIES_MAX", "0");
         bench.set("JOURNAL", "full");
         let collector = Collector::watch(&mut bench, "traces", &collector, &more).await;
         // A secret that Highwater has and this poller does not use.

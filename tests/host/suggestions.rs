@@ -29,6 +29,6 @@ async fn a_table_that_does_not_exist_is_named_with_a_similar_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_is_nearly_right_is_named_with_the_right_one() {
     let mut bench = Bench::new().await;
-    bench.set("ON_FAILURE", "quarantin");
-    bench.command(&["status"]).await.failed(3, "did you mean `quarantine`?");
+    bench.set("ON_FAILURE", "parc");
+    bench.command(&["status"]).await.failed(3, "did you mean `park`?");
 }

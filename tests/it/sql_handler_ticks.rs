@@ -51,7 +51,7 @@ fn poller_of(world: &World, store: Arc<MemoryStore>, owner_id: &str) -> Poller {
             ..limits(1_000)
         },
         policy: FailurePolicy {
-            on_failure: OnFailure::Quarantine,
+            on_failure: OnFailure::Park,
             bisect_on_error: true,
             ..FailurePolicy::default()
         },

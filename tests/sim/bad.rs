@@ -1,7 +1,8 @@
 //! Permanently bad rows: the target never accepts them, or they crash the process.
 
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::FailurePolicy;
 
+use crate::parked::writes_entries;
 use crate::random::Random;
 
 /// What a row does to its handler.
@@ -73,7 +74,7 @@ impl BadRows {
     pub(crate) fn are_passed_by(self, policy: FailurePolicy, batch_rows_max: usize) -> bool {
         let found = policy.bisect_on_error || batch_rows_max == 1;
         let told = |bad: &Bad| *bad != Bad::Deadly && self.named;
-        policy.on_failure == OnFailure::Quarantine
+        writes_entries(&policy)
             && self.kinds.iter().all(|bad| found || told(bad))
             && (found || self.these.is_empty())
     }

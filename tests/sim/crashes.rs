@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use highwater_engine::journal::JournalMode;
-use highwater_engine::policy::{FailurePolicy, Flow, OnFailure};
+use highwater_engine::policy::{FailurePolicy, Flow, OnFailure, ParkPolicy};
 
 use crate::bad::{Bad, BadRows};
 use crate::run::{Run, play};
@@ -32,12 +32,13 @@ enum Rows {
 impl Rows {
     fn plan(self, quiet: &Plan, draw: u64) -> Plan {
         let policy = FailurePolicy {
-            on_failure: OnFailure::Quarantine,
+            on_failure: OnFailure::Park,
             attempts_max: 3,
             crashes_max: 3,
             record_age_max: None,
             bisect_on_error: true,
             breaker_rows: 10,
+            park: ParkPolicy::NO_RETRIES,
         };
         // Allows all calls that halving needs, and one batch of all rows.
         let mut limits = quiet.limits;

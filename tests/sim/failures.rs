@@ -3,7 +3,7 @@
 //! Derived from the handler's calls and from which leases expired over which rows, not from the counters that
 //! the code keeps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use highwater_engine::handler::HandlerError;
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::bad::{Bad, BadRows};
 use crate::invariants::{Judge, Landed};
+use crate::parked::writes_entries;
 use crate::script::Plan;
 use crate::world::TickId;
 
@@ -57,8 +58,9 @@ pub(crate) struct Failures {
     calls: BTreeMap<TickId, Vec<Call>>,
     /// Versions of the quarantined rows, with the reason.
     aside: BTreeMap<u64, String>,
-    /// Keys of the rows that were quarantined after one rejection, since the target last accepted a row.
-    rejected_in_a_row: BTreeSet<String>,
+    /// Keys of the rows that were quarantined after one rejection, since the target last accepted a row, with the
+    /// version of the row.
+    rejected_in_a_row: BTreeMap<String, u64>,
     /// What was in flight each time a holder let its lease expire, since a holder last reported a failure.
     /// Resuming the poller also ends this count, but not for the current holder of the lease.
     deaths: Vec<InFlight>,
@@ -77,7 +79,7 @@ impl Default for Failures {
             in_flight: None,
             calls: BTreeMap::new(),
             aside: BTreeMap::new(),
-            rejected_in_a_row: BTreeSet::new(),
+            rejected_in_a_row: BTreeMap::new(),
             deaths: Vec::new(),
             overtaken: None,
             overlaps: false,
@@ -93,7 +95,8 @@ impl Failures {
     }
 
     /// Whether a tick may be given rows after those that the document records as in flight. It may if its
-    /// last call accepted all of them, so that only the response to their commit is missing. This allows one
+    /// last call accepted all of them, so that only the response to their commit is missing. Rows of parked keys may
+    /// follow those of the call. This allows one
     /// batch and no more, since the next one is compared with the rows of this one. A call that was stopped
     /// as stalled has no response; it counts if it had reported all rows as accepted. A call that is still
     /// running does not.
@@ -106,7 +109,8 @@ impl Failures {
                         call.running.strong_count() == 0
                             && !call.has_failed()
                             && call.rows.first().is_some_and(|row| said.after < *row)
-                            && call.rows.last() == Some(&said.upto)
+                            && call.rows.last().is_some_and(|row| *row <= said.upto)
+                            && u64::try_from(call.rows.len()).is_ok_and(|rows| rows >= said.rows)
                     })
             })
     }
@@ -121,10 +125,6 @@ impl Failures {
     /// Whether a tick was given rows after those that the document records as in flight.
     pub(crate) fn is_ahead(&self, tick: TickId) -> bool {
         self.ahead(tick).is_some()
-    }
-
-    pub(crate) fn is_set_aside(&self, version: u64) -> bool {
-        self.aside.contains_key(&version)
     }
 
     pub(crate) fn set_aside_count(&self) -> usize {
@@ -152,10 +152,10 @@ impl Failures {
     }
 
     /// Whether the target rejected the row, alone, in the tick's last call, and will reject it again.
-    fn was_refused(&self, tick: TickId, version: u64) -> bool {
+    fn was_refused(&self, tick: TickId, version: u64, is_of_refused_key: bool) -> bool {
         let last = self.calls.get(&tick).and_then(|calls| calls.last());
         last.is_some_and(|call| call.is_of(version) && call.refused)
-            && self.bad.of(version) == Some(Bad::Refused)
+            && (self.bad.of(version) == Some(Bad::Refused) || is_of_refused_key)
     }
 
     /// Whether, within this tick, the row failed alone, then the target accepted another row, and then the
@@ -257,10 +257,12 @@ impl Judge {
     pub(crate) fn sets_aside(&mut self, tick: TickId, bytes: &[u8]) {
         let (version, reason) = entry(bytes);
         let failures = &self.failures;
+        let is_of_refused_key = self.parked.was_refused(version);
         let (kind, proven) = match reason.as_str() {
-            "refused" => {
-                ("policy: row set aside once refused", failures.was_refused(tick, version))
-            }
+            "refused" => (
+                "policy: row set aside once refused",
+                failures.was_refused(tick, version, is_of_refused_key),
+            ),
             "attempts" => {
                 let proven = failures.failed_beside_another(tick, version)
                     || failures.failed_between_others(tick, version);
@@ -268,7 +270,7 @@ impl Judge {
             }
             _ => ("policy: row set aside after crashes", failures.died_with(version)),
         };
-        let asked = failures.policy.on_failure == OnFailure::Quarantine;
+        let asked = writes_entries(&failures.policy);
         self.require(asked && proven, || {
             format!("tick {} set row at {version} aside for {reason}, unproven", tick.0)
         });
@@ -288,7 +290,7 @@ impl Judge {
         }
         let entry: Value = serde_json::from_slice(bytes).expect("an entry is JSON");
         let rejected = &mut self.failures.rejected_in_a_row;
-        rejected.insert(entry["events"][0]["pk"].to_string());
+        rejected.insert(entry["events"][0]["pk"].to_string(), version);
         let (rows, most) = (rejected.len(), self.failures.policy.breaker_rows);
         let most = usize::try_from(most).expect("few");
         if rows == most {
@@ -316,9 +318,16 @@ impl Judge {
         given_up: bool,
     ) {
         let failures = &mut self.failures;
-        if *landed == Landed::TakenOver {
+        if *landed != Landed::Other {
+            // A row is counted by the commit that moves past it. If its entry was stored and the commit was not, the
+            // next tick adds the row to the entry, and does not count it.
+            failures.rejected_in_a_row.retain(|_, version| *version <= checkpoint);
+        }
+        // A process that crashes while it retries a parked key did not crash with the batch in flight.
+        if *landed == Landed::TakenOver && !self.parked.is_retrying {
             let overtaken = failures.overtaken.take();
             let mut in_hand = failures.in_flight;
+            let overtaken = overtaken.filter(|_| failures.overlaps);
             if let Some(next) = overtaken.and_then(|tick| failures.ahead(tick)) {
                 // It is unknown which of the two batches it crashed with, so it counts for neither alone.
                 let rows = u64::try_from(next.rows.len()).expect("few");

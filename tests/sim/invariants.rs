@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::failures::{Failures, InFlight};
+use crate::parked::{Parked, Purpose};
 use crate::script::Plan;
 use crate::world::TickId;
 
@@ -71,6 +72,8 @@ pub(crate) struct Judge {
     batches: BTreeMap<String, Vec<String>>,
     /// Rows that were not accepted, and their outcome.
     pub(crate) failures: Failures,
+    /// Parked keys, and their entries.
+    pub(crate) parked: Parked,
     /// Kinds of events that only this module can see, for the coverage counts.
     pub(crate) saw: Vec<&'static str>,
 }
@@ -132,7 +135,12 @@ pub(crate) enum Landed {
 
 impl Judge {
     pub(crate) fn of(plan: &Plan) -> Self {
-        Self { failures: Failures::of(plan), ttl: plan.terms.ttl, ..Self::default() }
+        Self {
+            failures: Failures::of(plan),
+            parked: Parked::of(plan),
+            ttl: plan.terms.ttl,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn object(&mut self, what: String) {
@@ -181,6 +189,7 @@ impl Judge {
     /// Records a lost document that only an operator may replace.
     pub(crate) fn document_vanished(&mut self) {
         self.document_lost();
+        self.parked.document_lost();
         (self.has_vanished, self.ever_vanished) = (true, true);
     }
 
@@ -188,6 +197,7 @@ impl Judge {
     /// nothing may be redelivered until an operator acts.
     pub(crate) fn app_renamed(&mut self, is_elsewhere: bool) {
         self.document_lost();
+        self.parked.app_renamed();
         self.has_vanished = is_elsewhere;
         self.is_elsewhere = is_elsewhere;
         self.ever_elsewhere |= is_elsewhere;
@@ -204,6 +214,7 @@ impl Judge {
     /// Like [`Self::document_replaced`], but keeps the grants of the copy.
     pub(crate) fn document_put_back(&mut self, bytes: &[u8], checkpoint_of: u64) {
         self.document_replaced(bytes, checkpoint_of);
+        self.parked.document_lost();
         self.grant = Seen::of(bytes).grant;
         self.ever_put_back = true;
     }
@@ -212,6 +223,7 @@ impl Judge {
     /// `newest` is the newest tick that has started.
     pub(crate) fn table_replaced(&mut self, table: u64, newest: TickId) {
         (self.table, self.replaced_after, self.ever_replaced) = (table, newest, true);
+        self.parked.table_replaced();
     }
 
     /// Records that a tick reads the whole table.
@@ -297,6 +309,7 @@ impl Judge {
             self.saw.push("document: keeps what the source asked for");
         }
         self.paused(seen.paused_by);
+        self.parked.document_landed(writer.map(|(tick, _)| tick), bytes);
         self.failures.in_flight = seen.in_flight;
         if let Some((tick, _)) = writer.filter(|_| checkpoint == 0 && seen.checkpoint > 0) {
             self.checkpoint_of = self.first_reads.get(&tick).copied().unwrap_or_default();
@@ -311,7 +324,7 @@ impl Judge {
         let lost = table.iter().find(|(key, version)| {
             **version <= seen.checkpoint
                 && !self.written_since_loss.contains(&(**key, **version))
-                && !self.failures.is_set_aside(**version)
+                && !self.is_excused(**key, **version)
         });
         if let Some((key, version)) = lost {
             let at = seen.checkpoint;
@@ -320,6 +333,21 @@ impl Judge {
             ));
         }
         landed
+    }
+
+    /// Whether this state of a row is quarantined or parked, or an operator dropped it.
+    fn is_excused(&self, key: i64, version: u64) -> bool {
+        self.parked.excuses(key, version)
+    }
+
+    /// Whether this or a later state of a row was written.
+    pub(crate) fn was_written_since(&self, key: i64, version: u64) -> bool {
+        self.written.range((key, version)..=(key, u64::MAX)).next().is_some()
+    }
+
+    /// Records that a row needs no further delivery, because its entry was removed after one.
+    pub(crate) fn settled(&mut self, key: i64, version: u64) {
+        self.written_since_loss.insert((key, version));
     }
 
     fn tick_landed(&mut self, tick: TickId, owner_id: &str, seen: &Seen) -> Landed {
@@ -386,11 +414,18 @@ impl Judge {
         rows: &[(i64, u64)],
         twins: &BTreeSet<u64>,
     ) -> (u64, Arc<()>) {
-        if self.holder() == Some(tick) {
+        let purpose = self.parked.purpose_of(tick, delivery.replay_id);
+        if self.holder() == Some(tick) && purpose == Purpose::Regular {
             let reads_on = self.position_is_lost() && tick > self.replaced_after;
             self.require(!reads_on, || format!("tick {} read on in another table", tick.0));
             let same = fingerprint == self.fingerprint;
             self.require(same, || format!("tick {} read another source", tick.0));
+        }
+        if purpose == Purpose::Regular && self.holder() == Some(tick) {
+            let parked = self.parked.must_be_diverted(rows);
+            self.require(parked.is_none(), || {
+                format!("tick {} was given row {parked:?}, whose key is parked", tick.0)
+            });
         }
         let twin = rows.iter().find(|(_, version)| twins.contains(version));
         self.require(twin.is_none(), || format!("one of two rows was delivered: {twin:?}"));
@@ -407,6 +442,9 @@ impl Judge {
         self.require(same, || format!("batch {batch_id} stands for two different sets of rows"));
         let term = self.term_of.get(&tick).copied();
         self.require(term.is_some(), || format!("tick {} handles without a lease", tick.0));
+        if purpose != Purpose::Regular {
+            return (term.unwrap_or_default(), Arc::new(()));
+        }
         self.announced(tick, rows);
         (term.unwrap_or_default(), self.handed_over(tick, rows))
     }
@@ -434,7 +472,7 @@ impl Judge {
     /// was, and is judged by everything that was ever written.
     pub(crate) fn rows_written(
         &mut self,
-        (tick, term): (TickId, u64),
+        (tick, term, purpose): (TickId, u64, Purpose),
         fenced: bool,
         rows: &[(i64, u64)],
         table: &BTreeMap<i64, u64>,
@@ -448,10 +486,20 @@ impl Judge {
         }
         let knows_table = tick > self.replaced_after;
         for (key, version) in rows {
-            *self.written.entry((*key, *version)).or_default() += 1;
+            let times = self.written.entry((*key, *version)).or_default();
+            *times += 1;
+            let is_first = *times == 1;
             self.written_since_loss.insert((*key, *version));
-            let failures = &self.failures;
             let begins_anew = term > self.terms_before_loss;
+            let is_newest = term == self.terms && self.holder() == Some(tick);
+            if knows_table {
+                self.key_written((*key, *version), is_first, is_newest && begins_anew);
+            }
+            if purpose != Purpose::Regular {
+                // Rows of other keys do not wait for a parked one.
+                continue;
+            }
+            let failures = &self.failures;
             let is_written = |row: (i64, u64)| {
                 if begins_anew {
                     self.written_since_loss.contains(&row)
@@ -463,7 +511,7 @@ impl Judge {
                 knows_table
                     && **v < *version
                     && !is_written((**k, **v))
-                    && !failures.is_set_aside(**v)
+                    && !self.is_excused(**k, **v)
                     && !failures.has_failed_alone(tick, **v)
                     && !failures.is_probing(tick)
             });
@@ -493,7 +541,7 @@ impl Judge {
         });
         if let Some(target) = fenced_target {
             let differs = table.iter().find(|(key, version)| {
-                target.get(key) != Some(version) && !self.failures.is_set_aside(**version)
+                target.get(key) != Some(version) && !self.is_excused(**key, **version)
             });
             self.require(differs.is_none(), || {
                 format!("fenced target differs from the source at {differs:?}: {target:?}")
@@ -513,13 +561,13 @@ impl Judge {
 fn order_checks_restart_after_a_loss_but_not_for_former_holders() {
     let table = BTreeMap::from([(1, 1), (2, 2)]);
     let mut judge = Judge { terms: 1, ..Judge::default() };
-    judge.rows_written((TickId(1), 1), false, &[(1, 1), (2, 2)], &table);
+    judge.rows_written((TickId(1), 1, Purpose::Regular), false, &[(1, 1), (2, 2)], &table);
     judge.document_lost();
-    let stale = (TickId(1), 1);
+    let stale = (TickId(1), 1, Purpose::Regular);
     judge.rows_written(stale, false, &[(2, 2)], &table);
     assert_eq!(judge.violation, None, "a stale holder goes on where the lost document was");
     judge.terms = 2;
-    judge.rows_written((TickId(2), 2), false, &[(2, 2)], &table);
+    judge.rows_written((TickId(2), 2, Purpose::Regular), false, &[(2, 2)], &table);
     let violation = judge.violation.unwrap_or_default();
     assert_eq!(violation, "row 2 at 2 came before row 1 at 1");
 }

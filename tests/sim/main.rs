@@ -37,6 +37,8 @@
 //! - `operator.rs`: in three of ten worlds, an operator who resets the poller, restores an older copy of the
 //!   document, or deletes it in a way that makes ticks fail until a reset.
 //! - `journal.rs`: in two of five worlds, a journal whose appends fail, lose their response or land late.
+//! - Where keys are parked (a third of the worlds): the target does not accept some keys for a while, their rows change
+//!   meanwhile, and an operator drops or redrives entries while ticks run; the redriving process may crash.
 //! - `partitions.rs`: separate worlds for a partitioned poller that is repartitioned while it works and instances
 //!   crash.
 //!
@@ -59,7 +61,13 @@
 //! - More rows are quarantined in a row, with none accepted in between, than the breaker allows.
 //! - A row is quarantined, or a poller stopped, against its policy.
 //! - A row is written before an earlier committed row, unless that one was quarantined or has just failed alone; or
-//!   a batch is out of order.
+//!   a batch is out of order. A version of a key is written for the first time after a later one.
+//! - With parked keys (`parked.rs`): the checkpoint passes a version that the key's entry does not hold; a row is given to
+//!   the handler in its turn although the holder of the lease must know that its key is parked; an entry goes back to an
+//!   earlier version, or is removed before its version was written, other than by an operator; a key is retried more
+//!   often than its policy says, later than the longest backoff, or quarantined before its retries are used up. Once the
+//!   target accepts everything and the longest backoff is over, a key is still retried, or the document counts other
+//!   entries than there are.
 //! - The checkpoint or (generation, token) go back, except for the checkpoint of a deleted document. After a
 //!   deletion everything must be written again, in order. A term starts under a grant that was used before; the
 //!   checkpoint moves without the lease, or together with its acquisition; an instance writes over the lease of
@@ -90,6 +98,9 @@
 //! - A stale instance that writes an unfenced target, or a fenced one that no newer holder has reached.
 //! - Row states between two reads (window W7).
 //! - Any number of failed, skipped or idle ticks while faults last.
+//! - An entry that landed after its writer lost the lease, or was written before the document was lost: the document need
+//!   not count it until the entries are listed. A copy of the document that was put back by hand may count entries that
+//!   are gone.
 //!
 //! # Sources of nondeterminism
 //!
@@ -103,7 +114,8 @@
 //! `the_invariants_catch_every_planted_bug` breaks the environment in each run: a target without a fence, a
 //! store that ignores `If-Match`, no heartbeat, a clock a second faster than the margin of an expired lease
 //! allows, a response before the writes (a commit before the handling), a source without hold-back, a target
-//! that gets the token without the generation, a store that loses quarantined rows, a target that permanently
+//! that gets the token without the generation, a store that loses quarantined rows or later versions of parked keys, one
+//! that removes an entry which was changed since it was read, a target that permanently
 //! rejects rows it would accept another time, a source that continues in another table, and one that does not
 //! check whether two rows share a position.
 //!
@@ -127,6 +139,9 @@
 //! | a release that is not recorded | a stopped holder's lease expires |
 //! | one row too many in an acknowledged prefix | a row never written |
 //! | a first document mistaken for one that vanished | an alarm without a cause; its regression |
+//! | no write of a diverted version | the checkpoint past a version that no entry holds |
+//! | parked keys known without their epoch | the document's counts |
+//! | a checkpoint that moves although the entry's write failed | the checkpoint past a row that no entry holds |
 //! | margin of an expired lease removed | not caught at 1,000: needs the worst clock at the worst moment |
 //! | heartbeat counted from the start of each hold | not caught: here every hold ends in a write |
 //! | a pause that makes a dead lease look alive | not caught: it only costs time; a unit test covers it |
@@ -148,6 +163,7 @@ mod history;
 mod invariants;
 mod journal;
 mod operator;
+mod parked;
 mod partitions;
 mod race;
 mod random;
@@ -264,6 +280,8 @@ fn the_invariants_catch_every_planted_bug() {
         (Break::NoGeneration, Property::Faults),
         (Break::ForgetsEntries, Property::Faults),
         (Break::RefusesGoodRows, Property::Faults),
+        (Break::ForgetsLaterVersions, Property::Faults),
+        (Break::RemovesLaterVersions, Property::Faults),
         (Break::MissesNewTable, Property::Faults),
         (Break::SkipsTwins, Property::Faults),
     ] {

@@ -4,22 +4,24 @@
 //! it lands, so that no tick comes in between.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater_engine::admin::ResetTo;
+use highwater_engine::admin::{Redrive, ResetTo};
 use highwater_engine::document::{OnMissingState, decode};
 use highwater_engine::error::chain;
 use highwater_engine::journal::{EventKind, JournalMode};
 use highwater_engine::lease::Instance;
-use highwater_engine::poller::{Operator, Poller, PollerParts};
+use highwater_engine::poller::{Operator, Poller, PollerParts, StopSignal};
 use highwater_engine::store::{
-    MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
+    ETag, MemoryStore, Precondition, ReadResult, StateKey, StateStore, StoreError, WriteResult,
 };
 
 use crate::journal::SimJournal;
+use crate::parked::REDRIVE;
 use crate::source::SimSource;
-use crate::store::{By, Way};
-use crate::world::{LeftApp, POLLER, World, handler};
+use crate::store::{By, Removal, Way};
+use crate::world::{LeftApp, POLLER, World, handler, store};
 
 const OPERATOR: Operator<'_> = Operator { by: "operator", reason: "a remedy" };
 
@@ -30,6 +32,8 @@ struct OperatorStore {
     memory: Arc<MemoryStore>,
     /// The table that written checkpoints belong to; `None` for the current one.
     checkpoint_of: Option<u64>,
+    /// Whether it replaces the document; else it adds a note to it.
+    replaces: bool,
 }
 
 #[async_trait]
@@ -55,28 +59,45 @@ impl Way for OperatorStore {
         let written = self.memory.store(key, bytes.clone(), precondition).await?;
         if matches!(key, StateKey::Document(_)) {
             self.world.with(|state| {
-                let checkpoint_of = self.checkpoint_of.unwrap_or(state.table.identity);
-                state.judge.document_replaced(&bytes, checkpoint_of);
+                if self.replaces {
+                    let checkpoint_of = self.checkpoint_of.unwrap_or(state.table.identity);
+                    state.judge.document_replaced(&bytes, checkpoint_of);
+                }
                 state.document_landed(None, &bytes);
             });
         }
         Ok(written)
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let removal = Removal {
+            world: Arc::clone(&self.world),
+            memory: Arc::clone(&self.memory),
+            by: None,
+            key: key.clone(),
+            etag: etag.clone(),
+        };
+        removal.arrive(Duration::ZERO).await
     }
 }
 
 /// Returns the poller of a process that runs one command.
 fn command(world: &Arc<World>, checkpoint_of: Option<u64>) -> Poller {
     let number = world.with(|state| state.random.next());
+    let memory = world.memory();
+    let world_of = Arc::clone(world);
+    let store = OperatorStore { world: world_of, memory, checkpoint_of, replaces: true };
+    process(world, 0, &format!("command-{number}"), Arc::new(By(store)))
+}
+
+/// Returns the poller of a process that reaches the state through this store.
+fn process(world: &Arc<World>, slot: usize, owner_id: &str, store: Arc<dyn StateStore>) -> Poller {
     let poller = Poller::new(PollerParts {
         name: POLLER.to_owned(),
-        source: Arc::new(SimSource::new(Arc::clone(world), 0)),
-        handler: handler(world, 0),
-        store: Arc::new(By(OperatorStore {
-            world: Arc::clone(world),
-            memory: world.memory(),
-            checkpoint_of,
-        })),
-        instance: Arc::new(Instance::new(format!("command-{number}"))),
+        source: Arc::new(SimSource::new(Arc::clone(world), slot)),
+        handler: handler(world, slot),
+        store,
+        instance: Arc::new(Instance::new(owner_id)),
         terms: world.plan.terms,
         limits: world.plan.limits,
         policy: world.plan.policy,
@@ -181,7 +202,7 @@ pub(crate) async fn raise_above_fence(world: &Arc<World>) -> Result<(), String> 
     let poller = command(world, Some(checkpoint_of));
     let present = poller.admin().present().await.map_err(|error| chain(&error))?;
     let fence = world.with(|state| state.target.fence());
-    let raised = poller.admin().raise_above(fence, &present, false, OPERATOR).await;
+    let raised = Box::pin(poller.admin().raise_above(fence, &present, false, OPERATOR)).await;
     raised.map_err(|error| chain(&error))?;
     world.with(|state| state.coverage.saw("operator: raised the grants above the fence"));
     Ok(())
@@ -200,4 +221,49 @@ pub(crate) async fn clone_from_before(world: &Arc<World>) -> Result<(), String> 
         .map_err(|error| chain(&error))?;
     world.with(|state| state.coverage.saw("operator: cloned the document of another app name"));
     Ok(())
+}
+
+/// Drops every second entry, as found some time earlier.
+pub(crate) async fn drop_entries(world: &Arc<World>) {
+    let number = world.with(|state| state.random.next());
+    let memory = world.memory();
+    let store =
+        OperatorStore { world: Arc::clone(world), memory, checkpoint_of: None, replaces: false };
+    let poller = process(world, 0, &format!("command-{number}"), Arc::new(By(store)));
+    let mut found = Vec::new();
+    for key in poller.admin().quarantined().await.expect("memory answers") {
+        if world.with(|state| state.random.chance(50))
+            && let Some(entry) = poller.admin().entry(&key).await.expect("memory answers")
+        {
+            found.push((entry.key, entry.etag));
+        }
+    }
+    let decides_for = world.with(|state| state.latency(false));
+    tokio::time::sleep(decides_for).await;
+    let noted = poller.admin().drop_entries(found, &mut |_, _| {}).await;
+    if let Err(error) = noted {
+        let text = chain(&error);
+        world.with(|state| state.note(format_args!("a drop is not noted: {text}")));
+    }
+}
+
+/// Redrives all entries, as a process of its own on this slot.
+pub(crate) async fn redrive(world: Arc<World>, slot: usize) {
+    let number = world.with(|state| state.random.next());
+    let owner_id = format!("redrive-{number}");
+    let poller = process(&world, slot, &owner_id, store(&world, slot, &owner_id));
+    let Ok(keys) = poller.admin().quarantined().await else { return };
+    let (id, stop) = (format!("{REDRIVE}{number}"), StopSignal::new());
+    let redrive = Redrive { id: &id, keys: &keys, as_stored: false, drop_gone: true, stop };
+    let ended = poller.admin().redrive(&redrive, &mut |_, _| {}).await;
+    world.with(|state| {
+        let text = match &ended {
+            Ok(ended) => format!("{ended:?}"),
+            Err(error) => chain(error),
+        };
+        if ended.is_ok() && !keys.is_empty() {
+            state.coverage.saw("operator: redrove entries");
+        }
+        state.note(format_args!("redrive: {text}"));
+    });
 }

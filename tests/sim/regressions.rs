@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use highwater_engine::document::OnMissingState;
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 
 use crate::bad::{Bad, BadRows};
 use crate::coverage::Coverage;
@@ -156,12 +156,13 @@ impl Scenario {
     fn plan(&self, seed: u64) -> Plan {
         let plan = Plan::of(seed, Property::Faults, None);
         let policy = FailurePolicy {
-            on_failure: OnFailure::Quarantine,
+            on_failure: OnFailure::Park,
             attempts_max: self.attempts_max,
             crashes_max: self.crashes_max,
             record_age_max: None,
             bisect_on_error: true,
             breaker_rows: 10,
+            park: ParkPolicy::NO_RETRIES,
         };
         let mut limits = plan.limits;
         limits.batch_rows_max = 6;

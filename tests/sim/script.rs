@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use highwater_engine::backoff::Backoff;
 use highwater_engine::document::OnMissingState;
 use highwater_engine::journal::JournalMode;
 use highwater_engine::lease::LeaseTerms;
-use highwater_engine::policy::{FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN, OnFailure};
+use highwater_engine::policy::{
+    FailurePolicy, Flow, Follow, OVERLAP_CRASHES_MIN, OnFailure, ParkPolicy,
+};
 use highwater_engine::poller::Limits;
 
-use crate::bad::BadRows;
+use crate::bad::{Bad, BadRows};
 use crate::random::Random;
 
 /// The claim that a run checks.
@@ -47,6 +50,10 @@ pub(crate) enum Break {
     MissesNewTable,
     /// The source does not check whether two rows share a position.
     SkipsTwins,
+    /// The store claims to have stored a later version of a parked key, and has not.
+    ForgetsLaterVersions,
+    /// The store removes an entry though a later version was recorded since it was read.
+    RemovesLaterVersions,
 }
 
 /// The constants of a run.
@@ -137,7 +144,7 @@ impl Plan {
             journal: of_journal.pick(&JOURNALS),
             chain: of_journal.chance(20),
             remembers: of_journal.chance(25),
-            policy: policy(&mut of_failures),
+            policy: parking(policy(&mut of_failures), broken, &mut Random::of(seed, 15)),
             flow: flow([&mut of_flow, &mut of_overlap], rows_max, ttl_ms),
             accepts: of_failures.chance(50),
             bad: if calm { BadRows::NONE } else { BadRows::draw(seed, &mut of_failures) },
@@ -197,9 +204,9 @@ fn flow([random, of_overlap]: [&mut Random; 2], rows_max: u64, ttl_ms: u64) -> F
 
 /// Draws the policy for rows that are not accepted.
 fn policy(random: &mut Random) -> FailurePolicy {
-    use OnFailure::{Quarantine, Retry, Stop};
-    let on_failure = random.pick(&[Retry, Quarantine, Quarantine, Quarantine, Stop]);
-    let bisects = if on_failure == Quarantine { 80 } else { 50 };
+    use OnFailure::{Park, Retry, Stop};
+    let on_failure = random.pick(&[Retry, Park, Park, Park, Stop]);
+    let bisects = if on_failure == Park { 80 } else { 50 };
     let (limited, age) = (random.chance(30), random.ms(5_000..=600_000));
     let attempts_max = u32::try_from(random.within(1..=4)).expect("few");
     FailurePolicy {
@@ -210,7 +217,26 @@ fn policy(random: &mut Random) -> FailurePolicy {
         bisect_on_error: random.chance(bisects),
         // Small enough to open often. Not drawn separately, so that the seeds of regressions stay the same.
         breaker_rows: attempts_max,
+        park: ParkPolicy::NO_RETRIES,
     }
+}
+
+/// Lets half of the policies that park keys retry them. Drawn separately, so that seeds stay the same.
+fn parking(policy: FailurePolicy, broken: Option<Break>, random: &mut Random) -> FailurePolicy {
+    use Break::{ForgetsEntries, ForgetsLaterVersions, RemovesLaterVersions};
+    let retries = random.chance(60);
+    let parking =
+        matches!(broken, None | Some(ForgetsEntries | ForgetsLaterVersions | RemovesLaterVersions));
+    if policy.on_failure != OnFailure::Park || !retries || !parking {
+        return policy;
+    }
+    let retries_max = random.pick(&[0, 0, 1, 2, 3, 10, 50, 200]);
+    let age_max = random.ms(20_000..=3_600_000);
+    let long = random.chance(30);
+    let first = random.ms(if long { 5_000..=30_000 } else { 100..=2_000 });
+    let max = first + random.ms(if long { 1_000..=600_000 } else { 0..=20_000 });
+    let park = ParkPolicy { retries_max, age_max, backoff: Backoff { first, max } };
+    FailurePolicy { park, ..policy }
 }
 
 /// One event.
@@ -236,6 +262,14 @@ pub(crate) enum Op {
     FaultPercent(u64),
     /// The target accepts nothing for this long.
     Outage(Duration),
+    /// The target does not accept rows of a key for this long.
+    Refuse(i64, Duration, Bad),
+    /// A row is inserted or updated.
+    Update(i64),
+    /// An operator drops some entries.
+    DropEntries,
+    /// An operator redrives all entries, in a process that may crash after some polls.
+    Redrive(Option<u64>),
     Pause,
     Resume,
     BreakLease,
@@ -290,7 +324,48 @@ pub(crate) fn script(seed: u64, plan: &Plan) -> Vec<Op> {
     add_operator(&mut ops, plan, &mut Random::of(seed, 12));
     add_table_events(&mut ops, plan, &mut Random::of(seed, 13));
     add_more_events(&mut ops, plan, &mut Random::of(seed, 14));
+    add_parking(&mut ops, plan, &mut Random::of(seed, 16));
     ops
+}
+
+/// Where keys are parked and retried, the target does not accept some of them for a while, their rows change, and an operator drops
+/// or redrives entries while ticks run.
+fn add_parking(ops: &mut Vec<Op>, plan: &Plan, random: &mut Random) {
+    if plan.calm || plan.policy.park == ParkPolicy::NO_RETRIES {
+        return;
+    }
+    for _ in 0..random.within(3..=7) {
+        let at = random.index(ops.len() + 1);
+        let keys = i64::try_from(plan.keys).expect("few keys");
+        let key = i64::try_from(random.below(plan.keys)).expect("few keys");
+        let bad = random.pick(&[Bad::Refused, Bad::Refused, Bad::Refused, Bad::Failing]);
+        let duration = random.ms(1_000..=600_000);
+        let slot = random.index(plan.instances);
+        // Long enough for a tick to isolate the row, in most worlds.
+        let while_ticking = plan.limits.tick_time_max / 2;
+        let mut acts = vec![Op::Refuse(key, duration, bad), Op::Update(key)];
+        acts.extend([Op::Update((key + 1) % keys), Op::Tick(slot), Op::Wait(while_ticking)]);
+        for _ in 0..random.within(1..=6) {
+            let slot = random.index(plan.instances);
+            match random.below(12) {
+                0..3 => {}
+                3 => acts.push(Op::DropEntries),
+                // The lease is free, or a tick holds it.
+                4..6 => {
+                    let polls = random.chance(30).then(|| random.below(40));
+                    acts.extend([Op::Redrive(polls), Op::Wait(random.ms(0..=5_000))]);
+                }
+                6..8 => acts.push(Op::Crash(slot, random.below(60))),
+                8 => acts.extend([Op::Tick(slot), Op::Wait(random.ms(0..=2_000)), Op::DropEntries]),
+                _ => acts.push(Op::Wait(random.ms(0..=60_000))),
+            }
+            if random.chance(60) {
+                acts.extend([Op::Update(key), Op::Update((key + 2) % keys)]);
+            }
+            acts.extend([Op::Tick(slot), Op::Wait(random.ms(0..=5_000) + while_ticking / 4)]);
+        }
+        ops.splice(at..at, acts);
+    }
 }
 
 /// In some worlds a table is truncated or changed, or storage and deployment do things that no command would

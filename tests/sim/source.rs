@@ -58,6 +58,17 @@ impl Table {
         self.open.push(writes);
     }
 
+    /// Inserts or updates one row, unless a transaction has locked it.
+    pub(crate) fn update(&mut self, key: i64) {
+        if self.open.iter().all(|transaction| !transaction.contains_key(&key)) {
+            self.version += 1;
+            self.committed.insert(key, self.version);
+            if self.is_untracked {
+                self.untracked.insert(self.version);
+            }
+        }
+    }
+
     /// Ends one of the open transactions; a rollback leaves a gap in the versions.
     pub(crate) fn end(&mut self, which: usize, commit: bool, coverage: &mut Coverage) {
         if self.open.is_empty() {
@@ -233,6 +244,27 @@ impl Source for SimSource {
         Ok(Some(Cursor::row_version(RowVersion(version), KeyValues::new())))
     }
 
+    /// For a row whose key is parked.
+    async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
+        let _connection = self.connection.lock().await;
+        let (there, back, fails) =
+            self.world.with(|state| (state.latency(false), state.latency(false), state.fault()));
+        sleep(there).await;
+        if fails {
+            return Err(FetchError::new(ErrorKind::Transient, "injected"));
+        }
+        let key = at.key.get("id").and_then(serde_json::Value::as_i64).expect("our own key");
+        let (version, has_extra) = self
+            .world
+            .with(|state| (state.table.committed.get(&key).copied(), state.table.has_extra));
+        sleep(back).await;
+        let mut rows = self.rows(has_extra);
+        if let Some(version) = version {
+            push(&mut rows, (key, version), has_extra);
+        }
+        Ok(rows)
+    }
+
     async fn anchor(&self, kept: Option<&SourceState>) -> Result<Anchor, FetchError> {
         let mut state = kept.cloned().unwrap_or_default();
         let identity = self.world.with(|state| state.table.identity);
@@ -307,8 +339,7 @@ impl Source for SimSource {
         let more = found.len() > window.rows_max;
         found.truncate(window.rows_max);
         let has_extra = self.world.with(|state| state.table.has_extra);
-        let names = ["id", "value", "extra"];
-        let mut rows = Rows::of(names.into_iter().take(2 + usize::from(has_extra)));
+        let mut rows = self.rows(has_extra);
         for found in found {
             push(&mut rows, found, has_extra);
         }
@@ -318,6 +349,13 @@ impl Source for SimSource {
 }
 
 impl SimSource {
+    /// Returns no rows of these columns.
+    #[expect(clippy::unused_self, reason = "the columns are the source's")]
+    fn rows(&self, has_extra: bool) -> Rows {
+        let names = ["id", "value", "extra"];
+        Rows::of(names.into_iter().take(2 + usize::from(has_extra)))
+    }
+
     /// Fails if the position belongs to another table, or to changes that were tracked before a gap.
     fn check(&self, state: &mut State, window: &FetchWindow<'_>) -> Result<(), FetchError> {
         if state.table.is_untracked {

@@ -14,6 +14,7 @@ use highwater_engine::store::{
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
 
+use crate::parked::is_change;
 use crate::script::Break;
 use crate::world::{TickId, World};
 
@@ -34,6 +35,8 @@ pub(crate) trait Way: Debug + Send + Sync {
         bytes: Vec<u8>,
         precondition: Precondition,
     ) -> Result<WriteResult, StoreError>;
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError>;
 }
 
 /// A store behind some access path.
@@ -84,7 +87,7 @@ impl<W: Way> StateStore for By<W> {
     }
 
     async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
-        self.0.memory().remove(key, etag).await
+        self.0.remove(key, etag).await
     }
 }
 
@@ -230,6 +233,8 @@ impl Request {
             }
             if landed && matches!(self.key, StateKey::Quarantined { .. }) {
                 state.row_set_aside(self.tick, &self.bytes);
+                state.judge.entry_landed(self.tick, &self.bytes);
+                state.count_sights();
             }
         });
         written
@@ -342,7 +347,10 @@ impl Way for SimStore {
             }
             let tick = state.slots[self.slot].tick;
             if matches!(key, StateKey::Quarantined { .. }) {
-                state.judge.sets_aside(tick, &bytes);
+                if !is_change(key, &precondition) {
+                    state.judge.sets_aside(tick, &bytes);
+                }
+                state.judge.changes_entry(tick, &bytes);
                 state.count_sights();
             }
             (fate, state.latency(slow), state.latency(false), tick)
@@ -362,6 +370,12 @@ impl Way for SimStore {
         }
         if self.world.plan.broken == Some(Break::ForgetsEntries)
             && matches!(key, StateKey::Quarantined { .. })
+        {
+            let date = self.memory.load(key).await?.date;
+            return Ok(WriteResult { etag: ETag("forgotten".to_owned()), date });
+        }
+        if self.world.plan.broken == Some(Break::ForgetsLaterVersions)
+            && self.world.with(|state| state.judge.parked.is_later_version(key, &request.bytes))
         {
             let date = self.memory.load(key).await?.date;
             return Ok(WriteResult { etag: ETag("forgotten".to_owned()), date });
@@ -394,5 +408,85 @@ impl Way for SimStore {
                 Ok(written)
             }
         }
+    }
+
+    async fn remove(&self, key: &StateKey, etag: &ETag) -> Result<(), StoreError> {
+        let (fate, there, back, tick) = self.world.with(|state| {
+            let late = state.random.ms(1_000..=120_000);
+            let fates = [Fate::Unreachable, Fate::LostRequest, Fate::LostAnswer, Fate::Late(late)];
+            let fate = if state.fault() { state.random.pick(&fates) } else { Fate::Fine };
+            // Late enough for a later version to be diverted.
+            let is_planted = self.world.plan.broken == Some(Break::RemovesLaterVersions);
+            let fate = if is_planted && state.random.chance(50) { Fate::Late(late) } else { fate };
+            if let Some(kind) = fate.kind() {
+                state.coverage.saw(kind);
+            }
+            let tick = state.slots[self.slot].tick;
+            (fate, state.latency(false), state.latency(false), tick)
+        });
+        let (key, etag) = (key.clone(), etag.clone());
+        let removal = Removal {
+            world: Arc::clone(&self.world),
+            memory: Arc::clone(&self.memory),
+            by: Some(tick),
+            key: key.clone(),
+            etag,
+        };
+        match fate {
+            Fate::Unreachable => {
+                sleep(there).await;
+                return Err(unreachable(&key));
+            }
+            Fate::LostRequest => {
+                sleep(there + back).await;
+                return Err(unknown(&key));
+            }
+            Fate::Late(after) => {
+                drop(tokio::spawn(removal.arrive(there + after)));
+                sleep(there + back).await;
+                return Err(unknown(&key));
+            }
+            Fate::Fine | Fate::LostAnswer | Fate::EtagMoved | Fate::Garbled => {}
+        }
+        let answer = tokio::spawn(removal.arrive(there)).await;
+        sleep(back).await;
+        if fate == Fate::LostAnswer {
+            return Err(unknown(&key));
+        }
+        answer.expect("a request does not panic")
+    }
+}
+
+/// A pending removal.
+pub(crate) struct Removal {
+    pub(crate) world: Arc<World>,
+    pub(crate) memory: Arc<MemoryStore>,
+    /// The tick; `None` if an operator drops the entry.
+    pub(crate) by: Option<TickId>,
+    pub(crate) key: StateKey,
+    pub(crate) etag: ETag,
+}
+
+impl Removal {
+    pub(crate) async fn arrive(self, after: Duration) -> Result<(), StoreError> {
+        sleep(after).await;
+        let etag = match self.world.plan.broken {
+            Some(Break::RemovesLaterVersions) => {
+                let stored = self.memory.load(&self.key).await?.stored;
+                stored.map_or(self.etag, |stored| stored.etag)
+            }
+            Some(_) | None => self.etag,
+        };
+        let removed = self.memory.remove(&self.key, &etag).await;
+        self.world.with(|state| {
+            let StateKey::Quarantined { key, .. } = &self.key else { return };
+            let word = if removed.is_ok() { "landed" } else { "refused" };
+            state.note(format_args!("removal of {} by {:?} {word}", self.key, self.by));
+            if removed.is_ok() && Arc::ptr_eq(&state.memory, &self.memory) {
+                state.judge.entry_removed(self.by, key.as_str(), &state.table.committed);
+                state.count_sights();
+            }
+        });
+        removed
     }
 }

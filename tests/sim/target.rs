@@ -14,10 +14,10 @@ use async_trait::async_trait;
 use highwater_engine::document::{Fence, Generation, StaleWrite};
 use highwater_engine::event::ChangeEvent;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
-use highwater_engine::policy::OnFailure;
 use tokio::time::{Instant, sleep};
 
 use crate::bad::Bad;
+use crate::parked::{Purpose, writes_entries};
 use crate::script::{Break, Plan};
 use crate::world::{State, TickId, World};
 
@@ -30,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) down_until: Option<Instant>,
     /// Whether it was fixed, and accepts the bad rows.
     pub(crate) is_mended: bool,
+    /// Keys whose rows it does not accept for a while: until when, and how their rows fail.
+    pub(crate) refused: BTreeMap<i64, (Instant, Bad)>,
 }
 
 impl Target {
@@ -71,6 +73,7 @@ struct Write {
     world: Arc<World>,
     tick: TickId,
     term: u64,
+    purpose: Purpose,
     fence: Fence,
     rows: Vec<(i64, u64)>,
 }
@@ -102,7 +105,8 @@ impl Write {
             state.note(format_args!("tick {} wrote {:?}", self.tick.0, self.rows));
             state.target.rows.extend(self.rows.iter().copied());
             let table = &state.table.committed;
-            state.judge.rows_written((self.tick, self.term), plan.fenced, &self.rows, table);
+            let by = (self.tick, self.term, self.purpose);
+            state.judge.rows_written(by, plan.fenced, &self.rows, table);
             Ok(())
         })
     }
@@ -116,23 +120,27 @@ impl Handler for SimHandler {
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let rows: Vec<(i64, u64)> = delivery.events.iter().map(row_of).collect();
-        let (tick, (term, _running), behaviour) = self.world.with(|state| {
+        let (tick, purpose, (term, _running), behaviour) = self.world.with(|state| {
             let slot = &mut state.slots[self.slot];
             (slot.handles, slot.reads_ahead) = (true, false);
             let tick = slot.tick;
+            let purpose = state.judge.parked.purpose_of(tick, delivery.replay_id);
             let source = (tick, slot.fingerprint.as_str());
             let term = state.judge.delivered(source, &delivery, &rows, &state.table.twins);
-            state.note(format_args!("tick {} handles {rows:?}", tick.0));
-            (tick, term, behaviour(state, &self.world.plan, &rows))
+            let text = if purpose == Purpose::Regular { "handles" } else { "retries" };
+            state.note(format_args!("tick {} {text} {rows:?}", tick.0));
+            (tick, purpose, term, behaviour(state, &self.world.plan, purpose, &rows))
         });
-        let taken = self.act(&delivery, &rows, (tick, term), behaviour).await;
+        let taken = self.act(&delivery, &rows, (tick, term, purpose), behaviour).await;
         self.world.with(|state| {
             let slot = &mut state.slots[self.slot];
             slot.handles = false;
             if slot.reads_ahead && taken.is_err() {
                 state.coverage.saw("source: read in vain, since the batch was not taken");
             }
-            state.judge.answered(tick, &taken);
+            if purpose == Purpose::Regular {
+                state.judge.answered(tick, &taken);
+            }
         });
         taken
     }
@@ -152,7 +160,7 @@ impl SimHandler {
         &self,
         delivery: &Delivery<'_>,
         rows: &[(i64, u64)],
-        (tick, term): (TickId, u64),
+        (tick, term, purpose): (TickId, u64, Purpose),
         behaviour: Behaviour,
     ) -> Result<(), HandlerError> {
         let plan = &self.world.plan;
@@ -165,7 +173,7 @@ impl SimHandler {
             delivery.progress.report(1);
             let rows = rows.to_vec();
             done += rows.len();
-            let write = Write { world: Arc::clone(&self.world), tick, term, fence, rows };
+            let write = Write { world: Arc::clone(&self.world), tick, term, purpose, fence, rows };
             let (there, back, down) =
                 self.world.with(|state| (state.pace(), state.pace(), state.target.is_down()));
             if down {
@@ -183,7 +191,9 @@ impl SimHandler {
             }
             if plan.accepts {
                 delivery.progress.accept(done);
-                self.world.with(|state| state.judge.accepted(tick, done));
+                if purpose == Purpose::Regular {
+                    self.world.with(|state| state.judge.accepted(tick, done));
+                }
             }
         }
         match behaviour.then {
@@ -218,20 +228,32 @@ fn unavailable(state: &mut State) -> HandlerError {
     HandlerError::Retryable("down".to_owned())
 }
 
-fn behaviour(state: &mut State, plan: &Plan, rows: &[(i64, u64)]) -> Behaviour {
+fn behaviour(state: &mut State, plan: &Plan, purpose: Purpose, rows: &[(i64, u64)]) -> Behaviour {
     if state.target.is_down() {
         return Behaviour { writes: 0, then: Then::Fail(unavailable(state)) };
     }
     if state.fault() {
-        return by_chance(state, plan, rows.len());
+        return by_chance(state, plan, purpose, rows.len());
     }
     if plan.broken == Some(Break::RefusesGoodRows) && rows.len() == 1 && state.random.chance(5) {
         return Behaviour { writes: 0, then: Then::Fail(HandlerError::Rejected("no".to_owned())) };
     }
     let bad = |(_, version): &(i64, u64)| plan.bad.of(*version).filter(|_| !state.target.is_mended);
+    let of_key = |(key, _): &(i64, u64)| {
+        let refused = state.target.refused.get(key);
+        refused.filter(|(until, _)| Instant::now() < *until).map(|(_, bad)| *bad)
+    };
+    let bad = |row| bad(row).or_else(|| of_key(row));
     let found = rows.iter().enumerate().find_map(|(index, row)| bad(row).map(|bad| (index, bad)));
     match found {
-        Some((index, bad)) => of_bad_row(state, plan, index, bad),
+        Some((index, bad)) => {
+            let (_, version) = rows[index];
+            if bad == Bad::Refused && plan.bad.of(version).is_none() {
+                state.judge.parked.refuses(version);
+                state.coverage.saw("handler: key refused for a while");
+            }
+            of_bad_row(state, plan, index, bad)
+        }
         None => Behaviour { writes: rows.len(), then: Then::Taken },
     }
 }
@@ -254,14 +276,14 @@ fn of_bad_row(state: &mut State, plan: &Plan, index: usize, bad: Bad) -> Behavio
 }
 
 /// A failure that says nothing about the rows. Never one that would wrongly blame a single row.
-fn by_chance(state: &mut State, plan: &Plan, rows: usize) -> Behaviour {
+fn by_chance(state: &mut State, plan: &Plan, purpose: Purpose, rows: usize) -> Behaviour {
     let text = || "injected".to_owned();
     let some = state.random.index(rows + 1);
     if state.random.chance(15) {
         state.coverage.saw("handler: hung");
         return Behaviour { writes: some, then: Then::Hang };
     }
-    let judges_rows = rows == 1 && plan.policy.on_failure == OnFailure::Quarantine;
+    let judges_rows = rows == 1 && writes_entries(&plan.policy) && purpose == Purpose::Regular;
     let (kind, writes, then) = match state.random.below(10) {
         0 => ("handler: failed before any write", 0, HandlerError::Retryable(text())),
         1 if !judges_rows => {

@@ -171,7 +171,8 @@ impl State {
         self.count_sights();
         self.history.note_bytes(bytes);
         let checkpoint = self.judge.checkpoint;
-        self.note(format_args!("checkpoint {checkpoint}"));
+        let in_flight = self.judge.failures.in_flight;
+        self.note(format_args!("checkpoint {checkpoint}, in flight {in_flight:?}"));
     }
 
     /// How far checkpoint and deliveries have come.
@@ -211,7 +212,8 @@ impl World {
             table: Table::default(),
             target: Target::default(),
             judge: Judge::of(&plan),
-            slots: (0..plan.instances).map(|_| Slot::default()).collect(),
+            // The last one is that of an operator's redrives.
+            slots: (0..=plan.instances).map(|_| Slot::default()).collect(),
             coverage: Coverage::default(),
             history,
             ledger: Ledger::of(seed, plan.journal),
@@ -263,6 +265,7 @@ impl World {
             let kind = if state.judge.is_held() { DELETED_HELD } else { DELETED };
             state.coverage.saw(kind);
             state.judge.document_lost();
+            state.judge.parked.document_lost();
         });
     }
 
@@ -311,6 +314,8 @@ pub(crate) struct Player {
     world: Arc<World>,
     seats: Vec<Seat>,
     ticks: u64,
+    /// An operator's redrive.
+    redriving: Option<JoinHandle<Option<()>>>,
 }
 
 impl Player {
@@ -321,7 +326,7 @@ impl Player {
             running: None,
             stop: StopSignal::new(),
         });
-        Self { seats: seats.collect(), world, ticks: 0 }
+        Self { seats: seats.collect(), world, ticks: 0, redriving: None }
     }
 
     pub(crate) async fn play(&mut self, ops: &[Op]) {
@@ -352,6 +357,12 @@ impl Player {
             Op::Outage(duration) => world.with(|state| {
                 state.target.down_until = Some(Instant::now() + duration);
             }),
+            Op::Refuse(key, duration, bad) => world.with(|state| {
+                state.target.refused.insert(key, (Instant::now() + duration, bad));
+            }),
+            Op::Update(key) => world.with(|state| state.table.update(key)),
+            Op::DropEntries => Box::pin(operator::drop_entries(&world)).await,
+            Op::Redrive(polls) => self.redrive(polls).await,
             Op::Pause => self.pause().await,
             Op::LoseDocument => world.lose_document().await,
             Op::LoseForGood => operator::lose_for_good(&world).await,
@@ -398,6 +409,47 @@ impl Player {
         }
     }
 
+    /// An operator redrives all entries while ticks go on; the process may crash after some polls.
+    async fn redrive(&mut self, polls: Option<u64>) {
+        if self.is_redriving().await {
+            return;
+        }
+        self.ticks += 1;
+        let (world, slot, tick) =
+            (Arc::clone(&self.world), self.world.plan.instances, TickId(self.ticks));
+        world.with(|state| {
+            state.slots[slot] = Slot { tick, began_at: Some(Instant::now()), ..Slot::default() };
+            state.slots[slot].hold.dies_in = polls;
+            state.slots[slot].fingerprint = state.fingerprint().to_string();
+            state.running.insert(tick);
+            state.note(format_args!("tick {} is a redrive", tick.0));
+        });
+        let run = operator::redrive(Arc::clone(&world), slot);
+        let guarded = Guarded::new(Arc::clone(&world), slot, run);
+        self.redriving = Some(tokio::spawn(async move {
+            let ended = guarded.await;
+            world.with(|state| state.running.remove(&tick));
+            ended
+        }));
+        yield_now().await;
+    }
+
+    /// Whether a redrive runs. Records one that has ended.
+    async fn is_redriving(&mut self) -> bool {
+        if self.redriving.as_ref().is_some_and(|running| !running.is_finished()) {
+            return true;
+        }
+        if let Some(ended) = self.redriving.take() {
+            let ended = ended.await;
+            self.world.with(|state| match ended {
+                Ok(Some(())) => {}
+                Ok(None) => state.coverage.saw("operator: crashed in a redrive"),
+                Err(error) => state.judge.object(format!("a redrive panicked: {error}")),
+            });
+        }
+        false
+    }
+
     fn track(&self, on: bool) {
         self.world.with(|state| state.judge.ever_replaced |= !on);
         self.change_table(|table| table.track(on));
@@ -429,6 +481,15 @@ impl Player {
 
     /// Stops all instances, as before a deployment, and waits until none of their writes can land.
     async fn stop_all(&mut self) {
+        if let Some(redriving) = self.redriving.take() {
+            redriving.abort();
+            drop(redriving.await);
+            let slot = self.world.plan.instances;
+            self.world.with(|state| {
+                let tick = state.slots[slot].tick;
+                state.running.remove(&tick);
+            });
+        }
         for slot in 0..self.seats.len() {
             self.kill(slot).await;
             self.world.with(|state| state.slots[slot].is_dead = true);
@@ -603,6 +664,7 @@ impl Player {
             state.note(format_args!("faults stop"));
             state.fault_percent = 0;
             state.target.down_until = None;
+            state.target.refused.clear();
             // A poller blocked by a bad row waits for a fix of the target, also if it has no other row to
             // distinguish the bad one from an outage.
             let passed =
@@ -617,6 +679,9 @@ impl Player {
                 slot.hold.dies_in = None;
             }
         });
+        while self.is_redriving().await {
+            sleep(Duration::from_secs(1)).await;
+        }
         world.operate(EventKind::Resumed, StateDocument::resume).await;
         if world.with(|state| state.judge.has_vanished) {
             let found = if world.with(|state| state.judge.is_elsewhere) {
@@ -636,11 +701,34 @@ impl Player {
         sleep(Duration::from_secs(300)).await;
         world.operate(EventKind::Resumed, StateDocument::resume).await;
         self.settle().await;
+        self.recover().await;
+        world.judge_parked().await;
         world.judge_journal().await;
         world.with(|state| {
             let fenced = world.plan.fenced.then_some(&state.target.rows);
             state.judge.end(world.plan.calm, &state.table.committed, fenced);
         });
+    }
+
+    /// The target accepts everything from now on: each parked key that is retried must recover within the longest
+    /// retry interval, without a new row. Each round retries at least one key.
+    async fn recover(&mut self) {
+        if !self.world.plan.policy.park.retries() {
+            return;
+        }
+        self.world.with(|state| {
+            state.note(format_args!("the target accepts everything"));
+            state.target.is_mended = true;
+        });
+        sleep(self.world.plan.policy.park.backoff.max + self.world.plan.terms.ttl).await;
+        for _ in 0..self.world.retry_rounds() {
+            self.settle_one_round().await;
+            if !self.world.has_retries_left() {
+                break;
+            }
+        }
+        // A tick that found no key due knows how many there are.
+        self.settle_one_round().await;
     }
 
     /// Lets ticks report what happened to the table, and applies the remedy.
@@ -821,7 +909,7 @@ pub(crate) fn handler(world: &Arc<World>, slot: usize) -> Arc<dyn Handler> {
     Arc::new(Chain::new(vec![step("first", first), step("last", last)]))
 }
 
-fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore> {
+pub(crate) fn store(world: &Arc<World>, slot: usize, owner_id: &str) -> Arc<dyn StateStore> {
     let owner_id = owner_id.to_owned();
     let memory = world.memory();
     let store = Arc::new(By(SimStore { world: Arc::clone(world), memory, slot, owner_id }));

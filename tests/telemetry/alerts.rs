@@ -273,7 +273,8 @@ async fn a_rejected_batch_fires_its_alerts() {
     assert!(all_of(&host).fires("handler"));
     host.stop().await;
 
-    bench.set("ON_FAILURE", "quarantine");
+    bench.set("ON_FAILURE", "park");
+    bench.set("PARK_RETRIES_MAX", "0");
     bench.insert(2..=2);
     bench.receiver.script(&[
         Answer::Reject(422, "no"),
@@ -291,7 +292,8 @@ async fn a_rejected_batch_fires_its_alerts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_breaker_fires_its_alert() {
     let mut bench = Bench::with_rows(1..=3).await;
-    bench.set("ON_FAILURE", "quarantine");
+    bench.set("ON_FAILURE", "park");
+    bench.set("PARK_RETRIES_MAX", "0");
     bench.set("BREAKER_ROWS", "2");
     bench.receiver.script(&[const { Answer::Reject(422, "no") }; 12]);
     let host = bench.host().await;
@@ -497,7 +499,8 @@ async fn troubles() -> Vec<Story> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_workbook_shows_what_happened() {
     let mut bench = Bench::with_rows(1..=3).await;
-    bench.set("ON_FAILURE", "quarantine");
+    bench.set("ON_FAILURE", "park");
+    bench.set("PARK_RETRIES_MAX", "0");
     let host = bench.host().await;
     host.run().await;
     bench.insert(4..=4);

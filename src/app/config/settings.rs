@@ -58,7 +58,10 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Application", &["HIGHWATER__"]),
     ("Source", &["SOURCE__", "PARTITIONS"]),
     ("Handler", &["HANDLER__"]),
-    ("Failures", &["RETRY_", "ON_", "ATTEMPTS_", "RECORD_", "BISECT_", "CRASHES_", "BREAKER_"]),
+    (
+        "Failures",
+        &["RETRY_", "ON_", "ATTEMPTS_", "PARK_", "RECORD_", "BISECT_", "CRASHES_", "BREAKER_"],
+    ),
     ("Ticks, lease and journal", &[""]),
 ];
 
@@ -92,6 +95,8 @@ const ADVANCED: &[&str] = &[
     "STATE_REFRESH",
     "STATUS_INTERVAL",
     "COUNT_ROWS_MAX",
+    "PARK_RETRIES_MAX",
+    "PARK_AGE_MAX",
     "RECORD_AGE_MAX",
     "BISECT_ON_ERROR",
     "CRASHES_MAX",
@@ -244,6 +249,8 @@ pub const SETTINGS: &[Setting] = &[
     RETRY_AFTER_MAX,
     ON_FAILURE,
     ATTEMPTS_MAX,
+    PARK_RETRIES_MAX,
+    PARK_AGE_MAX,
     RECORD_AGE_MAX,
     BISECT_ON_ERROR,
     CRASHES_MAX,
@@ -558,13 +565,24 @@ pub(super) const RETRY_AFTER_MAX: Setting = Setting::new(
 pub(super) const ON_FAILURE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_FAILURE",
     Text("retry"),
-    "What happens to rows that keep failing: `retry` forever, `quarantine` the failing row, or `stop` the \
-     poller until it is resumed.",
+    "What happens to rows that keep failing: `retry` forever while later rows wait; `park` the row with later versions \
+     of its key, so that all other keys continue; or `stop` the poller until it is resumed.",
 );
 pub(super) const ATTEMPTS_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ATTEMPTS_MAX",
-    Text("5"),
+    Words("`1` if keys are parked and retried, else `5`"),
     "Failed attempts at the same rows before `ON_FAILURE` applies; a permanent rejection needs only one.",
+);
+pub(super) const PARK_RETRIES_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__PARK_RETRIES_MAX",
+    Text("200"),
+    "Automatic retries of a parked key, 1 second to 1 hour apart; then it is quarantined until an operator redrives it. \
+     `0` quarantines at once.",
+);
+pub(super) const PARK_AGE_MAX: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__PARK_AGE_MAX",
+    Text("7d"),
+    "How long after its first failure a parked key is retried; then it is quarantined.",
 );
 pub(super) const RECORD_AGE_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__RECORD_AGE_MAX",
@@ -573,7 +591,7 @@ pub(super) const RECORD_AGE_MAX: Setting = Setting::new(
 );
 pub(super) const BISECT_ON_ERROR: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BISECT_ON_ERROR",
-    Words("`true` for `quarantine`, else `false`"),
+    Words("`true` for `park`, else `false`"),
     "Halve a failing batch to find the row at fault.",
 );
 pub(super) const CRASHES_MAX: Setting = Setting::new(
@@ -584,8 +602,8 @@ pub(super) const CRASHES_MAX: Setting = Setting::new(
 pub(super) const BREAKER_ROWS: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__BREAKER_ROWS",
     Text("10"),
-    "Consecutive quarantined rows, with none accepted in between, after which the target counts as failing: \
-     nothing more is quarantined until it accepts a row.",
+    "Consecutive parked rows, with none accepted in between, after which the target counts as failing: \
+     nothing more is parked until it accepts a row.",
 );
 pub(super) const ON_MISSING_STATE: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__ON_MISSING_STATE",

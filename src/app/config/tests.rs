@@ -11,6 +11,7 @@ use expect_test::{Expect, expect};
 use super::*;
 use crate::cursor::CursorMode;
 use crate::partition::Partition;
+use crate::policy::ParkPolicy;
 
 const MINIMAL: &str = "
     AzureWebJobsStorage = UseDevelopmentStorage=true
@@ -91,8 +92,10 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN = 500ms
     HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX = 1h
     HIGHWATER__POLLERS__ORDERS__RETRY_AFTER_MAX = 2h
-    HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop
+    HIGHWATER__POLLERS__ORDERS__ON_FAILURE = park
     HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 7
+    HIGHWATER__POLLERS__ORDERS__PARK_RETRIES_MAX = 50
+    HIGHWATER__POLLERS__ORDERS__PARK_AGE_MAX = 3d
     HIGHWATER__POLLERS__ORDERS__BREAKER_ROWS = 20
     HIGHWATER__POLLERS__ORDERS__RECORD_AGE_MAX = 12h
     HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
@@ -272,6 +275,14 @@ fn defaults_are_those_of_the_table() {
                         record_age_max: None,
                         bisect_on_error: false,
                         breaker_rows: 10,
+                        park: ParkPolicy {
+                            retries_max: 0,
+                            age_max: 0ns,
+                            backoff: Backoff {
+                                first: 1s,
+                                max: 3600s,
+                            },
+                        },
                     },
                     on_missing_state: Stop,
                     journal: JournalConfig {
@@ -419,7 +430,7 @@ fn a_full_example_of_a_poller_reads_back() {
             retry_delay_max: 3600s,
             retry_after_max: 7200s,
             policy: FailurePolicy {
-                on_failure: Stop,
+                on_failure: Park,
                 attempts_max: 7,
                 crashes_max: 3,
                 record_age_max: Some(
@@ -427,6 +438,14 @@ fn a_full_example_of_a_poller_reads_back() {
                 ),
                 bisect_on_error: true,
                 breaker_rows: 20,
+                park: ParkPolicy {
+                    retries_max: 50,
+                    age_max: 259200s,
+                    backoff: Backoff {
+                        first: 1s,
+                        max: 3600s,
+                    },
+                },
             },
             on_missing_state: Recreate,
             journal: JournalConfig {
@@ -1022,11 +1041,11 @@ fn state_in_a_table_needs_its_own_connection_and_no_storage_account() {
 }
 
 #[test]
-fn quarantine_bisects_by_default_and_limits_without_effect_are_rejected() {
+fn park_bisects_by_default_and_limits_without_effect_are_rejected() {
     let policy = |text: &str| read(&[MINIMAL, text]).pollers["orders"].policy;
-    assert!(policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine").bisect_on_error);
+    assert!(policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = park").bisect_on_error);
     assert!(!policy("HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop").bisect_on_error);
-    let disabled = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+    let disabled = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = park
                 HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = false";
     assert!(!policy(disabled).bisect_on_error);
     let retry = "HIGHWATER__POLLERS__ORDERS__BISECT_ON_ERROR = true
@@ -1035,4 +1054,35 @@ fn quarantine_bisects_by_default_and_limits_without_effect_are_rejected() {
     let vars = vars(&[MINIMAL, "HIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 2"]);
     let text = Config::from_vars(&vars).unwrap_err().to_string();
     assert!(text.contains("ATTEMPTS_MAX` is `2`, expected no value while"), "{text}");
+}
+
+#[test]
+fn parked_keys_are_retried_within_limits_and_their_attempts_are_made_while_they_are_parked() {
+    let policy = |text: &str| read(&[MINIMAL, text]).pollers["orders"].policy;
+    let park = "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = park";
+    let by_default = policy(park);
+    assert_eq!((by_default.attempts_max, by_default.park), (1, ParkPolicy::default()));
+    let attempts = format!("{park}\nHIGHWATER__POLLERS__ORDERS__ATTEMPTS_MAX = 4");
+    assert_eq!(policy(&attempts).attempts_max, 4);
+    let at_once = policy(&format!("{park}\nHIGHWATER__POLLERS__ORDERS__PARK_RETRIES_MAX = 0"));
+    assert_eq!((at_once.attempts_max, at_once.park.retries()), (5, false));
+    let limits = "HIGHWATER__POLLERS__ORDERS__PARK_RETRIES_MAX = 9
+                  HIGHWATER__POLLERS__ORDERS__PARK_AGE_MAX = 2h";
+    let limited = policy(&format!("{park}\n{limits}")).park;
+    assert_eq!((limited.retries_max, limited.age_max), (9, Duration::from_secs(7_200)));
+    check_mistakes(
+        &[MINIMAL, limits, "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = stop"],
+        &expect![[r#"
+            2 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__PARK_AGE_MAX` is `2h`, expected no value while `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is not `park`
+            setting `HIGHWATER__POLLERS__ORDERS__PARK_RETRIES_MAX` is `9`, expected no value while `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is not `park`
+        "#]],
+    );
+    check_mistakes(
+        &[MINIMAL, "HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine"],
+        &expect![[r#"
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is `quarantine`, expected `park`; rows that must wait for an operator at once also need `PARK_RETRIES_MAX` = `0`
+        "#]],
+    );
 }

@@ -94,7 +94,7 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
             fact(html, "Checkpoint", |html| checkpoint(html, status));
             fact(html, "Lease", |html| lease(html, status));
             fact(html, "Rows per minute", |html| html.text(&words::rate(status.rows_per_minute)));
-            fact(html, "Quarantined rows", |html| html.text(&words::count(status.quarantined)));
+            fact(html, "Parked keys", |html| html.text(&words::parked(status)));
             fact(html, "Next tick", |html| {
                 next_tick(html, status, report);
                 if let Some(schedule) = &status.schedule {

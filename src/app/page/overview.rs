@@ -51,7 +51,7 @@ fn tiles(html: &mut Html, report: &Report) {
         ("Ticks in progress", number(of(&|status| status.health.running)), ""),
         ("Need attention", number(attention), calm(attention == 0, "bad")),
         ("Rows per minute", words::rate(rate), ""),
-        ("Quarantined rows", words::count(quarantined), calm(quarantined == 0, "warning")),
+        ("Parked keys", words::count(quarantined), calm(quarantined == 0, "warning")),
     ];
     html.within("dl", &[("class", "tiles")], |html| {
         for (name, value, class) in tiles {
@@ -82,7 +82,7 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
         cell(html, "Rows per minute", |html| {
             html.text(&words::rate(status.rows_per_minute));
             if status.quarantined > 0 {
-                let text = format!("{} quarantined", words::count(status.quarantined));
+                let text = format!("{} parked", words::count(status.quarantined));
                 html.element("small", &[("class", "warning")], &text);
             }
         });

@@ -32,6 +32,17 @@ pub fn ago(seconds: i64) -> String {
     format!("{} ago", span(u64::try_from(seconds).unwrap_or(0)))
 }
 
+/// Returns how many keys are parked, and what becomes of them.
+pub fn parked(status: &Status) -> String {
+    let Some(parked) = status.parked.as_ref().filter(|_| status.quarantined > 0) else {
+        return count(status.quarantined);
+    };
+    let kinds = [(parked.retrying, "retried"), (parked.quarantined, "quarantined")];
+    let kinds = kinds.into_iter().filter(|(keys, _)| *keys > 0);
+    let kinds: Vec<_> = kinds.map(|(keys, kind)| format!("{} {kind}", count(keys))).collect();
+    format!("{} ({})", count(status.quarantined), kinds.join(", "))
+}
+
 /// Returns a number with thousands separators.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

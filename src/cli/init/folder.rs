@@ -152,6 +152,7 @@ fn values(name: &str, connection: &str, text: String, out: &Path) -> BTreeMap<St
         (format!("{PREFIX}STATE__FOLDER"), state),
         (format!("{poller}SOURCE__CONNECTION"), connection.to_owned()),
         (format!("{poller}HANDLER__KIND"), "stdout".to_owned()),
+        (format!("{poller}ON_FAILURE"), "park".to_owned()),
     ])
 }
 
@@ -299,6 +300,10 @@ impl<'a> Report<'a> {
             format!("{poller}: `{table}` in mode `{mode}`{by}: {reason}"),
             format!("  key `{}`: {}", self.key.join("`, `"), self.key_reason),
         ];
+        lines.push(
+            "  `ON_FAILURE=park`: a row that keeps failing waits with its key and is retried, so it does not stop other rows"
+                .to_owned(),
+        );
         if !self.sees_deletes {
             lines.push("  this mode does not see deletes".to_owned());
         }

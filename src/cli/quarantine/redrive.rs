@@ -12,6 +12,7 @@ use crate::output::{Exit, Failed, OutputOption, Record, print_message, print_tex
 use crate::poller;
 use highwater::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
 use highwater::config::{Vars, parse_duration};
+use highwater::cursor::KeyId;
 use highwater::error::chain;
 use highwater::event::EventId;
 use highwater::poller::Poller;
@@ -22,7 +23,7 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 // Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <EVENT_ID...|--all>")]
+#[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <KEY_ID...|--all>")]
 pub(crate) struct Options {
     /// Name of the poller.
     poller: String,
@@ -44,7 +45,7 @@ pub(crate) struct Options {
 /// What is printed for each entry.
 #[derive(Serialize)]
 struct Line {
-    event_id: EventId,
+    key_id: KeyId,
     outcome: &'static str,
     /// The delivered event, which differs if the row has changed since.
     delivered_as: Option<EventId>,
@@ -53,7 +54,7 @@ struct Line {
 }
 
 impl Line {
-    fn of(event_id: &EventId, redriven: RedriveOutcome) -> Self {
+    fn of(key_id: &KeyId, redriven: RedriveOutcome) -> Self {
         let (outcome, delivered_as, attempts, error) = match redriven {
             RedriveOutcome::Delivered { event, stays: None } => {
                 ("delivered", Some(event), None, None)
@@ -75,7 +76,7 @@ impl Line {
             RedriveOutcome::Unreadable(error) => ("unreadable", None, None, Some(chain(&error))),
             RedriveOutcome::Missing => ("not there any more", None, None, None),
         };
-        Self { event_id: event_id.clone(), outcome, delivered_as, attempts, error }
+        Self { key_id: key_id.clone(), outcome, delivered_as, attempts, error }
     }
 
     /// Exit code for the outcome.
@@ -89,11 +90,11 @@ impl Line {
 }
 
 impl Record for Line {
-    const COLUMNS: &'static [&'static str] = &["event id", "outcome", "attempts", "error"];
+    const COLUMNS: &'static [&'static str] = &["key id", "outcome", "attempts", "error"];
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.event_id.to_string(),
+            self.key_id.to_string(),
             self.outcome.to_owned(),
             self.attempts.map(|attempts| attempts.to_string()).unwrap_or_default(),
             self.error.clone().unwrap_or_default(),
@@ -103,12 +104,12 @@ impl Record for Line {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
-    let events = options.selection.events(&poller).await?;
+    let keys = options.selection.keys(&poller).await?;
     let id = format!("replay-{}", Uuid::new_v4().simple());
     let (stop, signalled) = serve::stop_by_signal(vars);
     let redrive = Redrive {
         id: &id,
-        events: &events,
+        keys: &keys,
         as_stored: options.as_stored,
         drop_gone: options.drop_gone,
         stop,
@@ -116,7 +117,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     let mut lines = Vec::new();
     let ended = when_free(&poller, &redrive, options.wait, &mut lines).await;
     print_text(&options.form.output.list(&lines));
-    let left = events.len() - lines.len();
+    let left = keys.len() - lines.len();
     let stopped = |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not tried")));
     match (ended, signalled.get()) {
         (Ok(RedriveEnd::Done), _) => Ok(worst(&lines)),
@@ -143,7 +144,7 @@ async fn when_free(
     let until = Instant::now() + wait;
     let mut announced = false;
     loop {
-        let mut record = |event: &EventId, redriven| lines.push(Line::of(event, redriven));
+        let mut record = |key: &KeyId, redriven| lines.push(Line::of(key, redriven));
         let ended = poller.admin().redrive(redrive, &mut record).await;
         let Err(RedriveError::Held { owner_id, .. }) = &ended else { return ended };
         if Instant::now() >= until || redrive.stop.is_set() {

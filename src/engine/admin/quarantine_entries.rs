@@ -1,15 +1,18 @@
-//! The quarantined rows of a poller, as operators see them.
+//! The parked and quarantined keys of a poller, as operators see them.
 
+use super::pause::CHANGE_TIME_MAX;
 use crate::admin::Admin;
-use crate::event::EventId;
-use crate::quarantine::{Entry, EntryError, decode};
-use crate::store::{ETag, StateKey, StoreError};
+use crate::cursor::KeyId;
+use crate::document::LoadError;
+use crate::journal::EventKind;
+use crate::quarantine::{Entry, EntryError, decode, keys_of};
+use crate::store::{ETag, StoreError};
 
 /// What is stored under the name of an entry.
 #[derive(Debug)]
 pub struct StoredEntry {
-    /// The event that the name says.
-    pub event: EventId,
+    /// The key that the name says.
+    pub key: KeyId,
     /// The entry, or why it cannot be read.
     pub entry: Result<Entry, EntryError>,
     /// The stored version.
@@ -17,33 +20,71 @@ pub struct StoredEntry {
 }
 
 impl Admin<'_> {
-    /// Returns the ids of the quarantined events, sorted.
+    /// Returns the ids of the keys that have an entry, sorted.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    pub async fn quarantined(self) -> Result<Vec<EventId>, StoreError> {
-        let keys = self.poller.store.list().await?;
-        let of_ours = keys.into_iter().filter_map(|key| match key {
-            StateKey::Quarantined { poller, event } if poller == self.poller.of() => Some(event),
-            StateKey::Quarantined { .. }
-            | StateKey::Document(_)
-            | StateKey::Marker(_)
-            | StateKey::Saved { .. } => None,
-        });
-        Ok(of_ours.collect())
+    pub async fn quarantined(self) -> Result<Vec<KeyId>, StoreError> {
+        keys_of(&*self.poller.store, self.poller.of()).await
     }
 
-    /// Reads the stored entry of a quarantined event, if any.
+    /// Reads the stored entry of a key, if any.
     ///
     /// # Errors
     ///
     /// [`StoreError`] of any kind but `Conflict`.
-    pub async fn entry(self, event: &EventId) -> Result<Option<StoredEntry>, StoreError> {
-        let key = self.poller.entry_key(event);
-        let Some(stored) = self.poller.store.load(&key).await?.stored else { return Ok(None) };
-        let entry = decode(&key, &stored.bytes);
-        Ok(Some(StoredEntry { event: event.clone(), entry, etag: stored.etag }))
+    pub async fn entry(self, key: &KeyId) -> Result<Option<StoredEntry>, StoreError> {
+        let at = self.poller.entry_key(key);
+        let Some(stored) = self.poller.store.load(&at).await?.stored else { return Ok(None) };
+        let entry = decode(&at, &stored.bytes);
+        Ok(Some(StoredEntry { key: key.clone(), entry, etag: stored.etag }))
+    }
+
+    /// Removes entries that were not changed since they were read, and records that in the document; `report` gets the
+    /// result of each.
+    ///
+    /// This takes no lease, so it works while a tick runs, and while the database is down. A tick that still takes a
+    /// dropped key for a parked one cannot lose a row: see [`StateDocument`](crate::document::StateDocument::with_entries_dropped).
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] if the document could not be read or written. The entries are removed all the same, and the next tick
+    /// that lists them counts them.
+    pub async fn drop_entries(
+        self,
+        entries: Vec<(KeyId, ETag)>,
+        report: &mut (dyn FnMut(KeyId, Result<(), StoreError>) + Send),
+    ) -> Result<(), LoadError> {
+        let mut dropped = 0;
+        for (key, etag) in entries {
+            let removed = self.remove_entry(&key, &etag).await;
+            dropped += u64::from(removed.is_ok());
+            report(key, removed);
+        }
+        if dropped == 0 { Ok(()) } else { Box::pin(self.note_dropped(dropped)).await }
+    }
+
+    /// Records in the document that entries were dropped.
+    async fn note_dropped(self, entries: u64) -> Result<(), LoadError> {
+        let poller = self.poller;
+        let mut change = poller.documents(CHANGE_TIME_MAX).change();
+        loop {
+            let base = change.read(|| poller.blank()).await?;
+            // A document without parked keys was made after them, and no process has listed them under it.
+            if base.etag.is_none() || base.document.parked.is_unused() {
+                return Ok(());
+            }
+            let age = base.age(poller.store.grain());
+            let mut next = base.document.with_entries_dropped(entries, age);
+            next.write_id = poller.instance.next_write_id();
+            poller.number(EventKind::Noted, &mut next);
+            if let Some(written) = change.write(&base, Box::new(next)).await? {
+                poller.record_note(EventKind::Noted, &written.document, written.written_at());
+                poller.append_to_journal().await;
+                return Ok(());
+            }
+        }
     }
 
     /// Removes an entry, unless it has changed since it was read.
@@ -51,7 +92,7 @@ impl Admin<'_> {
     /// # Errors
     ///
     /// [`StoreError`]; `Conflict` if the entry was changed or removed in the meantime.
-    pub async fn remove_entry(self, event: &EventId, etag: &ETag) -> Result<(), StoreError> {
-        self.poller.store.remove(&self.poller.entry_key(event), etag).await
+    pub(super) async fn remove_entry(self, key: &KeyId, etag: &ETag) -> Result<(), StoreError> {
+        self.poller.store.remove(&self.poller.entry_key(key), etag).await
     }
 }

@@ -227,6 +227,7 @@ fn is_in_vain(error: &TickError) -> bool {
         | TickError::FirstRunElsewhere { .. }
         | TickError::OtherPartitionCountElsewhere { .. }
         | TickError::Load(LoadError::Format(_))
+        | TickError::Entry(_)
         | TickError::Normalize(_)
         | TickError::FenceAhead { .. }
         | TickError::Handler(HandlerError::Misconfigured(_)) => true,

@@ -4,26 +4,27 @@
 //! the redrive nor be written by two instances at once. So no tick runs during a redrive, and a redrive
 //! cannot start while a tick runs. The checkpoint and the batch in flight are left as they are. An entry
 //! is removed only after the handler has accepted its row: an interruption in between leads to another
-//! delivery, never to a loss.
+//! delivery, never to a loss. The grant starts the
+//! next epoch of the entries, and the release records how many are left.
 
 use std::time::Duration;
 
 use thiserror::Error;
 use time::OffsetDateTime;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::admin::{Admin, StoredEntry};
-use crate::document::Refusal;
+use crate::cursor::KeyId;
+use crate::document::{EntryCounts, Refusal};
 use crate::error::chain;
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventId, EventsDigest, Operation};
-use crate::handler::{CallTries, Delivery, HandlerError, Progress};
+use crate::event::{ChangeEvent, EventId};
+use crate::handler::HandlerError;
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
-use crate::normalize::normalize;
 use crate::policy::Blame;
 use crate::poller::{StopSignal, TickError};
 use crate::quarantine::{Entry, EntryError};
 use crate::store::{ETag, Precondition, StoreError};
-use crate::tick::{blame, reject_if_single_row};
+use crate::tick::{AloneCall, CallResult, EventToDeliver, blame, reject_if_single_row};
 
 /// Longest time that one redrive may hold the lease.
 const TIME_MAX: Duration = Duration::from_secs(86_400);
@@ -38,8 +39,8 @@ const ACQUIRE_TRIES_MAX: u32 = 5;
 pub struct Redrive<'a> {
     /// Part of every batch id, so that a target does not treat these batches as duplicates.
     pub id: &'a str,
-    /// Ids of the events, in the order in which they are delivered.
-    pub events: &'a [EventId],
+    /// Ids of the keys, in the order in which their rows are delivered.
+    pub keys: &'a [KeyId],
     /// Deliver the stored event instead of the current state of the row.
     pub as_stored: bool,
     /// Remove entries whose row is gone.
@@ -124,13 +125,6 @@ enum AttemptResult {
     Aborted,
 }
 
-/// How a handler call ended.
-enum CallResult {
-    Accepted,
-    Failed(HandlerError),
-    Aborted,
-}
-
 impl<'p> Admin<'p> {
     /// Delivers quarantined rows again, one by one; `told` receives the outcome of each.
     ///
@@ -141,7 +135,7 @@ impl<'p> Admin<'p> {
     pub async fn redrive(
         self,
         redrive: &Redrive<'_>,
-        told: &mut (dyn FnMut(&EventId, RedriveOutcome) + Send),
+        told: &mut (dyn FnMut(&KeyId, RedriveOutcome) + Send),
     ) -> Result<RedriveEnd, RedriveError> {
         // A tick of this process would have the same owner id.
         let mut memory = self.poller.memory.lock().await;
@@ -157,6 +151,7 @@ impl<'p> Admin<'p> {
                 return Err(self.poller.fence_ahead(*refused).into());
             }
             if !matches!(&ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))) {
+                self.count_entries(&mut lease).await;
                 // If the release fails, the lease expires by itself.
                 lease.release(None, None).await.unwrap_or_default();
             }
@@ -169,33 +164,46 @@ impl<'p> Admin<'p> {
         self,
         lease: &mut Lease<'_>,
         redrive: &Redrive<'_>,
-        told: &mut (dyn FnMut(&EventId, RedriveOutcome) + Send),
+        told: &mut (dyn FnMut(&KeyId, RedriveOutcome) + Send),
     ) -> Result<RedriveEnd, RedriveError> {
         let mut unknown = 0;
-        for event in redrive.events {
+        for key in redrive.keys {
             if redrive.stop.is_set() {
                 return Ok(RedriveEnd::Stopped);
             }
-            match self.redrive_one(lease, event, redrive).await? {
+            match self.redrive_one(lease, key, redrive).await? {
                 AttemptResult::Ended(redriven) => {
                     unknown = 0;
-                    told(event, redriven);
+                    told(key, redriven);
                 }
                 AttemptResult::Unknown(redriven, error) => {
                     unknown += 1;
-                    told(event, redriven);
+                    told(key, redriven);
                     if unknown == UNKNOWN_FAILURES_MAX {
                         return Ok(RedriveEnd::TargetAtFault(error));
                     }
                 }
                 AttemptResult::Target(redriven, error) => {
-                    told(event, redriven);
+                    told(key, redriven);
                     return Ok(RedriveEnd::TargetAtFault(error));
                 }
                 AttemptResult::Aborted => return Ok(RedriveEnd::Stopped),
             }
         }
         Ok(RedriveEnd::Done)
+    }
+
+    /// Lets the release record how many entries are left. Without a listing the next tick counts them.
+    async fn count_entries(self, lease: &mut Lease<'_>) {
+        let listed = lease.hold_while(self.quarantined()).await;
+        if let Ok(Ok(keys)) = listed {
+            let epoch = lease.document().parked.epoch;
+            let keys = u64::try_from(keys.len()).unwrap_or(u64::MAX);
+            let quarantined = lease.document().parked.quarantined;
+            // Which of them are retried, and when, is found out by whoever retries them.
+            let next_retry_at = (keys > 0).then(|| lease.now());
+            lease.count_entries(EntryCounts { epoch, keys, quarantined, next_retry_at });
+        }
     }
 
     /// Acquires the poller's lease, even if the poller is paused or backing off.
@@ -235,23 +243,23 @@ impl<'p> Admin<'p> {
     async fn redrive_one(
         self,
         lease: &mut Lease<'_>,
-        event: &EventId,
+        key: &KeyId,
         redrive: &Redrive<'_>,
     ) -> Result<AttemptResult, RedriveError> {
-        let loaded = lease.hold_while(self.entry(event)).await?;
+        let loaded = lease.hold_while(self.entry(key)).await?;
         let loaded = loaded.map_err(|error| TickError::Load(error.into()))?;
-        let Some(StoredEntry { event: id, entry, etag }) = loaded else {
+        let Some(StoredEntry { key, entry, etag }) = loaded else {
             return Ok(AttemptResult::Ended(RedriveOutcome::Missing));
         };
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => return Ok(AttemptResult::Ended(RedriveOutcome::Unreadable(error))),
         };
-        let at = EntryVersion { event: id, etag };
+        let at = EntryVersion { key, etag };
         let picked = if redrive.as_stored {
             stored(&entry)
         } else {
-            lease.hold_while(self.current(&entry)).await??
+            lease.hold_while(self.poller.current_row(&entry)).await??
         };
         let event = match picked {
             EventToDeliver::Event(event) => event,
@@ -262,9 +270,17 @@ impl<'p> Admin<'p> {
                 return Ok(AttemptResult::Ended(RedriveOutcome::NotAttempted { error }));
             }
         };
-        let error = match self.deliver_one(lease, &entry, &event, redrive).await? {
+        let call = AloneCall {
+            entry: &entry,
+            event: &event,
+            id: redrive.id,
+            replay_id: Some(redrive.id),
+            stop: &redrive.stop,
+            limit: self.poller.limits.handler_stop_after,
+        };
+        let error = match self.poller.deliver_alone(lease, call).await? {
             CallResult::Accepted => {
-                let stays = self.remove_under(lease, &at).await?.err().map(|e| chain(&e));
+                let stays = self.remove_delivered(lease, &at, &entry, &event).await?;
                 return Ok(AttemptResult::Ended(RedriveOutcome::Delivered {
                     event: event.id,
                     stays,
@@ -286,72 +302,6 @@ impl<'p> Admin<'p> {
         })
     }
 
-    /// Reads the current state of an entry's row.
-    async fn current(self, entry: &Entry) -> Result<EventToDeliver, TickError> {
-        let stored = match entry.event() {
-            Ok(event) => event,
-            Err(error) => return Ok(EventToDeliver::Nothing(chain(&error))),
-        };
-        let rows = self.poller.source.current(&stored.cursor).await.map_err(TickError::Fetch)?;
-        if rows.is_unselected {
-            return Ok(EventToDeliver::Gone);
-        }
-        Ok(match normalize(self.poller.source.shape(), &rows).map(|mut events| events.pop()) {
-            Ok(Some(event)) => EventToDeliver::Event(Box::new(event)),
-            // The row is deleted, and the stored event says so: it is the current state.
-            Ok(None) if stored.op == Operation::Delete => EventToDeliver::Event(Box::new(stored)),
-            Ok(None) => EventToDeliver::Gone,
-            Err(error) => EventToDeliver::Nothing(chain(&error)),
-        })
-    }
-
-    async fn deliver_one(
-        self,
-        lease: &mut Lease<'_>,
-        entry: &Entry,
-        event: &ChangeEvent,
-        redrive: &Redrive<'_>,
-    ) -> Result<CallResult, RedriveError> {
-        let events = std::slice::from_ref(event);
-        let batch_id = BatchId::of(&BatchIdentity {
-            poller: &self.poller.name,
-            generation: lease.generation().0,
-            replay_id: Some(redrive.id),
-            after: None,
-            upto: &event.cursor,
-            digest: &EventsDigest::of(events),
-        });
-        let delivery = Delivery {
-            poller: &self.poller.name,
-            source: &self.poller.source.shape().label,
-            batch_id: &batch_id,
-            step: None,
-            started_at: lease.now(),
-            generation: lease.generation(),
-            fencing_token: lease.token(),
-            attempt: entry.attempts.saturating_add(1),
-            tries: CallTries::Several,
-            replay_id: Some(redrive.id),
-            replay_guard: None,
-            events,
-            traceparent: None,
-            tracestate: None,
-            progress: &Progress::default(),
-        };
-        let limit = self.poller.limits.handler_stop_after;
-        let called = Box::pin(timeout(limit, self.poller.guarded(&*self.poller.handler, delivery)));
-        Ok(match lease.hold_while(redrive.stop.unless_aborted(called)).await? {
-            Some(Ok(Ok(()))) => CallResult::Accepted,
-            Some(Ok(Err(error))) => CallResult::Failed(error),
-            Some(Err(_late)) => CallResult::Failed(HandlerError::Stalled(limit)),
-            None => {
-                // Wait for it to settle: its remaining effects must not come after the release.
-                self.poller.handler.settle().await;
-                CallResult::Aborted
-            }
-        })
-    }
-
     async fn gone(
         self,
         lease: &mut Lease<'_>,
@@ -367,12 +317,27 @@ impl<'p> Admin<'p> {
         })
     }
 
+    /// Removes the entry of a delivered row; returns why it stays, if it does.
+    async fn remove_delivered(
+        self,
+        lease: &mut Lease<'_>,
+        at: &EntryVersion,
+        entry: &Entry,
+        delivered: &ChangeEvent,
+    ) -> Result<Option<String>, RedriveError> {
+        // A replica may lag behind the database that the quarantined version was read from.
+        if entry.is_newer_than(delivered, lease.generation()) {
+            return Ok(Some("an older version was read than the quarantined one".to_owned()));
+        }
+        Ok(self.remove_under(lease, at).await?.err().map(|error| chain(&error)))
+    }
+
     async fn remove_under(
         self,
         lease: &mut Lease<'_>,
         at: &EntryVersion,
     ) -> Result<Result<(), StoreError>, RedriveError> {
-        Ok(lease.hold_while(self.remove_entry(&at.event, &at.etag)).await?)
+        Ok(lease.hold_while(self.remove_entry(&at.key, &at.etag)).await?)
     }
 
     /// Records a rejection in the entry. If that write fails, the rejection is only reported.
@@ -384,10 +349,11 @@ impl<'p> Admin<'p> {
         error: &HandlerError,
     ) -> Result<RedriveOutcome, RedriveError> {
         let text = chain(error);
-        let (counted, bytes) = entry.refused_again(&text);
-        let key = self.poller.entry_key(&at.event);
+        let counted = entry.refused_again(&text);
+        let key = self.poller.entry_key(&at.key);
         let precondition = Precondition::Matches(at.etag.clone());
-        let written = lease.hold_while(self.poller.store.store(&key, bytes, precondition)).await?;
+        let written =
+            lease.hold_while(self.poller.store.store(&key, counted.encode(), precondition)).await?;
         Ok(match written {
             Ok(_) => RedriveOutcome::Refused { attempts: counted.attempts, error: text },
             Err(why) => RedriveOutcome::Refused {
@@ -400,16 +366,8 @@ impl<'p> Admin<'p> {
 
 /// A version of an entry.
 struct EntryVersion {
-    event: EventId,
+    key: KeyId,
     etag: ETag,
-}
-
-/// The event to deliver for an entry.
-enum EventToDeliver {
-    Event(Box<ChangeEvent>),
-    Gone,
-    /// No event can be delivered, for this reason.
-    Nothing(String),
 }
 
 fn stored(entry: &Entry) -> EventToDeliver {

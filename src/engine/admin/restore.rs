@@ -12,6 +12,7 @@ use crate::document::{
 };
 use crate::journal::EventKind;
 use crate::partition::{Partition, poller_of_partition};
+use crate::policy::OnFailure;
 use crate::poller::Poller;
 use crate::poller::memory::never_ran;
 use crate::store::{ETag, Precondition, StateKey, StoreError};
@@ -227,6 +228,11 @@ impl Admin<'_> {
         let generation = self.generation_above(known, present).await?;
         let (generation, saved) = self.save(present, generation).await?;
         let mut next = document.restored(generation, token)?;
+        if let Some(replaced) = present.usable() {
+            next = next.with_entries_of(replaced);
+        } else if self.poller.policy.on_failure == OnFailure::Park {
+            next = next.with_possible_entries(present.date);
+        }
         if action.0 == EventKind::Reset {
             next.reset_generation = Some(generation);
         } else {
@@ -267,7 +273,8 @@ impl Admin<'_> {
         // The document keeps its generation, and its batch in flight the id; only the saved copy needs a number.
         let number = self.generation_above(document.generation, present).await?;
         let (_, saved) = self.save(present, number).await?;
-        let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
+        let action = (EventKind::LeaseBroken, operator);
+        let document = Box::pin(self.put(next, present, action)).await?;
         Ok(Some(RestoredDocument { document, saved }))
     }
 
@@ -293,7 +300,8 @@ impl Admin<'_> {
         let generation = self.generation_above(known, present).await?;
         let Some(next) = document.raised_above(fence, generation)? else { return Ok(None) };
         let (_, saved) = self.save(present, generation).await?;
-        let document = self.put(next, present, (EventKind::LeaseBroken, operator)).await?;
+        let action = (EventKind::LeaseBroken, operator);
+        let document = Box::pin(self.put(next, present, action)).await?;
         Ok(Some(RestoredDocument { document, saved }))
     }
 

@@ -24,7 +24,7 @@ pub const VERSION: u32 = 1;
 
 /// Names in `requires` that this build supports.
 const KNOWN_REQUIREMENTS: &[&str] =
-    &["paused", super::fence::REQUIREMENT, super::range::REQUIREMENT];
+    &["paused", super::fence::REQUIREMENT, super::parked::REQUIREMENT, super::range::REQUIREMENT];
 
 /// A stored document that must not be used or overwritten.
 #[derive(Debug, Error)]

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::audit::Audit;
 use super::format::VERSION;
 use super::lease_record::LeaseRecord;
+use super::parked::ParkedKeys;
 use super::partition::RepartitionRecord;
 use super::range::RangeRecord;
 use super::step_results::StepResult;
@@ -51,6 +52,9 @@ pub struct StateDocument {
     /// Rows quarantined since a row was last accepted: the counter of the breaker.
     #[serde(default, skip_serializing_if = "super::lease_record::is_zero")]
     pub quarantined_in_a_row: u32,
+    /// How many keys are parked. Their entries are stored next to the document.
+    #[serde(default, skip_serializing_if = "ParkedKeys::is_unused")]
+    pub parked: ParkedKeys,
     /// Set while no tick may run.
     #[serde(default)]
     pub paused: Option<Paused>,
@@ -126,6 +130,7 @@ impl StateDocument {
             lease: LeaseRecord::default(),
             in_flight: None,
             quarantined_in_a_row: 0,
+            parked: ParkedKeys::default(),
             paused: None,
             observed: None,
             last_success_at: None,

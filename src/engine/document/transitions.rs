@@ -145,6 +145,8 @@ pub struct Commit {
     pub upto: Cursor,
     /// Accepted rows.
     pub rows: u64,
+    /// Whether the rows wait with their parked keys, so that they say nothing about the target.
+    pub is_diverted: bool,
     /// The service's clock.
     pub now: OffsetDateTime,
     /// How it affects the windows to read again.
@@ -246,7 +248,9 @@ impl StateDocument {
             LeaseState::Free | LeaseState::Own => false,
         };
         let mut next = self.clone();
-        if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died) {
+        let died_with_batch = died && !self.parked.is_retrying;
+        next.parked.is_retrying = false;
+        if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died_with_batch) {
             in_flight.crashes = in_flight.crashes.saturating_add(1);
         }
         next.put_late_rows_back();
@@ -297,9 +301,11 @@ impl StateDocument {
             checkpoint.metadata.row_count = commit.rows;
             next.count_in_range(commit.rows);
         }
-        // A commit without accepted rows moves the checkpoint past a quarantined one.
-        next.quarantined_in_a_row =
-            if commit.rows > 0 { 0 } else { self.quarantined_in_a_row.saturating_add(1) };
+        if !commit.is_diverted {
+            // A commit without accepted rows moves the checkpoint past a quarantined one.
+            next.quarantined_in_a_row =
+                if commit.rows > 0 { 0 } else { self.quarantined_in_a_row.saturating_add(1) };
+        }
         next.touch(commit.now);
         next.succeed(commit.now);
         match commit.then {
@@ -518,6 +524,7 @@ impl StateDocument {
         self.lease.released_at = Some(now);
         self.lease.released.note(self.lease.fencing_token);
         self.lease.expires_at = Some(now);
+        self.parked.is_retrying = false;
         let Some(tick) = tick else { return };
         for (step, duration) in tick.timings {
             self.timings.entry(step.to_owned()).or_default().record(duration);

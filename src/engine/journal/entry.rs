@@ -138,7 +138,8 @@ impl EventKind {
     ) -> Option<Self> {
         let rode = base.marked != next.marked
             || base.source_state != next.source_state
-            || base.audit != next.audit;
+            || base.audit != next.audit
+            || base.parked != next.parked;
         event.or_else(|| rode.then_some(Self::Noted))
     }
 

@@ -237,7 +237,15 @@ impl World {
             };
             let (upto, now) = (at(self.row), self.now);
             let batch_id = batch(None, self.row).batch_id;
-            let commit = Commit { batch_id, upto, rows: 1, now, audit: AuditStep::Off, then };
+            let commit = Commit {
+                batch_id,
+                upto,
+                rows: 1,
+                is_diverted: false,
+                now,
+                audit: AuditStep::Off,
+                then,
+            };
             let renewed = self.document.renew(&holder, self.now + Duration::from_secs(1)).unwrap();
             self.document = renewed;
             let committed = self.document.commit(&holder, commit).unwrap();

@@ -96,8 +96,17 @@ const UNRECORDED: &[&str] = &[
 ];
 
 /// Changed without an entry if only commits are recorded.
-const UNRECORDED_BESIDE_COMMITS: &[&str] =
-    &["/lease", "/in_flight", "/recent", "/timings", "/marked", "/source_state", "/audit"];
+const UNRECORDED_BESIDE_COMMITS: &[&str] = &[
+    "/lease",
+    "/in_flight",
+    "/recent",
+    "/timings",
+    "/marked",
+    "/source_state",
+    "/audit",
+    "/parked",
+    "/requires",
+];
 
 /// Compares the result of a journal of this mode with the current document.
 pub fn verify(mode: JournalMode, folded: &FoldResult, document: Option<&StateDocument>) -> Verdict {

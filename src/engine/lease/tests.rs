@@ -96,6 +96,7 @@ fn commit(version: u64, now: OffsetDateTime) -> Commit {
         batch_id: serde_json::from_str("\"batch_1\"").unwrap(),
         upto: at(version),
         rows: 1,
+        is_diverted: false,
         now,
         audit: AuditStep::Off,
         then: AfterCommit::Release(None),

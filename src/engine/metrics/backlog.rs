@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Gauge, Meter};
 use tokio::time::Instant;
 
-use super::{Metrics, ProgressByPoller, help, named};
+use super::{Metrics, ProgressByPoller, gauge, help, named};
 
 /// What a tick knows about its state document when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(crate) struct DocumentStats {
     pub(crate) position: Option<i64>,
     /// Time since the checkpoint moved, by the storage service's clock.
     pub(crate) checkpoint_age: Option<Duration>,
+    /// Parked keys that are retried automatically, and those that wait for an operator; `None` if no key was ever parked.
+    pub(crate) parked: Option<(u64, u64)>,
 }
 
 /// Instruments of the document.
@@ -24,6 +27,7 @@ pub(super) struct DocumentMetrics {
     bytes: Gauge<u64>,
     position: Gauge<i64>,
     rows_behind: Gauge<u64>,
+    parked: Gauge<u64>,
 }
 
 impl DocumentMetrics {
@@ -45,6 +49,7 @@ impl DocumentMetrics {
                 .with_description(help("highwater.rows.behind"))
                 .with_unit("{row}")
                 .build(),
+            parked: gauge(meter, "highwater.keys.parked", "{key}"),
         }
     }
 }
@@ -56,6 +61,11 @@ impl Metrics {
         self.standing.bytes.record(standing.bytes, &attributes);
         if let Some(position) = standing.position {
             self.standing.position.record(position, &attributes);
+        }
+        if let Some((retrying, quarantined)) = standing.parked {
+            for (state, keys) in [("retrying", retrying), ("quarantined", quarantined)] {
+                self.standing.parked.record(keys, &[named(poller), KeyValue::new("state", state)]);
+            }
         }
         if let Some(known) = self.known.lock().get_mut(poller) {
             known.checkpoint = standing.checkpoint_age.map(|age| (age, Instant::now()));

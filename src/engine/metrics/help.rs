@@ -1,7 +1,7 @@
 //! What each instrument measures, in one sentence: the description in OTLP, and `# HELP` in Prometheus text.
 
 /// Descriptions by name.
-const HELP: [(&str, &str); 46] = [
+const HELP: [(&str, &str); 47] = [
     ("failures_total", "Failed ticks."),
     ("lag_seconds", "Age of the oldest row that was read; 0 if nothing is new."),
     ("last_success_timestamp", "Unix time of the last tick that did not fail."),
@@ -10,7 +10,8 @@ const HELP: [(&str, &str); 46] = [
     ("highwater.build_info", "Version and commit of this program; always 1."),
     ("highwater.rows.fetched", "Rows read, including rows that are read again."),
     ("highwater.rows.redelivered", "Rows delivered again after a failure."),
-    ("highwater.rows.quarantined", "Quarantined rows."),
+    ("highwater.rows.quarantined", "Rows whose keys were quarantined."),
+    ("highwater.keys.parked", "Parked keys, by whether they are retried or wait for an operator."),
     ("highwater.breaker.openings", "Times that the breaker opened."),
     ("highwater.notifications", "Notifications of operators, by outcome."),
     ("highwater.rows.late", "Rows committed later than the settle window allows."),

@@ -6,6 +6,7 @@
 
 mod definition;
 mod key;
+mod key_id;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,6 +17,7 @@ use thiserror::Error;
 
 pub use self::definition::SourceDefinition;
 pub use self::key::KeyValues;
+pub use self::key_id::KeyId;
 
 /// How a source orders its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +167,11 @@ impl Cursor {
                 Some(order(one)?.cmp(&order(two)?))
             }
         }
+    }
+
+    /// Whether this is known to be a position before `other`, by the leading parts alone.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.compare_leading(other) == Some(Ordering::Less)
     }
 
     /// Checks what serde cannot: that the leading part has the format of its mode.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cursor::Cursor;
 use crate::document::{ClosedWindow, IdSum, WINDOW_ROWS_MAX, WINDOWS_MAX};
-use crate::event::ChangeEvent;
+use crate::event::EventId;
 
 /// Most ids to keep: 5 MB, enough for all windows that a document holds.
 const IDS_MAX: u64 = WINDOW_ROWS_MAX * 32;
@@ -53,12 +53,14 @@ struct CommittedIds {
 
 impl DeliveredIds {
     /// Keeps the ids of committed events, dropping the oldest ones.
-    pub(crate) fn keep(&mut self, events: &[ChangeEvent]) {
-        let Some(last) = events.last() else { return };
+    pub(crate) fn keep(&mut self, upto: &Cursor, ids: &[&EventId]) {
+        if ids.is_empty() {
+            return;
+        }
         self.parts.push_back(CommittedIds {
-            upto: last.cursor.clone(),
-            sum: IdSum::of(events.iter().map(|event| &event.id)),
-            ids: events.iter().map(|event| event.id.number()).collect(),
+            upto: upto.clone(),
+            sum: IdSum::of(ids.iter().copied()),
+            ids: ids.iter().map(|id| id.number()).collect(),
         });
         let mut kept: u64 = self.parts.iter().map(|part| part.sum.rows).sum();
         while kept > IDS_MAX {
@@ -108,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::cursor::KeyValues;
-    use crate::event::{EventId, Operation};
+    use crate::event::{ChangeEvent, Operation};
 
     fn event(at: i64) -> ChangeEvent {
         let cursor = Cursor::integer(at, KeyValues::new());
@@ -118,6 +120,12 @@ mod tests {
 
     fn events(range: std::ops::RangeInclusive<i64>) -> Vec<ChangeEvent> {
         range.map(event).collect()
+    }
+
+    fn keep(known: &mut DeliveredIds, events: &[ChangeEvent]) {
+        let upto = &events.last().unwrap().cursor;
+        let ids: Vec<_> = events.iter().map(|event| &event.id).collect();
+        known.keep(upto, &ids);
     }
 
     fn window(delivered: &[ChangeEvent]) -> ClosedWindow {
@@ -135,7 +143,7 @@ mod tests {
     fn known(ranges: &[std::ops::RangeInclusive<i64>]) -> DeliveredIds {
         let mut known = DeliveredIds::default();
         for range in ranges {
-            known.keep(&events(range.clone()));
+            keep(&mut known, &events(range.clone()));
         }
         known
     }
@@ -182,7 +190,7 @@ mod tests {
         let half = i64::try_from(IDS_MAX / 2).unwrap();
         let parts = [1..=half, half + 1..=2 * half, 2 * half + 1..=2 * half + 1].map(events);
         for part in &parts {
-            known.keep(part);
+            keep(&mut known, part);
         }
         let remembered = parts.each_ref().map(|part| known.ids_of(&window(part)).is_some());
         assert_eq!(remembered, [false, true, true]);

@@ -16,7 +16,9 @@ use crate::document::{
 use crate::error::chain;
 use crate::journal::EventKind;
 use crate::lease::Lease;
+use crate::policy::OnFailure;
 use crate::poller::Skipped;
+use crate::quarantine::KnownKeys;
 use crate::range::mismatch;
 use crate::source::{Lag, RetainedState, SourceShape};
 use crate::status::health::FailureClass;
@@ -40,6 +42,8 @@ pub(crate) struct Memory {
     counted: Option<(Instant, Duration)>,
     /// Waiting rows at the end of the last tick that knew.
     rows_behind: Option<u64>,
+    /// The parked keys.
+    pub(crate) keys: KnownKeys,
 }
 
 impl Memory {
@@ -261,6 +265,9 @@ impl Poller {
             begun.source_definition.clone_from(&shape.definition);
         }
         begun.partition = self.partition;
+        if marker.is_some() && self.policy.on_failure == OnFailure::Park {
+            begun = begun.with_possible_entries(blank.now());
+        }
         blank.with(begun)
     }
 

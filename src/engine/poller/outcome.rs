@@ -14,6 +14,7 @@ use crate::lease::LeaseError;
 use crate::metrics::{FAILURES, RefusedBy};
 use crate::normalize::NormalizeError;
 use crate::partition::Partition;
+use crate::quarantine::{EntryError, RecordError};
 use crate::source::FetchError;
 use crate::store::StoreError;
 
@@ -69,6 +70,9 @@ pub enum TickError {
     /// The state document could not be read; the handler was not called.
     #[error("load state document")]
     Load(#[from] LoadError),
+    /// The entry of a parked key cannot be read, so the key's rows cannot be added to it.
+    #[error("add a row to the entry of its parked key")]
+    Entry(#[source] EntryError),
     /// The checkpoint belongs to another source.
     #[error(
         "source no longer matches the checkpoint: {differences}; revert the setting, or {}",
@@ -355,7 +359,9 @@ fn quiet(outcome: &'static str, event: &'static str, level: Level) -> OutcomeRow
 
 pub(super) fn failed(error: &TickError) -> OutcomeRow {
     let (outcome, name, event) = match error {
-        TickError::Load(_) => ("load_failed", "LeaseAcquireError", "lease_acquire_failed"),
+        TickError::Load(_) | TickError::Entry(_) => {
+            ("load_failed", "LeaseAcquireError", "lease_acquire_failed")
+        }
         TickError::Acquire(_) => ("acquire_failed", "LeaseAcquireError", "lease_acquire_failed"),
         TickError::Fingerprint { .. } | TickError::OtherPartitionCount { .. } => {
             ("fingerprint", "FingerprintMismatchError", "fingerprint_mismatch")
@@ -408,6 +414,14 @@ impl TickError {
         }
     }
 
+    /// Returns the error of a tick that could not read or write an entry.
+    pub(crate) fn from_entry(error: RecordError) -> Self {
+        match error {
+            RecordError::Store(error) => Self::Load(error.into()),
+            RecordError::Entry(error) => Self::Entry(error),
+        }
+    }
+
     /// Returns the error of a tick whose lease was lost during work.
     pub(crate) fn of_loss(error: LeaseError) -> Self {
         match error {
@@ -437,6 +451,7 @@ impl TickError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Load(LoadError::Format(_))
+            | Self::Entry(_)
             | Self::Acquire(LeaseError::Refused(_))
             | Self::StateVanished { .. }
             | Self::FenceAhead { .. }

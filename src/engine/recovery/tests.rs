@@ -427,8 +427,8 @@ async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_befo
     world.put(&world.fresh("p")).await;
     let controller = world.controller("r");
     let set_aside = async |number: u8| {
-        let event = crate::event::EventId::parse(&format!("{number:02x}").repeat(16)).unwrap();
-        let key = StateKey::Quarantined { poller: "p".to_owned(), event };
+        let key = crate::cursor::KeyId::parse(&format!("{number:02x}").repeat(16)).unwrap();
+        let key = StateKey::Quarantined { poller: "p".to_owned(), key };
         world.memory.store(&key, b"{}".to_vec(), Precondition::Absent).await.unwrap();
     };
     assert_eq!(of(&world.findings_of(&controller).await, "p"), []);

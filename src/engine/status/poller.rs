@@ -11,8 +11,8 @@ use crate::cursor::Cursor;
 use crate::cursor::CursorMode;
 use crate::doctor::sizing::Sizing;
 use crate::document::{
-    BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, Paused, RECENT_MAX,
-    RecentTick, StaleWrite, StateDocument,
+    BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, ParkedKeys, Paused,
+    RECENT_MAX, RecentTick, StaleWrite, StateDocument,
 };
 use crate::error::{Loss, chain, end_loss};
 use crate::journal::Entry;
@@ -83,8 +83,11 @@ pub struct Status {
     pub next_tick_at: Option<OffsetDateTime>,
     /// Why no tick may run.
     pub paused: Option<Pause>,
-    /// Quarantined rows.
+    /// Keys that have an entry, by a listing.
     pub quarantined: u64,
+    /// The same as the document says, in more detail; `None` if no key was ever parked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<ParkedStatus>,
     /// Failed attempts at the batch in flight.
     pub attempts: u32,
     /// Why the batch was not accepted, or why the document cannot be used.
@@ -132,6 +135,26 @@ pub struct BacklogStatus {
     pub retention_left: Option<u64>,
     /// Idle ticks of that process since its last delivery.
     pub idle_ticks: u64,
+}
+
+/// Keys whose rows fail, as the document says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParkedStatus {
+    /// Keys that are retried automatically.
+    pub retrying: u64,
+    /// Keys that wait for an operator.
+    pub quarantined: u64,
+    /// When the next key is retried; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub next_retry_at: Option<OffsetDateTime>,
+}
+
+impl ParkedStatus {
+    fn of(parked: &ParkedKeys) -> Option<Self> {
+        let ParkedKeys { quarantined, next_retry_at, .. } = *parked;
+        let retrying = parked.retrying();
+        (!parked.is_unused()).then_some(Self { retrying, quarantined, next_retry_at })
+    }
 }
 
 /// Why no tick may run.
@@ -269,6 +292,7 @@ impl Status {
             lease: Lease::of(document, age),
             paused: document.paused.as_ref().map(Pause::of),
             quarantined,
+            parked: ParkedStatus::of(&document.parked),
             attempts: batch.map_or(0, |batch| batch.attempt),
             last_error: document
                 .fence_ahead()

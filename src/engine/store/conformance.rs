@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::event::EventId;
+use crate::cursor::KeyId;
 
 use super::{ETag, Precondition, StateKey, StateStore, StoreError};
 
@@ -134,8 +134,8 @@ async fn applications_are_separate_and_found(store: &dyn StateStore) {
 
 async fn keys_are_listed_by_name_and_foreign_names_are_left_out(store: &dyn StateStore) {
     assert_eq!(store.list().await.expect("an empty store lists"), []);
-    let event = EventId::parse(&"0f".repeat(16)).expect("an id");
-    let quarantined = StateKey::Quarantined { poller: "a".to_owned(), event };
+    let key = KeyId::parse(&"0f".repeat(16)).expect("an id");
+    let quarantined = StateKey::Quarantined { poller: "a".to_owned(), key };
     let keys = [document("a"), document("b"), StateKey::Marker("a".to_owned()), quarantined];
     for key in keys.iter().rev() {
         create(store, key, b"{}").await;

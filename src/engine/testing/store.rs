@@ -159,6 +159,7 @@ impl StateStore for FaultyStore {
     }
 
     async fn list(&self) -> Result<Vec<StateKey>, StoreError> {
+        locked(&self.calls).gets += 1;
         self.inner.list().await
     }
 

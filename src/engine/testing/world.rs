@@ -1,6 +1,5 @@
 //! A poller's environment in memory: its table, its target, its storage, and the processes that run it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use crate::document::{
     Acquire, DocumentAge, Generation, InFlight, OnMissingState, Paused, StateDocument, decode,
     encode,
 };
-use crate::event::EventId;
 use crate::handler::Handler;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -377,29 +375,28 @@ impl World {
         self.document().await.in_flight
     }
 
-    /// Returns the quarantined rows whose events the handler has seen, with their entries.
+    /// Returns the entries of quarantined keys, by the value of the key column.
     ///
     /// # Panics
     ///
     /// If an entry cannot be read.
     pub async fn quarantine(&self) -> Vec<(i64, Entry)> {
-        let mut seen = BTreeMap::new();
-        for call in self.handler.received() {
-            seen.extend(call.ids.into_iter().zip(call.event_ids));
-        }
         let mut entries = Vec::new();
-        for (id, event) in seen {
-            let event: EventId = serde_json::from_value(event.into()).expect("an event id");
-            let key = StateKey::Quarantined { poller: NAME.to_owned(), event };
-            if let Some(stored) = self.stored(&key).await {
+        for key in self.memory.list().await.expect("memory answers") {
+            if matches!(key, StateKey::Quarantined { .. })
+                && let Some(stored) = self.stored(&key).await
+            {
                 let entry = quarantine::decode(&key, &stored.bytes).expect("an entry");
-                entries.push((id, entry));
+                let row_key = entry.row_key().expect("an entry holds its event");
+                let id = row_key.get("id").and_then(serde_json::Value::as_i64);
+                entries.push((id.expect("a number"), entry));
             }
         }
+        entries.sort_unstable_by_key(|(id, _)| *id);
         entries
     }
 
-    /// Returns the keys of the quarantined rows, like [`Self::quarantine`].
+    /// Returns the quarantined keys, like [`Self::quarantine`].
     pub async fn quarantined(&self) -> Vec<i64> {
         self.quarantine().await.into_iter().map(|(id, _)| id).collect()
     }

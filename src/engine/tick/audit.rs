@@ -13,7 +13,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::time::timeout_at;
 
-use super::batch::{Batch, Origin, Position, Work};
+use super::batch::{Batch, Origin, Position};
 use super::fetch::{Next, ReadKind, fetch_timeout};
 use super::report::Report;
 use super::{LeasedTick, Tick};
@@ -93,7 +93,7 @@ impl LeasedTick<'_, '_> {
             return Ok(end);
         }
         match self.late_batch(waiting).await {
-            Ok(Some(late)) => Ok(Next::Work(Box::new(Work::of(late, self.poller, &self.lease)))),
+            Ok(Some(late)) => Ok(Next::Work(Box::new(self.work_of(late).await?))),
             // The current batch was accepted. Whether it can still be committed, the commit finds out.
             Ok(None) | Err(TickError::LeaseLost(_)) => Ok(end),
             Err(error) => Err(error),
@@ -132,8 +132,7 @@ impl Poller {
         match self.auditor() {
             _ if batch.is_late() => AuditStep::ReadAgain,
             Some(_) => {
-                let events = batch.rows_after(document.checkpoint.cursor.as_ref());
-                AuditStep::Closes(IdSum::of(events.iter().map(|event| &event.id)))
+                AuditStep::Closes(IdSum::of(batch.ids_after(document.checkpoint.cursor.as_ref())))
             }
             None => AuditStep::Off,
         }
@@ -142,7 +141,8 @@ impl Poller {
     /// Keeps the ids of accepted rows; `before` was the checkpoint before them.
     pub(super) fn keep_ids(&self, batch: &Batch, before: Option<&Cursor>) {
         if let Some(auditor) = self.auditor().filter(|_| !batch.is_late()) {
-            auditor.known().keep(batch.rows_after(before));
+            let ids: Vec<_> = batch.ids_after(before).collect();
+            auditor.known().keep(&batch.upto, &ids);
         }
     }
 
@@ -267,8 +267,8 @@ impl Poller {
         let batch =
             Batch::of(&self.name, position, events.into(), scope.waiting, None).map(|mut batch| {
                 let not_taken = window.not_taken.as_ref();
-                batch.crashed_alone =
-                    not_taken.is_some_and(|late| late.rows == 1 && late.batch_id == batch.id);
+                let alone = not_taken.filter(|late| late.rows == 1);
+                batch.crashed_with = alone.map(|late| late.batch_id.clone());
                 batch.origin = Origin::Late;
                 batch
             });

@@ -59,10 +59,12 @@ impl Poller {
         if let Some(snapshot) = memory.snapshot() {
             let checkpoint = &snapshot.document.checkpoint;
             let age = checkpoint.updated_at.map(|at| snapshot.now() - at);
+            let parked = &snapshot.document.parked;
             let standing = DocumentStats {
                 bytes: u64::try_from(snapshot.bytes()).unwrap_or(u64::MAX),
                 position: checkpoint.cursor.as_ref().and_then(Cursor::number),
                 checkpoint_age: age.map(|age| Duration::try_from(age).unwrap_or_default()),
+                parked: (!parked.is_unused()).then(|| (parked.retrying(), parked.quarantined)),
             };
             self.metrics.record_state(&self.name, &standing);
         }

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use super::event_range::Events;
 use super::isolate::{Halving, Isolation, PriorAttempts, Rows, RowsAfter, Settlement};
+use crate::backoff::seed_of;
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{InFlight, StateDocument};
-use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest};
+use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventId, EventsDigest};
 use crate::journal::Details;
 use crate::lease::Lease;
 use crate::poller::Poller;
@@ -25,6 +26,9 @@ pub(crate) struct Batch {
     pub(super) upto: Cursor,
     pub(super) digest: EventsDigest,
     pub(super) events: Events,
+    /// Rows of parked keys between and after the events, in order. They are not delivered: they are added to the
+    /// entries of their keys before anything of this batch is committed.
+    pub(super) diverted: Vec<Diverted>,
     /// Whether more rows were waiting after these.
     pub(super) more: bool,
     /// How old the oldest row was, in modes that know times.
@@ -34,8 +38,16 @@ pub(crate) struct Batch {
     /// Added to that state before the first row is delivered.
     pub(super) anchor: SourceState,
     pub(super) origin: Origin,
-    /// Whether a process crashed while exactly these rows were in flight.
-    pub(super) crashed_alone: bool,
+    /// The batch of a single row that was in flight when a process crashed.
+    pub(super) crashed_with: Option<BatchId>,
+}
+
+/// A row that is not delivered, because its key is parked.
+#[derive(Clone, Debug)]
+pub(super) struct Diverted {
+    /// How many events of the batch come before it.
+    before: usize,
+    pub(super) event: ChangeEvent,
 }
 
 /// Why rows are delivered.
@@ -76,6 +88,18 @@ impl Batch {
         lag: Option<Duration>,
     ) -> Option<Self> {
         let upto = events.last()?.cursor.clone();
+        Some(Self::upto(poller, at, upto, events, more, lag))
+    }
+
+    /// Identifies `events`, the ones to deliver of all rows up to `upto`.
+    fn upto(
+        poller: &str,
+        at: Position,
+        upto: Cursor,
+        events: Events,
+        more: bool,
+        lag: Option<Duration>,
+    ) -> Self {
         let digest = EventsDigest::of(&*events);
         let id = BatchId::of(&BatchIdentity {
             poller,
@@ -85,19 +109,60 @@ impl Batch {
             upto: &upto,
             digest: &digest,
         });
-        Some(Self {
+        Self {
             id,
             at,
             upto,
             digest,
             events,
+            diverted: Vec::new(),
             more,
             lag,
             remember: None,
             anchor: SourceState::new(),
             origin: Origin::New,
-            crashed_alone: false,
-        })
+            crashed_with: None,
+        }
+    }
+
+    /// Returns this batch with other events up to the same position.
+    fn with(self, poller: &str, events: Vec<ChangeEvent>, diverted: Vec<Diverted>) -> Self {
+        let Self { at, upto, more, lag, remember, anchor, origin, crashed_with, .. } = self;
+        let other = Self::upto(poller, at, upto, events.into(), more, lag);
+        Self { diverted, remember, anchor, origin, crashed_with, ..other }
+    }
+
+    /// Takes out the rows of parked keys.
+    pub(super) fn without(self, poller: &str, is_parked: impl Fn(&ChangeEvent) -> bool) -> Self {
+        if !self.events.iter().any(&is_parked) {
+            return self;
+        }
+        let (mut events, mut diverted) = (Vec::with_capacity(self.events.len()), Vec::new());
+        for event in self.events.iter().cloned() {
+            if is_parked(&event) {
+                diverted.push(Diverted { before: events.len(), event });
+            } else {
+                events.push(event);
+            }
+        }
+        self.with(poller, events, diverted)
+    }
+
+    /// Puts rows whose keys are not parked any more back between the others.
+    pub(super) fn with_again(self, poller: &str, is_back: impl Fn(&ChangeEvent) -> bool) -> Self {
+        let (mut events, mut diverted) = (Vec::with_capacity(self.events.len()), Vec::new());
+        let mut taken_out = self.diverted.clone().into_iter().peekable();
+        for row in 0..=self.events.len() {
+            while let Some(Diverted { event, .. }) = taken_out.next_if(|next| next.before <= row) {
+                if is_back(&event) {
+                    events.push(event);
+                } else {
+                    diverted.push(Diverted { before: events.len(), event });
+                }
+            }
+            events.extend(self.events.get(row).cloned());
+        }
+        self.with(poller, events, diverted)
     }
 
     /// Returns some of the rows as a batch of their own; `None` if there would be none.
@@ -107,18 +172,34 @@ impl Batch {
         let after =
             before.map_or_else(|| self.at.after.clone(), |event| Some(event.cursor.clone()));
         let at = Position { after, ..self.at.clone() };
-        let events = self.events.part(rows)?;
-        let part = Self::of(poller, at, events, self.more || !is_end, self.lag)?;
+        let is_within = |diverted: &&Diverted| {
+            rows.start <= diverted.before && (is_end || diverted.before < rows.end)
+        };
+        let diverted = self.diverted.iter().filter(is_within);
+        let diverted = diverted.map(|Diverted { before, event }| Diverted {
+            before: before - rows.start,
+            event: event.clone(),
+        });
+        let diverted = diverted.collect();
+        let events = self.events.part(rows).filter(|events| !events.is_empty())?;
+        let upto = if is_end { self.upto.clone() } else { events.last()?.cursor.clone() };
+        let part = Self::upto(poller, at, upto, events, self.more || !is_end, self.lag);
         // The new state of the source belongs to the last row.
         let remember = self.remember.clone().filter(|_| is_end);
-        Some(Self { remember, origin: self.origin, ..part })
+        Some(Self { diverted, remember, origin: self.origin, ..part })
     }
 
     /// Returns these rows and those of `next` as one batch.
-    fn joined(&self, poller: &str, next: &Self) -> Option<Self> {
+    fn joined(&self, poller: &str, next: &Self) -> Self {
         let events = self.events.joined(&next.events);
-        let joined = Self::of(poller, self.at.clone(), events, next.more, self.lag)?;
-        Some(Self { remember: next.remember.clone(), origin: self.origin, ..joined })
+        let (at, upto) = (self.at.clone(), next.upto.clone());
+        let joined = Self::upto(poller, at, upto, events, next.more, self.lag);
+        let of_next = next.diverted.iter().map(|Diverted { before, event }| Diverted {
+            before: before + self.events.len(),
+            event: event.clone(),
+        });
+        let diverted = self.diverted.iter().cloned().chain(of_next).collect();
+        Self { diverted, remember: next.remember.clone(), origin: self.origin, ..joined }
     }
 
     /// Returns the state to keep before the first row is delivered; `None` if `state` has it already.
@@ -130,6 +211,11 @@ impl Batch {
 
     pub(super) fn rows(&self) -> u64 {
         u64::try_from(self.events.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether a process crashed while exactly these rows were in flight, a single one.
+    pub(super) fn crashed_alone(&self) -> bool {
+        self.crashed_with.as_ref() == Some(&self.id)
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -177,10 +263,14 @@ impl Batch {
         }
     }
 
-    /// Returns the rows after a checkpoint. Rows that the handler accepted early may be committed already.
-    pub(super) fn rows_after(&self, checkpoint: Option<&Cursor>) -> &[ChangeEvent] {
+    /// Returns the ids of the rows after a checkpoint, delivered or diverted. Rows that the handler accepted early may be
+    /// committed already.
+    pub(super) fn ids_after(&self, checkpoint: Option<&Cursor>) -> impl Iterator<Item = &EventId> {
         let committed = self.events.iter().position(|event| Some(&event.cursor) == checkpoint);
-        self.events.get(committed.map_or(0, |last| last + 1)..).unwrap_or_default()
+        let first = committed.map_or(0, |last| last + 1);
+        let diverted = self.diverted.iter().filter(move |diverted| diverted.before >= first);
+        let events = self.events.get(first..).unwrap_or_default().iter();
+        events.chain(diverted.map(|diverted| &diverted.event)).map(|event| &event.id)
     }
 }
 
@@ -196,6 +286,8 @@ pub(super) struct Work {
     pub(super) settlement: Settlement,
     /// The state of the source after a later fetch that found no rows.
     pub(super) remember: Option<SourceState>,
+    /// Whether the entries of parked keys have the diverted rows of the fetch.
+    is_diverted: bool,
 }
 
 impl Work {
@@ -208,7 +300,8 @@ impl Work {
         } else {
             Halving::Exhausted
         };
-        let seed = lease.token().0;
+        // The tokens of the grants for one batch may all be even.
+        let seed = seed_of(lease.token().0);
         let isolation = Isolation::of(poller.policy, halving, rows, rows_after, seed);
         let read = Arc::new(*read);
         Self {
@@ -217,7 +310,14 @@ impl Work {
             isolation,
             settlement: Settlement::Accepted,
             remember: None,
+            is_diverted: false,
         }
+    }
+
+    /// Returns the rows of the fetch that are to be diverted, if that was not done yet.
+    pub(super) fn take_undiverted(&mut self) -> Option<Arc<Batch>> {
+        let is_done = std::mem::replace(&mut self.is_diverted, true);
+        (!is_done && !self.read.diverted.is_empty()).then(|| Arc::clone(&self.read))
     }
 
     /// Returns the rows at these indexes.
@@ -241,8 +341,10 @@ impl Work {
 
     /// Appends rows that were read after the last one.
     pub(super) fn append(&mut self, poller: &Poller, next: &Batch) {
-        if let Some(joined) = self.read.joined(&poller.name, next) {
-            self.read = Arc::new(joined);
+        self.read = Arc::new(self.read.joined(&poller.name, next));
+        // Diverted rows after the current ones now belong to the appended ones.
+        if let Some(part) = self.read.part(&poller.name, self.isolation.rows()) {
+            self.batch = Arc::new(part);
         }
     }
 
@@ -254,14 +356,15 @@ impl Work {
         }
         let read = Arc::clone(&self.read);
         let batch = Arc::new(read.part(&poller.name, isolation.rows())?);
-        Some(Self { batch, read, isolation, settlement: Settlement::Accepted, remember: None })
+        let (settlement, is_diverted) = (Settlement::Accepted, self.is_diverted);
+        Some(Self { batch, read, isolation, settlement, remember: None, is_diverted })
     }
 
     /// Returns how many of the current rows a handler accepted.
     pub(super) fn rows_accepted(&self) -> u64 {
         match self.settlement {
             Settlement::Accepted => self.batch.rows(),
-            Settlement::Quarantined => 0,
+            Settlement::Quarantined | Settlement::Diverted => 0,
         }
     }
 
@@ -273,6 +376,13 @@ impl Work {
     /// Returns the state that the source wants kept once the current rows are committed.
     pub(super) fn remember(&self) -> Option<SourceState> {
         self.remember.clone().or_else(|| self.batch.remember.clone())
+    }
+
+    /// Returns the position after all rows of the fetch, and the state of the source for the next one.
+    pub(super) fn end_of_fetch(&self, document: &StateDocument) -> (Position, SourceState) {
+        let position = Position::under(document, Some(self.read.upto.clone()));
+        let remember = self.remember.clone().or_else(|| self.read.remember.clone());
+        (position, remember.unwrap_or_else(|| document.source_state.clone()))
     }
 
     /// Returns the position after the current rows, and the state of the source for the next fetch.

@@ -47,6 +47,8 @@ impl LeasedTick<'_, '_> {
         let before = document.checkpoint.cursor.clone();
         let skipped = document.audit.rows_skipped;
         let commit = self.poller.commit_of(&batch, rows, document, self.lease.now(), then);
+        let is_diverted = self.work.settlement == Settlement::Diverted;
+        let commit = Commit { is_diverted, ..commit };
         self.lease.remember(self.work.remember());
         let Some(commit) = self.overlap_with(next, commit)? else { return Ok(()) };
         if let Err(error) = self.lease.commit(commit).await {
@@ -100,7 +102,8 @@ impl LeasedTick<'_, '_> {
             && !has_failed_before(work, self.lease.expected());
         let next_is_plain = !next.batch.is_late()
             && !next.isolation.is_suspected()
-            && !next.isolation.has_waiting();
+            && !next.isolation.has_waiting()
+            && next.batch.diverted.is_empty();
         self.poller.may_overlap() && is_plain && next_is_plain
     }
 
@@ -161,6 +164,7 @@ impl Poller {
             batch_id: batch.id.clone(),
             upto: batch.upto.clone(),
             rows,
+            is_diverted: false,
             now,
             audit: self.audit_step(batch, document),
             then,

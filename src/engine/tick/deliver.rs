@@ -8,8 +8,9 @@ use super::failure::{blame, reject_if_single_row};
 use super::fetch::Fetched;
 use super::isolate::{
     Announced, Announcement, CallContext, CrashedWith, Decision, End, NextCall, Outcome,
-    PriorAttempts, Step, TimeGiven,
+    PROBE_ROWS_MAX, PriorAttempts, Settlement, Step, TimeGiven,
 };
+use super::park::NotRecorded;
 use crate::backoff::seed_of;
 use crate::document::InFlight;
 use crate::error::chain;
@@ -17,9 +18,12 @@ use crate::handler::tries::DELAYS;
 use crate::handler::{CallTries, HandlerError};
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
+use crate::policy::ParkPolicy;
 use crate::poller::TickError;
-use crate::quarantine::{QuarantinedRow, Reason};
-use crate::store::{Precondition, StoreError};
+use crate::quarantine::{EntryState, QuarantinedRow, Reason};
+
+/// How often rows are read to find one that shows whether the target is down.
+const PROBE_READS_MAX: u32 = 4;
 
 /// Why the current rows were not accepted.
 struct Failure {
@@ -35,6 +39,11 @@ impl LeasedTick<'_, '_> {
     ///
     /// [`TickError`] if the tick ends with them. Their failure is recorded then, and the lease released.
     pub(super) async fn deliver(&mut self) -> Result<(), TickError> {
+        self.divert().await?;
+        if self.work.batch.events.is_empty() {
+            self.work.settlement = Settlement::Diverted;
+            return Ok(());
+        }
         let mut failure = self.judge_crashes();
         self.begin();
         loop {
@@ -140,7 +149,7 @@ impl LeasedTick<'_, '_> {
             CallFailure::Lost(error) => return Err(error),
             CallFailure::OutOfTime { progressed } => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
-                let given = if progressed || self.report.batches() > 0 {
+                let given = if progressed || self.report.is_late_start() {
                     TimeGiven::RestOfTick
                 } else {
                     TimeGiven::WholeTick
@@ -174,7 +183,7 @@ impl LeasedTick<'_, '_> {
         if crashes == 0 {
             return None;
         }
-        let last = if self.work.batch.crashed_alone {
+        let last = if self.work.batch.crashed_alone() {
             CrashedWith::OneRow
         } else {
             CrashedWith::SeveralRows
@@ -210,18 +219,35 @@ impl LeasedTick<'_, '_> {
         }
     }
 
-    /// Reads rows after the last one. Whether the target accepts them shows whether it is down. Returns how many
-    /// there are.
+    /// Reads rows after the last one. Whether the target accepts them shows whether it is down. Reads on while rows of
+    /// parked keys, which show nothing, take the place of others. Returns how many rows there are.
     async fn read_probe_rows(&mut self) -> Result<usize, TickError> {
-        match self.read_next_batch().await {
-            Ok(Fetched::Batch(next)) => {
-                self.work.append(self.poller, &next);
-                Ok(next.events.len())
+        let mut rows = 0;
+        for _ in 0..PROBE_READS_MAX {
+            let next = match self.read_batch_after_fetch().await {
+                Ok(Fetched::Batch(next)) => self.probe_rows_of(*next).await,
+                Ok(Fetched::Nothing(_)) => Ok(None),
+                Err(error) => Err(error),
+            };
+            match next {
+                Ok(Some(next)) => {
+                    rows += next.events.len();
+                    let is_enough =
+                        next.diverted.is_empty() || !next.more || rows >= PROBE_ROWS_MAX;
+                    self.work.append(self.poller, &next);
+                    if is_enough {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {
+                    return Err(lost);
+                }
+                // Without another row there is no proof either way.
+                Err(_) => break,
             }
-            Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => Err(lost),
-            // Without another row there is no proof either way.
-            Ok(Fetched::Nothing(_)) | Err(_) => Ok(0),
         }
+        Ok(rows)
     }
 
     /// Writes to the document which rows are delivered next.
@@ -264,16 +290,24 @@ impl LeasedTick<'_, '_> {
             first_error: tried.first_error.as_deref().unwrap_or(&text),
             last_error: &text,
         };
-        let entries: Vec<_> = self.work.batch.events.iter().map(|event| row.entry(event)).collect();
+        // A range delivers rows of the past, and no tick of the range would come back to them.
+        let retries = match self.poller.range_of {
+            None => self.poller.policy.park,
+            Some(_) => ParkPolicy::NO_RETRIES,
+        };
+        let is_of_range = self.poller.range_of.is_some();
+        let entry = |event| {
+            let entry = row.entry(event).to_be_retried(&retries, now);
+            if is_of_range { entry.of_range() } else { entry }
+        };
+        let entries: Vec<_> = self.work.batch.events.iter().map(entry).collect();
+        let is_retried = entries.iter().any(|entry| entry.state == EntryState::Retrying);
         let mut failed = None;
-        for (key, bytes) in entries {
-            let put = self.poller.store.store(&key, bytes, Precondition::Absent);
-            match self.lease.hold_while(put).await {
-                // Quarantined before, by a tick that never got to its commit.
-                Ok(Ok(_) | Err(StoreError::Conflict { .. })) => {}
-                Ok(Err(error)) => failed = Some(chain(&error)),
-                Err(LeaseError::OutOfTime) => failed = Some("the tick's time is over".to_owned()),
-                Err(error) => return Err(TickError::LeaseLost(error)),
+        for entry in entries {
+            match self.record_entry(&entry).await {
+                Ok(()) => {}
+                Err(NotRecorded::Store(why)) => failed = Some(why),
+                Err(NotRecorded::Lost(error)) => return Err(error),
             }
         }
         if let Some(why) = failed {
@@ -283,7 +317,11 @@ impl LeasedTick<'_, '_> {
             self.record_failure(&error, None).await;
             return Err(TickError::Handler(error));
         }
-        self.report.quarantined(&self.work.batch, reason, error);
+        if is_retried {
+            self.report.parked(&self.work.batch, reason, error);
+        } else {
+            self.report.quarantined(&self.work.batch, reason, error);
+        }
         self.lease.note(EventKind::RowQuarantined, || Details {
             error: Some(text),
             reason: Some(reason.as_str().to_owned()),

@@ -117,7 +117,10 @@ impl LeasedTick<'_, '_> {
         let read = match self.take_prefetched(prefetch).await {
             Some(read) => read,
             None => {
-                Box::pin(self.read_next_rows()).await.map(|rows| Prefetched::Rows(Box::new(rows)))
+                let end = self.work.end(self.lease.expected());
+                Box::pin(self.read_rows_after(end))
+                    .await
+                    .map(|rows| Prefetched::Rows(Box::new(rows)))
             }
         };
         let next = match read {
@@ -125,9 +128,7 @@ impl LeasedTick<'_, '_> {
             Err(error) => Err(error),
         };
         match next {
-            Ok(Fetched::Batch(next)) => {
-                Ok(Next::Work(Box::new(Work::of(next, self.poller, &self.lease))))
-            }
+            Ok(Fetched::Batch(next)) => Ok(Next::Work(Box::new(self.work_of(next).await?))),
             Ok(Fetched::Nothing(remember)) => {
                 Ok(Next::Nothing(remember.map(|remember| remember.state)))
             }
@@ -137,15 +138,18 @@ impl LeasedTick<'_, '_> {
         }
     }
 
-    /// Reads the batch after the current one without waiting for a busy source: the current batch is not committed
+    /// Reads the batch after all rows of the fetch without waiting for a busy source: the current batch is not committed
     /// yet.
-    pub(super) async fn read_next_batch(&mut self) -> Result<Fetched, TickError> {
-        let rows = Box::pin(self.read_next_rows()).await?;
+    pub(super) async fn read_batch_after_fetch(&mut self) -> Result<Fetched, TickError> {
+        let end = self.work.end_of_fetch(self.lease.expected());
+        let rows = Box::pin(self.read_rows_after(end)).await?;
         self.poller.batch_of(rows)
     }
 
-    async fn read_next_rows(&mut self) -> Result<FetchedRows, TickError> {
-        let (position, state) = self.work.end(self.lease.expected());
+    async fn read_rows_after(
+        &mut self,
+        (position, state): (Position, SourceState),
+    ) -> Result<FetchedRows, TickError> {
         let stop = self.report.request().stop.clone();
         let read = self.poller.read_rows(position, ReadKind::Next, &state, self.report);
         let read = self.lease.hold_while(stop.unless_aborted(Box::pin(read))).await;
@@ -188,8 +192,8 @@ impl Poller {
             let kind = ReadKind::InFlight(in_flight);
             let found = self.batch_of(self.read_rows(position(), kind, state, report).await?)?;
             if let Fetched::Batch(mut batch) = found {
-                let same = in_flight.rows == 1 && in_flight.batch_id == batch.id;
-                batch.crashed_alone = same && self.is_abandoned(base);
+                let crashed = in_flight.rows == 1 && self.is_abandoned(base);
+                batch.crashed_with = crashed.then(|| in_flight.batch_id.clone());
                 return Ok(Fetched::Batch(batch));
             }
         }
@@ -197,7 +201,7 @@ impl Poller {
     }
 
     /// Whether the holder has let its lease lapse, so that taking the lease over counts a crash.
-    fn is_abandoned(&self, base: &Snapshot) -> bool {
+    pub(super) fn is_abandoned(&self, base: &Snapshot) -> bool {
         let age = base.age(self.store.grain());
         base.document.lease_state(self.instance.owner_id(), age) == LeaseState::Lapsed
     }

@@ -46,7 +46,7 @@ use crate::policy::{Attempt, Blame, FailurePolicy, Verdict};
 use crate::quarantine::Reason;
 
 /// How many rows after a failing one are probed alone, to tell a bad row from a target that is down.
-const PROBE_ROWS_MAX: usize = 8;
+pub(super) const PROBE_ROWS_MAX: usize = 8;
 
 /// How often a failed batch is retried within a tick, each time with the front half.
 pub(super) const RETRIES_MAX: u32 = 2;
@@ -96,6 +96,8 @@ pub(super) enum Settlement {
     Accepted,
     /// They were quarantined.
     Quarantined,
+    /// There are none: all rows of the fetch wait with their parked keys.
+    Diverted,
 }
 
 /// How a tick ends whose rows were not accepted.

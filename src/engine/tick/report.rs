@@ -22,7 +22,7 @@ mod changes;
 mod line;
 mod timings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -32,19 +32,19 @@ use tracing::field::Empty;
 
 pub use self::line::TickLine;
 use self::timings::RoundStart;
-use super::batch::Batch;
+use super::batch::{Batch, Diverted};
 use super::fetch::{FetchObserver, Next};
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, KeyId};
 use crate::document::{Checkpoint, ClosedWindow, IdSum, Snapshot, StateDocument};
 use crate::error::chain;
-use crate::event::{BatchId, counted};
+use crate::event::{BatchId, EventId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::SourceLag;
-use crate::notification::Change;
+use crate::notification::{Change, ChangeEvent};
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use crate::quarantine::Reason;
+use crate::quarantine::{Entry, Reason};
 use crate::source::{Lag, Rows};
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
@@ -59,6 +59,9 @@ pub(super) struct Report<'a> {
     rows: u64,
     batches: u64,
     quarantined: u64,
+    parked: u64,
+    /// Grants for retries of parked keys.
+    retry_grants: u32,
     /// The batch whose rows were counted last.
     counted: Option<BatchId>,
     warned_of_skips: bool,
@@ -95,6 +98,8 @@ impl<'a> Report<'a> {
             rows: 0,
             batches: 0,
             quarantined: 0,
+            parked: 0,
+            retry_grants: 0,
             counted: None,
             warned_of_skips: false,
             breaker_was_open: None,
@@ -343,27 +348,97 @@ impl<'a> Report<'a> {
         );
     }
 
+    /// Logs and counts a key that is not retried any more.
+    pub(super) fn key_quarantined(&mut self, entry: &Entry) {
+        self.quarantined += 1;
+        self.poller.metrics.quarantined(&self.poller.name, entry.reason.as_str(), 1);
+        self.key_was_quarantined(entry);
+        let (name, key_id) = (&self.poller.name, &entry.key_id);
+        tick_event!(
+            self,
+            error,
+            event = "key_quarantined",
+            key_id = key_id.as_str(),
+            retries = entry.retries,
+            reason = entry.reason.as_str(),
+            error = entry.error,
+            "Stopped retrying a parked key of poller `{name}`; fix its row or the target, then \
+             `highwater quarantine redrive {name} {key_id}`",
+        );
+    }
+
+    /// Notes that keys were retried, which took some of the tick's time.
+    pub(super) fn note_retries(&mut self) {
+        self.retry_grants += 1;
+    }
+
+    /// Whether rows that are delivered now do not have the time of a whole tick.
+    pub(super) fn is_late_start(&self) -> bool {
+        self.batches > 0 || self.retry_grants > 0
+    }
+
+    /// Logs rows that wait because their keys are parked.
+    pub(super) fn diverted(&self, rows: &[Diverted], gone: &BTreeSet<EventId>) {
+        let events = rows.iter().map(|row| &row.event);
+        for event in events.filter(|event| !gone.contains(&event.id)) {
+            tracing::debug!(
+                event = "row_diverted",
+                poller.name = self.poller.name,
+                event_id = event.id.as_str(),
+                key_id = KeyId::of(&event.cursor.key).as_str(),
+                cursor = event.cursor.value,
+                "A row of poller `{}` waits, because its key is parked",
+                self.poller.name
+            );
+        }
+    }
+
+    /// Logs rows whose keys were parked, to be retried automatically.
+    pub(super) fn parked(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
+        self.parked += batch.rows();
+        self.rows_were_set_aside(ChangeEvent::RowParked, batch, reason, error);
+        let name = &self.poller.name;
+        for event in batch.events.iter() {
+            let key_id = KeyId::of(&event.cursor.key);
+            tick_event!(
+                self,
+                warn,
+                event = "row_parked",
+                batch_id = batch.id.as_str(),
+                event_id = event.id.as_str(),
+                key_id = key_id.as_str(),
+                token = self.fencing_token,
+                cursor = event.cursor.value,
+                reason = reason.as_str(),
+                error = chain(error),
+                "Parked a row of poller `{name}` with the later versions of its key, and retries it; look at it with \
+                 `highwater quarantine show {name} {key_id}`",
+            );
+        }
+    }
+
     /// Logs and counts quarantined rows.
     pub(super) fn quarantined(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
         let rows = batch.rows();
         self.quarantined += rows;
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
-        self.rows_were_quarantined(batch, reason, error);
+        self.rows_were_set_aside(ChangeEvent::RowQuarantined, batch, reason, error);
         // Rows that a range quarantines are kept under the name of its poller.
         let name = self.poller.of();
         for event in batch.events.iter() {
-            let event_id = event.id.as_str();
+            let key_id = KeyId::of(&event.cursor.key);
             tick_event!(
                 self,
                 error,
                 event = "row_quarantined",
                 batch_id = batch.id.as_str(),
-                event_id,
+                event_id = event.id.as_str(),
+                key_id = key_id.as_str(),
                 token = self.fencing_token,
                 cursor = event.cursor.value,
                 reason = reason.as_str(),
                 error = chain(error),
-                "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {event_id}`",
+                "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {key_id}`",
             );
         }
     }
@@ -525,12 +600,14 @@ impl<'a> Report<'a> {
         match result {
             Ok(TickOutcome::Committed { more }) => {
                 let waiting = if *more { self.waiting() } else { String::new() };
-                let quarantined = match self.quarantined {
+                let set_aside = |rows: u64, what: &str| match rows {
                     0 => String::new(),
-                    rows => format!(", quarantined {rows}"),
+                    rows => format!(", {what} {rows}"),
                 };
+                let parked = set_aside(self.parked, "parked");
+                let quarantined = set_aside(self.quarantined, "quarantined");
                 let (rows, batches) = (counted(self.rows, "row"), counted(self.batches, "batch"));
-                format!("committed {rows} in {batches}{quarantined}{waiting}")
+                format!("committed {rows} in {batches}{parked}{quarantined}{waiting}")
             }
             Ok(TickOutcome::Idle) => "nothing new".to_owned(),
             Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {

@@ -36,7 +36,7 @@ fn overlapped_commits_are_off_by_default_and_checked_against_other_settings() {
     let overlap = "HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT = true";
     assert_eq!(flow(overlap), Flow { overlap_commit: true, ..Flow::default() });
     let crashes = "
-        HIGHWATER__POLLERS__ORDERS__ON_FAILURE = quarantine
+        HIGHWATER__POLLERS__ORDERS__ON_FAILURE = park
         HIGHWATER__POLLERS__ORDERS__CRASHES_MAX = 1
     ";
     check_mistakes(

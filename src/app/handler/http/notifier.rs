@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use highwater_engine::event::EventId;
+use highwater_engine::cursor::KeyId;
 use highwater_engine::notification::{Change, Notifier};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
@@ -148,7 +148,7 @@ struct NotifiedChange<'a> {
     reason: String,
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    event_id: Option<&'a str>,
+    key_id: Option<&'a str>,
 }
 
 impl Webhook {
@@ -231,7 +231,7 @@ impl Webhook {
             kind: change.kind,
             reason: redaction::redacted(change.reason.clone()),
             count: change.count,
-            event_id: change.event_id.as_ref().map(EventId::as_str),
+            key_id: change.key_id.as_ref().map(KeyId::as_str),
         });
         let now = self.clock.now();
         let at = pending.at.unwrap_or(now).format(&Rfc3339).unwrap_or_default();

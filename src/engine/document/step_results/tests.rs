@@ -136,6 +136,7 @@ fn results_do_not_outlive_their_batch() {
             batch_id: batch(None, 9, "a").batch_id,
             upto: at(9),
             rows: 3,
+            is_diverted: false,
             now: LATER,
             audit: AuditStep::Off,
             then,

@@ -53,7 +53,8 @@ impl StateDocument {
             LeaseState::Lapsed => {}
         }
         let mut next = self.break_lease()?;
-        if let Some(batch) = &mut next.in_flight {
+        let was_retrying = std::mem::take(&mut next.parked.is_retrying);
+        if let Some(batch) = next.in_flight.as_mut().filter(|_| !was_retrying) {
             batch.crashes = batch.crashes.saturating_add(1);
         }
         next.note(recovered("lease_expired", now));

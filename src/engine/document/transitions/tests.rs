@@ -46,7 +46,15 @@ fn held_by(owner_id: &str) -> (StateDocument, Holder) {
 
 fn commit(upto: u64, then: AfterCommit) -> Commit {
     let batch_id = batch(None, upto, "a").batch_id;
-    Commit { batch_id, upto: at(upto), rows: 3, now: NOW, audit: AuditStep::Off, then }
+    Commit {
+        batch_id,
+        upto: at(upto),
+        rows: 3,
+        is_diverted: false,
+        now: NOW,
+        audit: AuditStep::Off,
+        then,
+    }
 }
 
 fn failure(counted: bool) -> Failure {

@@ -176,7 +176,7 @@ fn run(
 }
 
 fn policies() -> impl Iterator<Item = FailurePolicy> {
-    [OnFailure::Retry, OnFailure::Quarantine, OnFailure::Stop].into_iter().flat_map(|on_failure| {
+    [OnFailure::Retry, OnFailure::Park, OnFailure::Stop].into_iter().flat_map(|on_failure| {
         [false, true].into_iter().map(move |bisect_on_error| FailurePolicy {
             on_failure,
             bisect_on_error,
@@ -198,7 +198,7 @@ fn check(run: &Run, policy: FailurePolicy, target: &Target, rows: usize) {
     }
     for (row, reason) in &run.set_aside {
         assert!(target.bad[*row] || target.rows_max == 0 || target.up_from > 0, "{run:?}");
-        assert_eq!(policy.on_failure, OnFailure::Quarantine);
+        assert_eq!(policy.on_failure, OnFailure::Park);
         if *reason == Reason::Attempts {
             let accepts = |(_, outcome): &(Rows, Outcome)| {
                 matches!(outcome, Outcome::Accepted | Outcome::AcceptedFront(_))
@@ -251,7 +251,7 @@ fn all_small_cases_settle_in_order_and_lose_no_row() {
 
 fn isolating(attempts_max: u32) -> FailurePolicy {
     FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         attempts_max,
         ..FailurePolicy::default()
@@ -364,7 +364,7 @@ fn one_bad_row_in_a_thousand_costs_few_calls_wherever_it_is_and_whatever_the_rep
 
 #[test]
 fn a_row_that_fails_alone_is_quarantined_only_if_another_row_is_accepted() {
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let mut target = Target { blame: Blame::Unknown, ..refused_alone(vec![true, false]) };
     let taken = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert_eq!(taken.set_aside, [(0, Reason::Attempts)]);
@@ -378,7 +378,7 @@ fn a_row_that_fails_alone_is_quarantined_only_if_another_row_is_accepted() {
 
 #[test]
 fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..FailurePolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let target = Target { up_from: 1, ..refused_alone(vec![false; 2]) };
     let run = run(policy, 1, &failed_before(9), &target, usize::MAX);
     assert!(run.set_aside.is_empty());
@@ -401,7 +401,7 @@ fn deadly_rows_are_written_down_before_each_call_and_halved() {
     machine.proceed();
     assert_eq!(machine.next(), Step::Deliver { rows: 0..4, tries: CallTries::One });
     assert_eq!(machine.prior_attempts().map(|tried| tried.crashes), Some(4), "one more is enough");
-    let policy = FailurePolicy { on_failure: OnFailure::Quarantine, ..policy };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..policy };
     let mut machine = of(policy, 1);
     assert_eq!(machine.crashed(5, CrashedWith::OneRow, &when), None);
     assert_eq!(machine.next(), Step::Quarantine(Reason::Crashes));
@@ -410,7 +410,7 @@ fn deadly_rows_are_written_down_before_each_call_and_halved() {
 #[test]
 fn a_target_that_rejects_everything_gets_two_calls_once_the_breaker_is_open() {
     let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         breaker_rows: 3,
         ..FailurePolicy::default()
@@ -426,7 +426,7 @@ fn a_target_that_rejects_everything_gets_two_calls_once_the_breaker_is_open() {
 #[test]
 fn an_open_breaker_lets_bad_rows_through_one_by_one_until_a_row_is_accepted() {
     let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         breaker_rows: 2,
         ..FailurePolicy::default()
@@ -445,7 +445,7 @@ proptest! {
         breaker_rows in 1_u32..5,
         bisect_on_error: bool,
     ) {
-        let on_failure = OnFailure::Quarantine;
+        let on_failure = OnFailure::Park;
         let policy =
             FailurePolicy { on_failure, bisect_on_error, breaker_rows, ..FailurePolicy::default() };
         let (rows, target) = (bad.len(), refused_alone(bad));
@@ -470,7 +470,7 @@ proptest! {
         bad in prop::collection::btree_set(0_usize..1_500, 0..4),
     ) {
         let policy = FailurePolicy {
-            on_failure: OnFailure::Quarantine,
+            on_failure: OnFailure::Park,
             bisect_on_error: true,
             ..FailurePolicy::default()
         };

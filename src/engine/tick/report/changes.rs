@@ -1,10 +1,12 @@
 //! Changes that the notifier of a poller reports.
 
 use super::{Batch, HandlerError, Reason, Report};
+use crate::cursor::KeyId;
 use crate::document::{Paused, StateDocument};
 use crate::error::chain;
 use crate::notification::{Change, ChangeEvent};
 use crate::poller::{TickError, TickOutcome};
+use crate::quarantine::Entry;
 use crate::status::health::FailureClass;
 use crate::tick::failure::breaker_text;
 
@@ -45,15 +47,22 @@ impl Report<'_> {
         self.add(change);
     }
 
-    pub(super) fn rows_were_quarantined(
+    pub(super) fn rows_were_set_aside(
         &mut self,
+        event: ChangeEvent,
         batch: &Batch,
         reason: Reason,
         error: &HandlerError,
     ) {
-        let change = Change::new(ChangeEvent::RowQuarantined, Some(reason.as_str()), chain(error));
-        let event_id = batch.events.first().map(|event| event.id.clone());
-        self.add(Change { event_id, count: batch.rows(), ..change });
+        let change = Change::new(event, Some(reason.as_str()), chain(error));
+        let key_id = batch.events.first().map(|event| KeyId::of(&event.cursor.key));
+        self.add(Change { key_id, count: batch.rows(), ..change });
+    }
+
+    pub(super) fn key_was_quarantined(&mut self, entry: &Entry) {
+        let (event, kind) = (ChangeEvent::RowQuarantined, Some(entry.reason.as_str()));
+        let change = Change::new(event, kind, entry.error.clone());
+        self.add(Change { key_id: Some(entry.key_id.clone()), ..change });
     }
 
     pub(super) fn breaker_has_opened(&mut self, quarantined_in_a_row: u32) {

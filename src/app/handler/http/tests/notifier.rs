@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use highwater_engine::cursor::KeyId;
 use highwater_engine::notification::{Change, ChangeEvent, Notifier as _};
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::testing::{WatchedWorld, World, sleep, tick};
@@ -51,9 +52,9 @@ fn no_secret_in(watched: &WatchedWorld) {
 async fn a_notification_is_as_the_documentation_says() {
     let (receiver, url) = Receiver::start(&[status(204)]).await;
     let webhook = webhook(&url, &Arc::default());
-    let event_id = Some(Sample::new(1).events[0].id.clone());
+    let key_id = Some(KeyId::of(&Sample::new(1).events[0].cursor.key));
     let breaker = Change::new(ChangeEvent::BreakerOpened, None, "10 rows in a row".to_owned());
-    let changes = [Change { event_id: event_id.clone(), count: 10, ..row("422") }, breaker];
+    let changes = [Change { key_id: key_id.clone(), count: 10, ..row("422") }, breaker];
     webhook.tick_ended("orders", &changes).await;
     let (headers, sent) = receiver.requests().pop().unwrap();
     let expected = json!({
@@ -66,7 +67,7 @@ async fn a_notification_is_as_the_documentation_says() {
                 "kind": "refused",
                 "reason": "422",
                 "count": 10,
-                "event_id": event_id,
+                "key_id": key_id,
             },
             { "event": "breaker_opened", "reason": "10 rows in a row", "count": 1 },
         ],
@@ -239,7 +240,7 @@ async fn a_tick_is_not_failed_and_hardly_delayed_by_an_endpoint_that_never_answe
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?code=s3cret", listener.local_addr().unwrap());
     watched.world.policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         ..FailurePolicy::default()
     };

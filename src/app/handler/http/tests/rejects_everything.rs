@@ -18,7 +18,7 @@ fn world(url: &str) -> (World, Poller) {
     let limits =
         Limits { batch_rows_max: 25, retry_delay_min: pause, retry_delay_max: pause, ..limits() };
     let policy = FailurePolicy {
-        on_failure: OnFailure::Quarantine,
+        on_failure: OnFailure::Park,
         bisect_on_error: true,
         attempts_max: 3,
         breaker_rows: BREAKER_ROWS,
