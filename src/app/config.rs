@@ -6,8 +6,8 @@
 //! the reference page shows [`settings_table`].
 //!
 //! All mistakes are reported at once ([`ConfigErrors`]), because a restart in the cloud to find the next one takes
-//! minutes. No mistake shows a secret: connection strings are never printed, URLs are printed without query and
-//! user, and values of unknown names are not shown.
+//! minutes. No mistake shows a secret: connection strings are never printed, URLs are printed by host
+//! ([`shown_url()`]), and values of unknown names are not shown.
 //!
 //! A blank setting counts as not set, so that a template may pass an empty parameter. Settings of another handler
 //! kind are mistakes, except with `stdout`, so that one setting can switch a poller to it and back. Settings of
@@ -43,7 +43,9 @@ mod poller;
 mod read;
 mod recovery;
 mod secrets;
+mod set_value;
 mod settings;
+mod shown_url;
 mod source;
 mod state;
 mod storage;
@@ -53,7 +55,6 @@ mod unknown;
 mod vars;
 
 pub use self::function_timeout::FunctionTimeout;
-pub(crate) use self::handler::redacted;
 pub use self::handler::{
     Authorities, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth, HttpConfig,
     StepConfig,
@@ -62,18 +63,19 @@ pub use self::metrics::MetricsConfig;
 pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::notify::NotifyConfig;
-pub(crate) use self::notify::origin;
 pub use self::parse::is_poller_name;
 pub use self::parse::parse_duration;
 pub use self::poller::{GroupConfig, JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub use self::secrets::{FoundSecret, secrets};
+pub use self::set_value::{SetValue, set_values};
 pub(crate) use self::settings::LOG_DEFAULT;
 pub(crate) use self::settings::meant_by_single_underscores;
 pub use self::settings::{
     FENCE_TABLE_DEFAULT, Fallback, JOURNAL_TABLE_DEFAULT, LEDGER_TABLE_DEFAULT, SETTINGS,
     STATE_TABLE_DEFAULT, Setting, settings_table,
 };
+pub use self::shown_url::shown_url;
 pub use self::state::StateConfig;
 pub use self::vars::{LocalSettings, LocalSettingsError, ProcessVars, Vars};
 

@@ -8,6 +8,7 @@
 
 mod backfill;
 mod clone;
+mod config;
 mod confirm;
 mod ddl;
 mod demo;
@@ -112,6 +113,9 @@ enum Command {
     /// Show, export or compact a poller's journal.
     #[command(subcommand)]
     Journal(journal::Options),
+    /// Show the settings that are set, without secrets.
+    #[command(subcommand)]
+    Config(config::Options),
     /// Print the JSON Schema of a poller's deliveries, with the column types of its table.
     Schema(schema::Options),
     /// Print the statements that create one of Highwater's own tables, without running them.
@@ -182,6 +186,7 @@ async fn run() -> ExitCode {
         Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
         Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
         Command::Schema(options) => end(schema::run(vars, &options).await),
+        Command::Config(options) => end(Ok(config::run(vars, &options))),
         Command::Ddl(options) => end(ddl::run(&options)),
         Command::Completions(options) => {
             shell::completions(&options, Arguments::command());

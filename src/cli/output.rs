@@ -149,6 +149,13 @@ pub(super) fn print_rows(text: &str) {
     }
 }
 
+/// Prints data with secrets that the user has asked for.
+pub(super) fn print_revealed(text: &str) {
+    if !text.is_empty() {
+        write_line(&mut io::stdout(), text);
+    }
+}
+
 /// Removes secrets from a command's data; JSON stays valid JSON.
 fn clean(text: &str) -> Cow<'_, str> {
     if is_json(text) { redact_json(text) } else { redact(text) }

@@ -249,6 +249,8 @@ async fn leaks_nothing(
     for command in [
         &["tick", "nightly"][..],
         &["validate"],
+        &["config", "show"],
+        &["config", "show", "--output", "json"],
         &["doctor"],
         &["status"],
         &["status", "--output", "json"],
@@ -352,11 +354,17 @@ async fn a_target_that_echoes_everything_leaks_no_secret() {
         let signing: Vec<u8> = random(&mut runner, "[ -~]{24,40}").into_bytes();
         let signing = STANDARD.encode(signing);
         let collector = random(&mut runner, any);
-        let secrets = [&key, &code, &user, &other, &signing, &collector].map(String::clone);
+        // The paths of webhooks: the token of a chat service, and one that is secret only as a whole.
+        let token = random(&mut runner, "[A-Z][0-9][A-Za-z0-9]{14,22}");
+        let whole = random(&mut runner, "catch/[a-z]{12}");
+        let secrets = [&key, &code, &user, &other, &signing, &collector, &token, &whole];
+        let secrets = secrets.map(String::clone);
         let mut bench = Bench::with_rows(1..=1).await;
         let more = secrets.iter().flat_map(|secret| forms(secret)).collect::<Vec<_>>().join(" | ");
         let echo = Echo::start(status, more.clone()).await;
-        let mut url = url::Url::parse(&format!("http://127.0.0.1:{}/hook", echo.port)).unwrap();
+        let site = format!("http://127.0.0.1:{}", echo.port);
+        bench.set_env("HIGHWATER__NOTIFY__URL", &format!("{site}/{whole}"));
+        let mut url = url::Url::parse(&format!("{site}/services/{token}")).unwrap();
         url.set_username("svc").unwrap();
         url.set_password(Some(&user)).unwrap();
         url.query_pairs_mut().append_pair("code", &code);
@@ -487,6 +495,43 @@ async fn a_service_that_echoes_everything_leaks_no_secret() {
     }
 }
 
+/// Returns what `config show` prints.
+async fn settings_of(bench: &Bench) -> String {
+    let mut shown = String::new();
+    for command in [&["config", "show"][..], &["config", "show", "--output", "json"]] {
+        shown += bench.command(command).await.done();
+    }
+    shown
+}
+
+/// The whole URL of a receiver is printed by one command, on request. Everything else shows its host, and a hash by
+/// which two URLs are distinguished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_config_show_with_reveal_prints_a_whole_url() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    let echo = Echo::start(422, "no".to_owned()).await;
+    let token = "xQ7mB2vR9tK4wZ6n";
+    let site = format!("http://127.0.0.1:{}", echo.port);
+    let url = format!("{site}/services/{token}?code=abcdefgh1234");
+    bench.set("HANDLER__URL", &url);
+    bench.set_env("HIGHWATER__NOTIFY__URL", &url);
+    let tick = bench.command(&["tick", "nightly"]).await;
+    let all = [tick.data, tick.rest].concat();
+    assert!(all.contains(&format!("{site}/…#")), "{all}");
+    let text = bench.command(&["config", "show"]).await;
+    assert_eq!(text.done().matches(&format!("URL={site}/…#")).count(), 2, "{text:?}");
+    let secrets = [token, "abcdefgh1234"].map(str::to_owned);
+    holds_none("`tick`", &all, &secrets);
+    holds_none("`config show`", &settings_of(&bench).await, &secrets);
+    let text = bench.command(&["config", "show", "--reveal"]).await;
+    assert_eq!(text.done().matches(&format!("URL={url}")).count(), 2, "{text:?}");
+    assert!(!text.done().contains("Password"), "{text:?}");
+    let json = bench.command(&["config", "show", "--reveal", "--output", "json"]).await;
+    let json: Json = serde_json::from_str(json.done()).unwrap();
+    let is_url = |value: &&Json| value["value"] == url.as_str();
+    assert_eq!(json.as_array().unwrap().iter().filter(is_url).count(), 2, "{json}");
+}
+
 /// A secret in the wrong place is recognized by its form, or because it is also in the right place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_in_the_wrong_setting_is_not_shown() {
@@ -522,8 +567,8 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
             bench.set(name, &secret);
             let result = bench.command(&["validate"]).await;
             assert_ne!(result.code, 0, "{name}: {result:?}");
-            let shown = [result.data, result.rest].concat();
-            holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
+            let shown = [result.data, result.rest, settings_of(&bench).await].concat();
+            holds_none(&format!("outputs with {name}"), &shown, std::slice::from_ref(&secret));
         }
         let mut bench = Bench::new().await;
         bench.set("HANDLER__SYSTEM_KEY", &known);
@@ -533,11 +578,8 @@ async fn a_secret_in_the_wrong_setting_is_not_shown() {
             bench.set_env(&format!("HIGHWATER__{global}"), &secret);
         }
         let result = bench.command(&["validate"]).await;
-        holds_none(
-            "`validate`",
-            &[result.data, result.rest].concat(),
-            std::slice::from_ref(&secret),
-        );
+        let shown = [result.data, result.rest, settings_of(&bench).await].concat();
+        holds_none("outputs", &shown, std::slice::from_ref(&secret));
     }
 }
 
@@ -586,7 +628,8 @@ async fn a_random_secret_in_a_random_setting_is_not_shown() {
         if may_be_name && !is_refused {
             continue;
         }
-        let mut outputs = vec![("validate", result)];
+        let mut outputs =
+            vec![("validate", result), ("config", bench.command(&["config", "show"]).await)];
         if !may_be_name {
             outputs.push(("status", bench.command(&["status", "--output", "json"]).await));
         }
@@ -619,8 +662,8 @@ async fn a_name_like_key_is_not_shown_in_a_setting_without_keys() {
         bench.set(name, &secret);
         let result = bench.command(&["validate"]).await;
         assert_ne!(result.code, 0, "{name}: {result:?}");
-        let shown = [result.data, result.rest].concat();
-        holds_none(&format!("`validate` with {name}"), &shown, std::slice::from_ref(&secret));
+        let shown = [result.data, result.rest, settings_of(&bench).await].concat();
+        holds_none(&format!("outputs with {name}"), &shown, std::slice::from_ref(&secret));
     }
 }
 

@@ -16,7 +16,6 @@ pub use self::chain::StepConfig;
 pub(super) use self::chain::setting_of_step;
 pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
-pub(crate) use self::http::redacted;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
 pub(in crate::config) use self::http::{read_signing_secrets, target_url};
 use super::FUNCTION_TIMEOUT_RESERVE;

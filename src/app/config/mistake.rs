@@ -77,6 +77,11 @@ impl Shown {
                 text.chars().count()
             ));
         }
+        // The URL of a receiver in the wrong setting.
+        let lower = text.to_ascii_lowercase();
+        if ["http://", "https://"].iter().any(|scheme| lower.contains(scheme)) {
+            return Self::of_address(text);
+        }
         Self::Value(text.to_owned())
     }
 
@@ -90,6 +95,19 @@ impl Shown {
             return Self::LooksSecret(format!("{count} characters, too long for this setting"));
         }
         shown
+    }
+
+    /// Returns the value alone, as it may be shown.
+    pub(super) fn value(&self) -> String {
+        match self {
+            Self::Value(value) => value.clone(),
+            Self::Secret => "(not shown)".to_owned(),
+            Self::LooksSecret(form) => format!("(not shown: {form})"),
+            Self::Scheme(scheme) => format!("{scheme}://…"),
+            Self::Missing => String::new(),
+            Self::Unknown => "(unknown setting: not shown)".to_owned(),
+            Self::Removed => "(removed setting: not shown)".to_owned(),
+        }
     }
 
     /// Returns an invalid address as it may be shown: only its scheme, since secret parts cannot be located.

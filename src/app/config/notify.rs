@@ -9,7 +9,7 @@ use super::handler::{read_signing_secrets, target_url};
 use super::mistake::Shown;
 use super::parse::Expected;
 use super::read::Reader;
-use super::settings;
+use super::{settings, shown_url};
 
 /// Where operators are notified.
 #[derive(Clone)]
@@ -25,15 +25,10 @@ impl fmt::Debug for NotifyConfig {
         let Self { url, signing_secrets } = self;
         formatter
             .debug_struct("NotifyConfig")
-            .field("url", &origin(url))
+            .field("url", &shown_url(url))
             .field("signing_secrets", signing_secrets)
             .finish()
     }
-}
-
-/// Returns a URL without user, path and query: the path of a chat service's URL is a secret.
-pub(crate) fn origin(url: &Url) -> String {
-    url.origin().ascii_serialization()
 }
 
 /// Reads the settings; `None` if notifications are off, or after a mistake, which is recorded.
@@ -61,11 +56,11 @@ mod tests {
     const SECRET: &str = "T024F00B4R/B0123456789/x1y2z3";
 
     #[test]
-    fn only_the_origin_is_shown() {
+    fn the_path_is_not_shown() {
         let url = format!("https://me:hunter22@hooks.contoso.com:8443/services/{SECRET}?sig=abc");
         let config = NotifyConfig { url: endpoint(&url).unwrap(), signing_secrets: Vec::new() };
         let shown = format!("{config:?}");
-        assert!(shown.contains("\"https://hooks.contoso.com:8443\""), "{shown}");
+        assert!(shown.contains("\"https://hooks.contoso.com:8443/…#"), "{shown}");
         assert!(!shown.contains("services") && !shown.contains("hunter22"), "{shown}");
     }
 

@@ -144,13 +144,13 @@ fn add_secret(text: &str, values: &mut Vec<String>) {
 
 /// Adds possible secrets in one of our own settings.
 fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut Vec<String>) {
-    if is_for(setting, &settings::HANDLER_SYSTEM_KEY) {
+    if is_key(setting) {
         values.push(text.to_owned());
     }
     if is_for(setting, &settings::HANDLER_COMMAND) {
         of_command(text, values);
     }
-    if setting == settings::NOTIFY_URL.name {
+    if is_url(setting) {
         of_path(text, values);
     }
     // A key in the wrong setting.
@@ -173,13 +173,39 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
     }
 }
 
-/// Adds the path of a URL, and its parts that may be keys: the URL of a chat service is a secret.
+/// Whether a setting is the URL of a receiver.
+pub(super) fn is_url(setting: &str) -> bool {
+    setting == settings::NOTIFY_URL.name || is_for(setting, &settings::HANDLER_URL)
+}
+
+/// Whether a setting is a command line.
+pub(super) fn is_command(setting: &str) -> bool {
+    is_for(setting, &settings::HANDLER_COMMAND)
+}
+
+/// Whether a setting is a secret as a whole.
+pub(super) fn is_key(setting: &str) -> bool {
+    is_for(setting, &settings::HANDLER_SYSTEM_KEY)
+}
+
+/// Adds the path of a URL, and its parts that may be keys: the URL of a chat service is a secret. A single word is not
+/// searched for, since it may be the name of a table.
 fn of_path(text: &str, values: &mut Vec<String>) {
     let Ok(url) = Url::parse(text) else { return };
     let parts = url.path_segments().into_iter().flatten();
-    values.extend(parts.filter(|part| may_be_key(part) && has_digit(part)).map(str::to_owned));
+    let may_be_secret =
+        |part: &&str| may_be_key(part) && has_digit(part) && !is_numbered_name(part);
+    values.extend(parts.filter(may_be_secret).map(str::to_owned));
     let path = url.path().trim_matches('/');
-    values.extend(has_digit(path).then(|| path.to_owned()));
+    let is_word = !has_digit(path) && !path.contains('/');
+    values.extend((!is_word).then(|| path.to_owned()));
+}
+
+/// Whether a part of a path is a name in lower case with a number at its end, as of a table or a version: `orders_v2`.
+fn is_numbered_name(part: &str) -> bool {
+    let name = part.trim_end_matches(|c: char| c.is_ascii_digit());
+    let digits = part.len() - name.len();
+    digits <= 3 && name.chars().all(|c| c.is_ascii_lowercase() || "_-".contains(c))
 }
 
 fn has_digit(text: &str) -> bool {
@@ -498,11 +524,17 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_the_notification_url_is_secret_and_a_plain_one_is_not() {
+    fn the_path_of_a_webhook_is_secret_and_a_single_word_is_not() {
         let url = "https://hooks.contoso.com/services/T024F00B4R/B012345678/x1Y2z3A4b5";
-        let name = "HIGHWATER__NOTIFY__URL";
-        holds(name, url, &["T024F00B4R", "B012345678", "x1Y2z3A4b5"]);
-        assert_eq!(of(&[(name, "https://hooks.contoso.com/highwater")]), Vec::<String>::new());
+        for name in [
+            "HIGHWATER__NOTIFY__URL",
+            "HIGHWATER__POLLERS__A__HANDLER__URL",
+            "HIGHWATER__POLLERS__A__HANDLER__STEP__B__URL",
+        ] {
+            holds(name, url, &["T024F00B4R", "B012345678", "x1Y2z3A4b5"]);
+            holds(name, "https://hooks.contoso.com/catch/abcdefgh", &["catch/abcdefgh"]);
+            assert_eq!(of(&[(name, "https://hooks.contoso.com/highwater")]), Vec::<String>::new());
+        }
     }
 
     #[test]

@@ -382,7 +382,7 @@ fn a_full_example_of_a_poller_reads_back() {
             start_now: true,
             handler: Http(
                 HttpConfig {
-                    url: "http://orders.internal/api/changes",
+                    url: "http://orders.internal/…#5ba76d",
                     timeout: 30s,
                     tries_max: 5,
                     concurrency: 4,
@@ -505,7 +505,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
             },
             notify: Some(
                 NotifyConfig {
-                    url: "https://hooks.contoso.com",
+                    url: "https://hooks.contoso.com/…#24b5dc",
                     signing_secrets: [
                         SecretBox<[u8]>([REDACTED]),
                     ],
@@ -682,7 +682,7 @@ fn settings_are_checked_against_each_other() {
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
               hint: raise that setting and `functionTimeout`
-            setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/a`, expected an `https` URL, since the host is not this machine
+            setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/…#6a50dc`, expected an `https` URL, since the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
             setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, the value of `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN`
             setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
@@ -785,7 +785,7 @@ fn missing_handler_settings_are_reported() {
         3 mistakes in the settings
         setting `…ORCHESTRATOR` is not set, expected name of the orchestrator function that receives a batch as its input
         setting `…SYSTEM_KEY` is `(not shown)`, expected only the key `durabletask_extension`
-        setting `…URL` is `http://app.example/`, expected an `https` URL, since the host is not this machine
+        setting `…URL` is `http://app.example`, expected an `https` URL, since the host is not this machine
           hint: set `…ALLOW_HTTP` to `true` to send rows without encryption
         1 mistake in the settings
         setting `…ORCHESTRATOR` is `a/b`, expected a function's name: a letter, then letters, digits, `_`, `-`

@@ -21,8 +21,8 @@ const REMOVED: [(&str, &str); 3] = [
 /// Reports every unknown setting that has our prefix, in any case.
 pub(super) fn report(reader: &mut Reader<'_>) {
     for name in reader.names() {
-        let plain = name.to_ascii_uppercase().replace(':', "__");
-        if !plain.starts_with(PREFIX) || is_known(&name) {
+        let plain = upper(&name);
+        if !has_prefix(&name) || is_known(&name) {
             continue;
         }
         let (shown, hint) = match (removed(&plain), suggest(&plain)) {
@@ -45,6 +45,16 @@ fn removed(name: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, now)| *now)
 }
 
+/// Returns a name in the form of our settings.
+fn upper(name: &str) -> String {
+    name.to_ascii_uppercase().replace(':', "__")
+}
+
+/// Whether a name has our prefix, in any case.
+pub(super) fn has_prefix(name: &str) -> bool {
+    upper(name).starts_with(PREFIX)
+}
+
 fn is_known(name: &str) -> bool {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
@@ -57,6 +67,13 @@ fn is_known(name: &str) -> bool {
     function_of(name).is_some()
         || group_of(name).is_some()
         || SETTINGS.iter().any(|setting| setting.name == name)
+}
+
+/// Whether a name is under our prefix, but under no valid name of a poller or function: its settings are reported once for
+/// all.
+pub(super) fn has_invalid_segment(name: &str) -> bool {
+    let rest = [POLLERS, FUNCTIONS].iter().find_map(|prefix| name.strip_prefix(prefix));
+    rest.and_then(|rest| rest.split_once("__")).is_some_and(|(segment, _)| !is_segment(segment))
 }
 
 /// Returns the names of a poller's settings, without prefix and poller.

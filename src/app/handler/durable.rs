@@ -36,7 +36,7 @@ use url::Url;
 use self::reply::{Received, Start};
 use super::tries::Tries;
 use super::{Delivery, Handler, HandlerError, envelope};
-use crate::config::{DurableConfig, redacted};
+use crate::config::{DurableConfig, shown_url};
 use crate::error::chain;
 
 mod reply;
@@ -90,7 +90,7 @@ impl Durable {
     /// Returns the URL of an API path, including the key.
     fn address(&self, path: &[&str], more: Option<(&str, &str)>) -> Result<Url, HandlerError> {
         let mut url = self.config.url.clone();
-        let shown = redacted(&url);
+        let shown = shown_url(&url);
         let no_path = |()| HandlerError::Misconfigured(format!("`{shown}` cannot have a path"));
         url.path_segments_mut().map_err(no_path)?.pop_if_empty().extend(API).extend(path);
         let key = self.config.system_key.as_ref().map(|key| ("code", key.expose_secret()));
@@ -130,7 +130,7 @@ impl Durable {
 
     /// Sends a request, and reads the reply up to its limit.
     async fn exchange(&self, request: RequestBuilder) -> Result<Received, HandlerError> {
-        let shown = redacted(&self.config.url);
+        let shown = shown_url(&self.config.url);
         let lost = |error: reqwest::Error| {
             HandlerError::Retryable(format!("{shown}: {}", chain(&error.without_url())))
         };

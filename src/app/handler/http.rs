@@ -56,8 +56,8 @@
 //!
 //! # Secrets
 //!
-//! Query and user of the URL contain keys and signatures. Neither they nor keys and tokens in headers
-//! appear in an error or a log, even if the target echoes them.
+//! The path of the URL may be a key, and query and user contain keys and signatures. Neither they nor keys and
+//! tokens in headers appear in an error or a log, even if the target echoes them.
 //!
 //! # Proxies
 //!
@@ -87,7 +87,7 @@ use super::tries::{DELAYS, log_retry};
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::Tokens;
 use crate::clock::Clock;
-use crate::config::{BodyForm, HttpConfig, redacted};
+use crate::config::{BodyForm, HttpConfig, shown_url};
 use crate::error::chain;
 use crate::redaction;
 use crate::state::Fence;
@@ -338,7 +338,7 @@ impl Http {
 
 impl fmt::Debug for Http {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Http").field("url", &redacted(&self.url)).finish_non_exhaustive()
+        formatter.debug_struct("Http").field("url", &shown_url(&self.url)).finish_non_exhaustive()
     }
 }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 use secrecy::SecretString;
 use url::Url;
 
-use super::redacted;
 use crate::config::mistake::Shown;
 use crate::config::parse::Expected;
 use crate::config::read::Reader;
-use crate::config::settings;
+use crate::config::{settings, shown_url};
 
 /// Where orchestrations are started.
 #[derive(Clone)]
@@ -31,7 +30,7 @@ impl fmt::Debug for DurableConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("DurableConfig")
-            .field("url", &redacted(&self.url))
+            .field("url", &shown_url(&self.url))
             .field("orchestrator", &self.orchestrator)
             .field("timeout", &self.timeout)
             .field("tries_max", &self.tries_max)

@@ -13,6 +13,7 @@ use crate::config::mistake::{Mistake, Shown};
 use crate::config::parse::{self, Expected};
 use crate::config::read::Reader;
 use crate::config::settings::{self, Setting};
+use crate::config::shown_url;
 
 /// Maximum number of parallel requests for one batch.
 const CONCURRENCY_MAX: u32 = 32;
@@ -27,7 +28,7 @@ const SIGNING_SECRETS_MAX: usize = 5;
 /// How batches are posted.
 #[derive(Clone)]
 pub struct HttpConfig {
-    /// The target; its query and user may be secret.
+    /// The target; everything after its origin may be secret.
     pub url: Url,
     /// Limit on one try, from connecting to the end of the reply.
     pub timeout: Duration,
@@ -126,7 +127,7 @@ impl fmt::Debug for HttpConfig {
         } = self;
         formatter
             .debug_struct("HttpConfig")
-            .field("url", &redacted(url))
+            .field("url", &shown_url(url))
             .field("timeout", timeout)
             .field("tries_max", tries_max)
             .field("concurrency", concurrency)
@@ -138,16 +139,6 @@ impl fmt::Debug for HttpConfig {
             .field("authorities", authorities)
             .finish()
     }
-}
-
-/// Returns a URL without user, query and fragment, which may contain keys and signatures.
-pub(crate) fn redacted(url: &Url) -> String {
-    let mut shown = url.clone();
-    shown.set_query(None);
-    shown.set_fragment(None);
-    // Both fail only for URLs without a host, which have no user either.
-    let without_user = shown.set_username("").and_then(|()| shown.set_password(None));
-    without_user.map_or_else(|()| "(not shown)".to_owned(), |()| shown.into())
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig> {
@@ -367,7 +358,7 @@ pub(in crate::config) fn target_url(
         };
         expected().hint(hint).shown(Shown::of_address(text))
     })?;
-    let shown = || Shown::Value(redacted(&url));
+    let shown = || Shown::Value(shown_url(&url));
     if url.fragment().is_some() {
         // If a password contains `#`, the apparent host is part of the password.
         return Err(Expected::new("a URL without a fragment (`#…`), which is never sent")
@@ -450,13 +441,6 @@ mod tests {
             let url = format!("https://{host}:8443/orders?code=hunter22");
             assert_eq!(target_url(&url, false, "X").is_ok(), fits, "{host}");
         }
-    }
-
-    #[test]
-    fn a_redacted_url_shows_neither_user_nor_query() {
-        let url: Url =
-            "https://me:hunter22@contoso.com:8443/a/b?code=abcdefgh1234&v=1#part".parse().unwrap();
-        assert_eq!(redacted(&url), "https://contoso.com:8443/a/b");
     }
 
     #[test]

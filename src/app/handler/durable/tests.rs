@@ -231,21 +231,21 @@ async fn every_reply_has_one_meaning() {
     expect![[r#"
         GET 400 accepted
         GET 500 accepted
-        GET 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
-        GET 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
-        GET 302 Misconfigured("URL/ answered 302 to a status request: redirects are not followed")
-        GET 403 Misconfigured("URL/ answered 403 to a status request; check the system key `durabletask_extension`")
-        GET 500 Retryable("URL/ answered 500 to a status request: down")
-        POST 202 Misconfigured("URL/ answered 202, but not in the form of the Durable Functions extension; check the URL")
-        POST 202 Misconfigured("URL/ answered 202, but not in the form of the Durable Functions extension; check the URL")
-        POST 200 Misconfigured("URL/ answered 200, but not in the form of the Durable Functions extension; check the URL")
-        POST 404 Misconfigured("URL/ answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
-        POST 413 TooLarge("URL/ answered 413 to a start request")
-        POST 429 Throttled { reason: "URL/ answered 429 to a start request", retry_after: None }
-        POST 500 Retryable("URL/ answered 500 to a start request: at /x?code=[redacted] or [redacted]")
-        Misconfigured("URL/ answered 400 to a start request: The function 'Other' doesn't exist; code=[redacted]; check that the app has an orchestrator `Other` and the Durable Functions extension")
-        Misconfigured("URL/ answered 401 to a status request; check the system key `durabletask_extension`")
-        Misconfigured("URL/elsewhere answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
+        GET 200 Misconfigured("URL answered 200, but not in the form of the Durable Functions extension; check the URL")
+        GET 200 Misconfigured("URL answered 200, but not in the form of the Durable Functions extension; check the URL")
+        GET 302 Misconfigured("URL answered 302 to a status request: redirects are not followed")
+        GET 403 Misconfigured("URL answered 403 to a status request; check the system key `durabletask_extension`")
+        GET 500 Retryable("URL answered 500 to a status request: down")
+        POST 202 Misconfigured("URL answered 202, but not in the form of the Durable Functions extension; check the URL")
+        POST 202 Misconfigured("URL answered 202, but not in the form of the Durable Functions extension; check the URL")
+        POST 200 Misconfigured("URL answered 200, but not in the form of the Durable Functions extension; check the URL")
+        POST 404 Misconfigured("URL answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
+        POST 413 TooLarge("URL answered 413 to a start request")
+        POST 429 Throttled { reason: "URL answered 429 to a start request", retry_after: None }
+        POST 500 Retryable("URL answered 500 to a start request: at /x?code=[redacted] or [redacted]")
+        Misconfigured("URL answered 400 to a start request: The function 'Other' doesn't exist; code=[redacted]; check that the app has an orchestrator `Other` and the Durable Functions extension")
+        Misconfigured("URL answered 401 to a status request; check the system key `durabletask_extension`")
+        Misconfigured("URL/…#b660bf answered 404 to a start request; check that the app has an orchestrator `Load` and the Durable Functions extension")
     "#]].assert_eq(&(texts.join("\n") + "\n"));
 }
 

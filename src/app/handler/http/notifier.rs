@@ -4,7 +4,7 @@
 //! object: `docs/how-to/production.md` shows it. It is best effort: a failure never fails a tick, and delays it by at
 //! most [`Terms::timeout`].
 //!
-//! Path and query of the URL may be secret, as those of chat services are, so only its origin is ever shown.
+//! Path and query of the URL may be secret, as those of chat services are, so they are never shown: [`shown_url`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use super::cause;
 use super::sign::Signer;
 use super::{Client, Http, IDEMPOTENCY_KEY, POLLER, WEBHOOK_ID};
 use crate::clock::Clock;
-use crate::config::{NotifyConfig, origin};
+use crate::config::{NotifyConfig, shown_url};
 use crate::metrics::Metrics;
 use crate::redaction;
 use crate::repeats::LogThrottle;
@@ -163,7 +163,7 @@ impl Webhook {
         Self {
             client,
             url: config.url.clone(),
-            shown: origin(&config.url),
+            shown: shown_url(&config.url),
             signer: Signer::new(&config.signing_secrets),
             app: app.to_owned(),
             terms: Terms::default(),

@@ -8,7 +8,7 @@ use time::macros::format_description;
 use time::{OffsetDateTime, PrimitiveDateTime};
 use url::Url;
 
-use crate::config::redacted;
+use crate::config::shown_url;
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
 use crate::redaction;
@@ -182,7 +182,7 @@ fn judge_success(
 
 impl Target {
     pub(super) fn of(url: &Url, accepts_html: bool) -> Self {
-        Self { shown: redacted(url), accepts_html }
+        Self { shown: shown_url(url), accepts_html }
     }
 
     fn said(&self, received: &Received) -> String {
@@ -471,15 +471,15 @@ mod tests {
             texts += &(text + "\n");
         }
         expect![[r"
-            https://example.org/hook answered 500
-            https://example.org/hook answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
-            https://example.org/hook answered 400: bad  line [31m at /hook?code=[redacted]&v=1, [redacted]
-            https://example.org/hook answered 401: code=[redacted] and [redacted]
-            https://example.org/hook answered 302, a redirect to host `login.example.org`; redirects are not followed
-            https://example.org/hook answered 301, a redirect within the same host; redirects are not followed
-            https://example.org/hook answered 200, but its `batchItemFailures` names an event that is not in the batch
-            https://example.org/hook answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
-            https://example.org/hook answered 200 with a web page, so this may not be the receiver; the page starts with `<!DOCTYPE html><title>[redacted]</title>`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver replies with HTML
+            https://example.org/…#6fc2d0 answered 500
+            https://example.org/…#6fc2d0 answered 500: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+            https://example.org/…#6fc2d0 answered 400: bad  line [31m at /hook?code=[redacted]&v=1, [redacted]
+            https://example.org/…#6fc2d0 answered 401: code=[redacted] and [redacted]
+            https://example.org/…#6fc2d0 answered 302, a redirect to host `login.example.org`; redirects are not followed
+            https://example.org/…#6fc2d0 answered 301, a redirect within the same host; redirects are not followed
+            https://example.org/…#6fc2d0 answered 200, but its `batchItemFailures` names an event that is not in the batch
+            https://example.org/…#6fc2d0 answered 200, but its `batchItemFailures` cannot be read: invalid type: integer `7`, expected a sequence at line 1 column 22
+            https://example.org/…#6fc2d0 answered 200 with a web page, so this may not be the receiver; the page starts with `<!DOCTYPE html><title>[redacted]</title>`; correct `HANDLER__URL`, or set `HANDLER__ACCEPT_HTML` to `true` if the receiver replies with HTML
         "]].assert_eq(&texts);
     }
 }
