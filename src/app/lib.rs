@@ -189,6 +189,7 @@ pub mod project;
 pub mod telemetry;
 #[doc(hidden)]
 pub mod timers;
+mod web;
 
 // Composition, and the process around it.
 pub mod builder;

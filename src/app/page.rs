@@ -12,7 +12,6 @@
 //! does not run: the content security policy allows only the style and script with the known hashes.
 
 mod detail;
-mod guard;
 mod markup;
 mod overview;
 mod parts;
@@ -25,12 +24,12 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use url::form_urlencoded;
 
-pub use self::guard::Authority;
 use self::markup::Html;
 pub use self::server::{PageServer, serve};
 use crate::redaction::{redact, redact_json};
 use crate::status::health::Severity;
 use crate::status::{Report, StatusError, StatusQuery, StatusReader};
+pub use crate::web::Authority;
 
 /// Name of the function in the Functions host.
 pub const FUNCTION: &str = "highwater_status";

@@ -3,6 +3,9 @@
 //! `GET /` always answers immediately. `POST /{function}` runs one tick in its own task. If the connection closes
 //! or the server stops, the tick stops after its current batch and is never cancelled in the middle. A panic in a
 //! tick fails the invocation, not the process.
+//!
+//! Only the host is meant to call, on loopback. A website in a browser on the same machine is refused: see
+//! [`Authority`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +43,7 @@ use crate::status::StatusReader;
 use crate::telemetry::{LineForm, Telemetry};
 use crate::tick::{TickLine, TickReport, TickRequest};
 use crate::trace::TraceContext;
+use crate::web::{Authority, Refusal, guarded};
 
 /// The functions of this process.
 #[derive(Debug)]
@@ -119,13 +123,19 @@ pub fn router(functions: Functions, stop: StopSignal) -> Router {
 }
 
 fn routes(service: Service, ticks: Ticks) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/", get(ready))
         .route("/{function}", post(invoke))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(Arc::new(Shared::new(service, ticks)))
+        .with_state(Arc::new(Shared::new(service, ticks)));
+    guarded(routes, Authority::loopback(), refuse)
+}
+
+fn refuse(refusal: Refusal) -> Response<Body> {
+    warn!(event = "bad_request", error = refusal.reason(), "{}", refusal.reason());
+    reply(refusal.status(), refusal.reason())
 }
 
 /// Serves the routes of [`router`] until `shutdown` completes. Then waits until running invocations have been

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
@@ -17,13 +16,13 @@ use tracing::{Instrument as _, error_span, info, warn};
 use url::form_urlencoded;
 use uuid::Uuid;
 
-use super::guard::{Authority, is_same_origin, is_token};
 use super::{PageActions, PageRequest, PageResponse, answer, failed, health, readiness};
 use crate::admin::{PauseOutcome, ResumeOutcome};
 use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
 use crate::status::StatusReader;
 use crate::tick::TickRequest;
+use crate::web::{Authority, Refusal, guarded, is_same_origin, is_token};
 
 /// Largest form: a reason and the other fields.
 const FORM_BYTES_MAX: usize = 16 << 10;
@@ -79,7 +78,8 @@ pub async fn serve(
 }
 
 fn routes(shared: Arc<Shared>) -> Router {
-    Router::new()
+    let authority = shared.served.authority.clone();
+    let routes = Router::new()
         .route("/", get(start))
         .route("/api/status", get(json))
         .route("/api/status/page", get(page))
@@ -89,22 +89,18 @@ fn routes(shared: Arc<Shared>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
-        // Outermost: a request with an unknown host name gets no information, not even a 404.
-        .layer(from_fn_with_state(Arc::clone(&shared), guarded))
-        .with_state(shared)
+        .with_state(shared);
+    guarded(routes, authority, refuse)
 }
 
-async fn guarded(
-    State(shared): State<Arc<Shared>>,
-    request: Request,
-    next: Next,
-) -> Response<Body> {
-    let host = text(request.headers(), "host");
-    if shared.served.authority.knows(host) {
-        return next.run(request).await;
-    }
-    let text = "this server accepts only loopback and the host names given with --status-host";
-    respond(&failed(421, text, PageRequest::default()))
+fn refuse(refusal: Refusal) -> Response<Body> {
+    let text = match refusal {
+        Refusal::Host => {
+            "this server accepts only loopback and the host names given with --status-host"
+        }
+        Refusal::Origin => refusal.reason(),
+    };
+    respond(&failed(refusal.status().as_u16(), text, PageRequest::default()))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -20,6 +20,7 @@ use opentelemetry_sdk::metrics::data::{
 use tokio::net::TcpListener;
 
 use super::reader::Reader;
+use crate::web::{Authority, guarded};
 
 /// Media type of the Prometheus text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -31,9 +32,17 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// [`std::io::Error`] if binding the address fails.
 pub(super) async fn serve(address: SocketAddr, reader: Reader) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
-    let router = Router::new().route("/metrics", get(metrics)).with_state(reader);
+    let router = routes(reader);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(())
+}
+
+/// Returns the routes. The address is a loopback one, so other names in `Host` are those of websites.
+fn routes(reader: Reader) -> Router {
+    let routes = Router::new().route("/metrics", get(metrics)).with_state(reader);
+    guarded(routes, Authority::loopback(), |refusal| {
+        (refusal.status(), refusal.reason()).into_response()
+    })
 }
 
 async fn metrics(State(reader): State<Reader>) -> impl IntoResponse {
@@ -148,11 +157,34 @@ fn labels(attributes: &[&KeyValue]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
     use opentelemetry::metrics::MeterProvider as _;
     use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::metrics::{SdkMeterProvider, Temporality};
 
     use super::*;
+
+    #[tokio::test]
+    async fn metrics_are_served_to_loopback_names_and_not_to_websites() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = routes(Reader::new(Temporality::Cumulative));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        for (name, value, status) in [
+            ("Host", "localhost:9464", 200),
+            ("Host", "127.0.0.1:9464", 200),
+            ("Host", "evil.example", 421),
+            ("Origin", "http://evil.example", 403),
+        ] {
+            let request = client.get(format!("http://{address}/metrics"));
+            let request = request.header(name, HeaderValue::from_static(value));
+            let answered = request.send().await.unwrap();
+            assert_eq!(answered.status().as_u16(), status, "{name}: {value}");
+            let text = answered.text().await.unwrap();
+            assert_eq!(text.contains("accepts"), status != 200, "{name}: {value}: {text}");
+        }
+    }
 
     #[test]
     fn each_kind_has_its_type_its_unit_and_escaped_labels() {

@@ -1,3 +1,6 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use super::*;
 use crate::lease::{Instance, LeaseTerms};
 use crate::metrics::Metrics;
@@ -285,4 +288,46 @@ async fn a_group_runs_the_recovery_controller_every_five_minutes() {
         tokio::time::advance(30 * SECOND).await;
     }
     assert_eq!(runs, 2);
+}
+
+/// Starts a server over a poller with one row, and sends it one request with these headers.
+async fn posted(headers: &str) -> (String, usize) {
+    let world = World::with_rows(1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let functions =
+        BTreeMap::from([("orders".to_owned(), Function::Tick(Arc::clone(&world.poller)))]);
+    let router = router(Functions::Ready(functions), StopSignal::new());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = r#"{"Data":{},"Metadata":{}}"#;
+    let length = body.len();
+    let request = format!(
+        "POST /orders HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    (reply, world.handler.received().len())
+}
+
+/// A website can send a form to this port, and can reach it under a name of its own (DNS rebinding).
+#[tokio::test(start_paused = true)]
+async fn a_website_starts_no_tick() {
+    for (headers, status) in [
+        ("Host: evil.example\r\n", 421),
+        ("", 421),
+        ("Host: 127.0.0.1\r\nHost: evil.example\r\n", 421),
+        ("Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n", 403),
+        ("Host: 127.0.0.1\r\nOrigin: null\r\nContent-Type: text/plain\r\n", 403),
+    ] {
+        let (reply, delivered) = posted(headers).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}: {reply}");
+        assert!(reply.contains(r#""ReturnValue":null"#), "{headers}: {reply}");
+        assert_eq!(delivered, 0, "{headers}");
+    }
+    // As recorded of the host.
+    let (reply, delivered) = posted("Host: 127.0.0.1:7071\r\n").await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    assert_eq!(delivered, 1);
 }

@@ -133,6 +133,10 @@ async fn requests_with_an_unknown_host_name_are_refused() {
             assert_eq!(request.send().await.unwrap().status().as_u16(), status, "{host}{path}");
         }
     }
+    for origin in ["http://evil.example", "null"] {
+        let request = world.client.get(world.url("/api/status")).header("Origin", origin);
+        assert_eq!(request.send().await.unwrap().status().as_u16(), 403, "{origin}");
+    }
     let rebound = world.form("pause", &[]).await.header("Host", "evil.example");
     assert_eq!(rebound.send().await.unwrap().status().as_u16(), 421);
     assert_eq!(world.document().await, None);

@@ -1,13 +1,42 @@
-//! Which requests the standalone status server accepts. Pure.
+//! Which requests the servers of this process accept: the status page, the functions, and the metrics. Pure.
 //!
-//! The server has no users and no passwords: anyone who can reach its address may view the page. The
-//! threat is another page in the same browser. Such a page can reach the server under a name that it
+//! The servers have no users and no passwords: anyone who can reach their address may use them. The
+//! threat is a website in a browser on the same machine. Its page can reach a server under a name that it
 //! owns (DNS rebinding), so only known host names are accepted. It can also make the browser send a
-//! form, so a form must have our origin and a token that only our pages contain.
+//! request without reading the reply, so a request that names an origin must name ours. A form of the status page
+//! also needs a token that only our pages contain.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use axum::http::{HeaderMap, StatusCode};
 use sha2::{Digest as _, Sha256};
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Its `Host` is missing, repeated, or not one of the server's names.
+    Host,
+    /// A page of another website sent it.
+    Origin,
+}
+
+impl Refusal {
+    /// Returns the status of the reply.
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// Returns the reason, for a server that has only loopback names.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Host => "this server accepts only loopback names such as `127.0.0.1` as `Host`",
+            Self::Origin => "this server accepts no requests of other websites",
+        }
+    }
+}
 
 /// The host names that a server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +53,31 @@ impl Authority {
         Self { address: address.ip(), names }
     }
 
+    /// Returns the names of a server that only this machine reaches.
+    pub(crate) fn loopback() -> Self {
+        Self { address: Ipv4Addr::LOCALHOST.into(), names: Vec::new() }
+    }
+
+    /// Decides whether a request with these headers is accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] if its `Host` is not one of the names, or its `Origin` is another one.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let text = |name| text(headers, name);
+        let host = text("host").filter(|_| headers.get_all("host").iter().count() == 1);
+        if !self.knows(host) {
+            return Err(Refusal::Host);
+        }
+        let is_ours = is_same_origin(text("origin"), text("sec-fetch-site"), host);
+        if headers.contains_key("origin") && !is_ours {
+            return Err(Refusal::Origin);
+        }
+        Ok(())
+    }
+
     /// Whether a request with this `Host` is accepted.
-    pub fn knows(&self, host: Option<&str>) -> bool {
+    fn knows(&self, host: Option<&str>) -> bool {
         let Some(name) = host.and_then(name_of) else { return false };
         let name = name.to_ascii_lowercase();
         if self.names.contains(&name) || name == "localhost" {
@@ -34,6 +86,10 @@ impl Authority {
         let ip = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         ip.is_ok_and(|ip| ip.is_loopback() || (ip == self.address && !ip.is_unspecified()))
     }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// Returns the name in `name:port`, or the address in `[address]:port` with its brackets.
@@ -48,7 +104,7 @@ fn name_of(host: &str) -> Option<&str> {
 }
 
 /// Whether the browser reports that a form was sent by a page of the server with this `Host`.
-pub(super) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Option<&str>) -> bool {
+pub(crate) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Option<&str>) -> bool {
     let (Some(origin), Some(host)) = (origin, host) else { return false };
     let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     let is_ours = from.is_some_and(|from| from.eq_ignore_ascii_case(host));
@@ -56,7 +112,7 @@ pub(super) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Opt
 }
 
 /// Whether two tokens are equal. Hashing hides from timing how much of them matches.
-pub(super) fn is_token(given: &str, token: &str) -> bool {
+pub(crate) fn is_token(given: &str, token: &str) -> bool {
     Sha256::digest(given) == Sha256::digest(token)
 }
 
@@ -103,6 +159,39 @@ mod tests {
         assert!(knows("10.0.0.5:80", "10.0.0.5:80") && !knows("10.0.0.5:80", "10.0.0.6"));
         assert!(!knows("0.0.0.0:80", "0.0.0.0:80"), "browsers reach loopback through it");
         assert!(!Authority::of("127.0.0.1:1".parse().unwrap(), &[]).knows(None));
+    }
+
+    #[test]
+    fn requests_of_other_websites_are_refused() {
+        let admit = |set: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in set {
+                headers.append(*name, value.parse().unwrap());
+            }
+            Authority::loopback().admit(&headers)
+        };
+        // The Functions host and Prometheus send no origin.
+        assert_eq!(admit(&[("host", "127.0.0.1:7071")]), Ok(()));
+        assert_eq!(admit(&[("host", "localhost"), ("origin", "http://localhost")]), Ok(()));
+        // A link on another website.
+        assert_eq!(admit(&[("host", "localhost"), ("sec-fetch-site", "cross-site")]), Ok(()));
+        for host in ["evil.example", "10.0.0.1", "highwater:9464"] {
+            assert_eq!(admit(&[("host", host)]), Err(Refusal::Host), "{host}");
+        }
+        assert_eq!(admit(&[]), Err(Refusal::Host));
+        let twice = [("host", "127.0.0.1"), ("host", "evil.example")];
+        assert_eq!(admit(&twice), Err(Refusal::Host));
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:1", "http://localhost", ""]
+        {
+            let refused = admit(&[("host", "127.0.0.1:7071"), ("origin", origin)]);
+            assert_eq!(refused, Err(Refusal::Origin), "{origin}");
+        }
+        let forged = [
+            ("host", "127.0.0.1"),
+            ("origin", "http://127.0.0.1"),
+            ("sec-fetch-site", "cross-site"),
+        ];
+        assert_eq!(admit(&forged), Err(Refusal::Origin));
     }
 
     #[test]
