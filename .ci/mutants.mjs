@@ -499,7 +499,7 @@ const BREAKS = [
   ["secret of a token request told", TOKEN_CLIENT, "fields.for_each(|(_, value)| hold_token(&value));", "drop(fields);"],
   ["secret left in a text", REDACTION, "redacted.push_str(MARK);", "redacted.push_str(text.get(start..end).unwrap_or_default());"],
   ["escaped secret not found", REDACTION, "let Some(next) = layer.unescaped(escapes) else { break };", "let Some(next) = layer.unescaped(escapes).filter(|_| false) else { break };"],
-  ["secret cut before it is searched for", REDACTION, "text.trim().chars().take(chars_max).map(plain).collect()", "redact(&String::from_utf8_lossy(bytes).trim().chars().take(chars_max).map(plain).collect::<String>()).into_owned()"],
+  ["secret cut before it is searched for", REDACTION, "text.trim().chars().take(chars_max).map(printable_char).collect()", "redact(&String::from_utf8_lossy(bytes).trim().chars().take(chars_max).map(printable_char).collect::<String>()).into_owned()"],
   ["child process inherits the environment", EXEC_SETTINGS, "names.retain(is_inherited);", ""],
   ["state file open to others", STATE_LOCAL, "FILE_MODE: u32 = 0o600", "FILE_MODE: u32 = 0o644"],
   ["newer C library packed", ELF, "Some(numbers) if numbers <= GLIBC_MAX => ", "Some(numbers) if numbers <= GLIBC_MAX || true => "],

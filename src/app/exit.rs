@@ -8,6 +8,7 @@ use crate::document::LoadError;
 use crate::error::{ErrorKind, chain};
 use crate::lease::LeaseError;
 use crate::poller::TickError;
+use crate::printable::printable;
 use crate::recovery::RecoveryError;
 use crate::redaction::redact;
 use crate::state::{FormatError, Refusal, StoreError};
@@ -167,12 +168,12 @@ fn exit_of(error: &TickError) -> Exit {
 /// Prints a message that is not data, such as a warning or a question, to standard error.
 pub fn print_message(text: &str) {
     flush_lines();
-    write_line(&mut io::stderr(), &redact(&with_settings(text)));
+    write_line(&mut io::stderr(), &printable(&redact(&with_settings(text))));
 }
 
 /// Like [`print_message`], for messages while a lease is held: a stalled reader does not block.
 pub fn print_message_nonblocking(text: &str) {
-    write_stderr(&format!("{}\n", redact(&with_settings(text))));
+    write_stderr(&format!("{}\n", printable(&redact(&with_settings(text)))));
 }
 
 /// Prints the error of a command, if any, and returns its exit code.

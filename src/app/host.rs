@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use thiserror::Error;
 
+use crate::printable::printable;
 use crate::trace::TraceContext;
 
 /// The parts of an invocation that a tick needs.
@@ -139,7 +140,7 @@ pub struct InvocationResponse {
 impl InvocationResponse {
     /// Returns a reply with one log line, which the host shows on success.
     pub fn new(log: impl Into<String>) -> Self {
-        Self { outputs: serde_json::Map::new(), logs: vec![log.into()], return_value: () }
+        Self::of_lines(vec![log.into()])
     }
 
     /// Returns a reply without log lines.
@@ -147,8 +148,9 @@ impl InvocationResponse {
         Self { outputs: serde_json::Map::new(), logs: Vec::new(), return_value: () }
     }
 
-    /// Returns a reply with several log lines.
+    /// Returns a reply with several log lines, which the host prints as they are.
     pub fn of_lines(logs: Vec<String>) -> Self {
+        let logs = logs.into_iter().map(|log| printable(&log).into_owned()).collect();
         Self { logs, ..Self::silent() }
     }
 
@@ -170,8 +172,9 @@ mod tests {
 
     #[test]
     fn a_reply_always_has_all_three_fields() {
-        let text = InvocationResponse::new("a \"b\" {c}\n\u{1} ä").to_json();
-        assert_eq!(text, r#"{"Outputs":{},"Logs":["a \"b\" {c}\n\u0001 ä"],"ReturnValue":null}"#);
+        let text = InvocationResponse::new("a \"b\" {c}\n\u{1b} ä\u{202e}").to_json();
+        let log = "a \\\"b\\\" {c}\\n  ä\u{fffd}";
+        assert_eq!(text, format!(r#"{{"Outputs":{{}},"Logs":["{log}"],"ReturnValue":null}}"#));
     }
 
     #[test]

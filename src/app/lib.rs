@@ -164,8 +164,8 @@ pub use highwater_engine::{
 pub use highwater_azure as azure;
 #[doc(hidden)]
 pub use highwater_engine::{
-    doctor, document, normalize, notification, quarantine, range, redaction, repartition, repeats,
-    schedule, trace,
+    doctor, document, normalize, notification, printable, quarantine, range, redaction,
+    repartition, repeats, schedule, trace,
 };
 #[doc(hidden)]
 pub use highwater_mssql as mssql;

@@ -26,6 +26,7 @@ use url::form_urlencoded;
 
 use self::markup::Html;
 pub use self::server::{PageServer, serve};
+use crate::printable::{printable, printable_json};
 use crate::redaction::{redact, redact_json};
 use crate::status::health::Severity;
 use crate::status::{Report, StatusError, StatusQuery, StatusReader};
@@ -151,7 +152,11 @@ fn render(report: &Report, question: PageRequest<'_>) -> PageResponse {
     let title = question.html.then(|| title(report, view.poller));
     let body = serde_json::to_string(&StatusJson { report, title, html });
     let body = body.expect("a report has only string keys");
-    PageResponse { status: 200, content_type: JSON, body: redact_json(&body).into_owned() }
+    PageResponse {
+        status: 200,
+        content_type: JSON,
+        body: printable_json(&redact_json(&body)).into_owned(),
+    }
 }
 
 /// Answers a readiness check: 503 if a poller delivers nothing until an operator acts, or if the state store cannot be
@@ -180,7 +185,7 @@ fn health(status: u16, word: &str) -> PageResponse {
 /// Returns an error response.
 pub fn failed(status: u16, text: &str, question: PageRequest<'_>) -> PageResponse {
     if !question.page {
-        let body = serde_json::json!({ "error": redact(text) }).to_string();
+        let body = serde_json::json!({ "error": printable(&redact(text)) }).to_string();
         return PageResponse { status, content_type: JSON, body };
     }
     let view = View { poller: None, code: question.code, actions: None };

@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand};
 
-use super::output::{Exit, Output, OutputOption, Record, plain, print_revealed, print_text};
+use super::output::{Exit, Output, OutputOption, Record, print_revealed, print_text};
 use highwater::config::{SetValue, Vars, set_values};
+use highwater::printable::printable_line;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
@@ -34,8 +35,9 @@ pub(super) fn run(vars: &dyn Vars, options: &Options) -> Exit {
     let text = match form.output {
         // Not a table: a URL must not be cut.
         Output::Table => {
-            let line =
-                |SetValue { setting, value }: &SetValue| format!("{setting}={}", plain(value));
+            let line = |SetValue { setting, value }: &SetValue| {
+                format!("{setting}={}", printable_line(value))
+            };
             values.iter().map(line).collect::<Vec<_>>().join("\n")
         }
         form @ (Output::Json | Output::Jsonl) => form.list(&values),

@@ -3,6 +3,7 @@
 use super::output::Exit;
 use highwater::doctor::{Finding, Level, Verdict, verdict};
 use highwater::event::counted;
+use highwater::printable::printable_line;
 use highwater::redaction::redact;
 
 /// Formats findings under headings: one line each, the fix below it, and a last line with the totals.
@@ -33,9 +34,9 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
     lines.join("\n")
 }
 
-/// Removes control characters: findings contain text of a server.
+/// Returns the text of a finding on one line: it contains text of a server.
 fn plain(text: &str) -> String {
-    redact(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    printable_line(&redact(text)).into_owned()
 }
 
 /// Returns the exit code for findings.

@@ -3,7 +3,6 @@
 //!
 //! Output is never coloured. A closed pipe is not a failure: its reader has seen enough.
 
-use std::borrow::Cow;
 use std::io;
 
 use clap::{Args, ValueEnum};
@@ -15,6 +14,7 @@ use serde::de::IgnoredAny;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use highwater::printable::{printable, printable_json, printable_line};
 use highwater::redaction::{redact, redact_json};
 use highwater::suggestion::{COMMAND, with_settings, with_settings_in_json};
 
@@ -100,7 +100,7 @@ fn line<T: Serialize>(thing: &T) -> String {
 /// Formats rows as aligned columns; the last column is not padded.
 fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head = columns.iter().map(|name| name.to_uppercase()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(printable)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(fitted)).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -113,10 +113,10 @@ fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns cells that fit on one line and have no control characters: some contain text of a target.
-fn printable(cells: Vec<String>) -> Vec<String> {
+/// Returns cells that fit on one line: some contain text of a target.
+fn fitted(cells: Vec<String>) -> Vec<String> {
     let cell = |text: String| {
-        let plain = plain(&redact(&text));
+        let plain = printable_line(&redact(&text)).into_owned();
         // A cut command would not run.
         if plain.chars().count() <= CELL_CHARS_MAX || plain.contains(COMMAND) {
             return plain;
@@ -125,11 +125,6 @@ fn printable(cells: Vec<String>) -> Vec<String> {
         format!("{cut}…")
     };
     cells.into_iter().map(cell).collect()
-}
-
-/// Removes control characters, which could change a terminal.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Formats a time as in state documents.
@@ -142,23 +137,33 @@ pub(super) fn print_text(text: &str) {
     print_rows(&if is_json(text) { with_settings_in_json(text) } else { with_settings(text) });
 }
 
-/// Prints data that contains rows or documents, unchanged except for secrets.
+/// Prints data that contains rows or documents, without completing commands.
 pub(super) fn print_rows(text: &str) {
     if !text.is_empty() {
         write_line(&mut io::stdout(), &clean(text));
     }
 }
 
+/// Draws on a terminal: lines that were cleaned, with the codes that place them.
+pub(super) fn print_drawing(text: &str) {
+    write_line(&mut io::stdout(), &redact(text));
+}
+
 /// Prints data with secrets that the user has asked for.
 pub(super) fn print_revealed(text: &str) {
     if !text.is_empty() {
-        write_line(&mut io::stdout(), text);
+        let text = if is_json(text) { printable_json(text) } else { printable(text) };
+        write_line(&mut io::stdout(), &text);
     }
 }
 
-/// Removes secrets from a command's data; JSON stays valid JSON.
-fn clean(text: &str) -> Cow<'_, str> {
-    if is_json(text) { redact_json(text) } else { redact(text) }
+/// Removes secrets, and characters that could change a terminal, from a command's data; JSON stays valid JSON.
+fn clean(text: &str) -> String {
+    if is_json(text) {
+        printable_json(&redact_json(text)).into_owned()
+    } else {
+        printable(&redact(text)).into_owned()
+    }
 }
 
 /// Whether a command's data is a JSON document, or one per line.
@@ -237,11 +242,11 @@ mod tests {
     #[test]
     fn a_cell_is_one_line_of_limited_length() {
         let long = "x".repeat(CELL_CHARS_MAX + 1);
-        let cells = printable(vec!["two\nlines".to_owned(), long]);
+        let cells = fitted(vec!["two\nlines".to_owned(), long]);
         assert_eq!(cells[0], "two lines");
         assert_eq!(cells[1].chars().count(), CELL_CHARS_MAX);
         assert!(cells[1].ends_with('…'));
         let fix = format!("{} `highwater status`", "x".repeat(CELL_CHARS_MAX));
-        assert_eq!(printable(vec![fix.clone()]), [fix], "a command is not cut");
+        assert_eq!(fitted(vec![fix.clone()]), [fix], "a command is not cut");
     }
 }

@@ -10,6 +10,7 @@ use highwater::config::Vars;
 use highwater::error::chain;
 use highwater::event::counted;
 use highwater::journal::{Difference, JournalMode, Verdict};
+use highwater::printable::printable_line;
 use highwater::state::StateDocument;
 
 #[derive(Debug, Subcommand)]
@@ -97,10 +98,7 @@ fn text(document: &StateDocument, held_by: Option<&str>) -> String {
         ("journal entries", document.journal_seq.to_string()),
         ("fingerprint", document.source_fingerprint.to_string()),
     ];
-    let line = |(name, value): (&str, String)| {
-        let plain: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("{name:<18} {plain}")
-    };
+    let line = |(name, value): (&str, String)| format!("{name:<18} {}", printable_line(&value));
     format!("{}\n{}", document.poller_name, lines.map(line).join("\n"))
 }
 

@@ -13,7 +13,9 @@ use tokio::time::sleep;
 
 use self::address::Address;
 use super::from::app_folder;
-use super::output::{Exit, Failed, Output, OutputOption, Record, print_message, print_text};
+use super::output::{
+    Exit, Failed, Output, OutputOption, Record, print_drawing, print_message, print_text,
+};
 use super::page::Page;
 use highwater::builder::App;
 use highwater::config::{Vars, parse_duration, stop_grace};
@@ -181,7 +183,7 @@ async fn watch(vars: &dyn Vars, board: &StatusReader, options: &Options) -> Resu
     let mut stopped = Box::pin(asked_to_stop(Signals::catch(), StopSignal::new(), grace));
     loop {
         match board.read(options.query()).await {
-            Ok(report) if draws => print_text(&drawing(&screen::lines(&report))),
+            Ok(report) if draws => print_drawing(&drawing(&screen::lines(&report))),
             Ok(report) => print_text(&form.list(&report.pollers)),
             Err(error @ StatusError::NoPoller(_)) => return Err(error.into()),
             Err(error) => print_message(&format!("cannot read the status: {}", error.text())),

@@ -47,7 +47,7 @@
 //! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document::DocumentStore`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | everything below, and each other |
 //! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notification::Notifier`] | vocabulary; a handler also reports a [`document::StaleWrite`] |
 //! | pure rules | [`document`], [`journal`], [`normalize`], [`policy`], [`quarantine`], [`range`], [`schedule`] | vocabulary, each other, and the data types of the ports: [`normalize`] reads [`source::Rows`]; [`document::Snapshot`] and [`quarantine`] name what is stored by a [`store::StateKey`] |
-//! | vocabulary | [`backoff`], [`clock`], [`cursor`], [`error`], [`event`], [`grant`], [`partition`], [`redaction`], [`repeats`], [`trace`], [`value`] | each other |
+//! | vocabulary | [`backoff`], [`clock`], [`cursor`], [`error`], [`event`], [`grant`], [`partition`], [`printable`], [`redaction`], [`repeats`], [`trace`], [`value`] | each other |
 //!
 //! Only the engine and the adapters behind ports do I/O. Two modules have a part in two layers: [`document`] and
 //! [`journal`] are rules, except for the types named above. The vocabulary is synchronous, except that a retry in
@@ -57,6 +57,7 @@
 // Vocabulary: no I/O.
 pub mod backoff;
 pub mod model;
+pub mod printable;
 pub mod redaction;
 pub mod repeats;
 pub mod trace;

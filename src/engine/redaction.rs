@@ -33,6 +33,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
+use crate::printable::printable_char;
+
 /// The replacement for a secret.
 pub const MARK: &str = "[redacted]";
 /// Shortest secret to search for.
@@ -86,10 +88,11 @@ pub fn redact_json(text: &str) -> Cow<'_, str> {
     held().map_or(Cow::Borrowed(text), |held| held.redact_json(text))
 }
 
-/// Returns the start of a foreign text for an error: on one line, without secrets and control characters.
+/// Returns the start of a foreign text for an error: on one line, without secrets, as it may be
+/// printed.
 pub fn excerpt(bytes: &[u8], chars_max: usize) -> String {
     let text = redact_cut(bytes);
-    text.trim().chars().take(chars_max).map(plain).collect()
+    text.trim().chars().take(chars_max).map(printable_char).collect()
 }
 
 /// Returns the end of a foreign text for an error, like [`excerpt`].
@@ -98,17 +101,13 @@ pub fn excerpt_tail(bytes: &[u8], chars_max: usize) -> String {
     let text = text.trim();
     let skipped = text.chars().count().saturating_sub(chars_max);
     let cut = if skipped > 0 { "…" } else { "" };
-    cut.chars().chain(text.chars().skip(skipped).map(plain)).collect()
+    cut.chars().chain(text.chars().skip(skipped).map(printable_char)).collect()
 }
 
 /// Redacts a text that may have been cut at either end, including partial secrets.
 fn redact_cut(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     held().map_or_else(|| text.clone().into_owned(), |held| held.redact_cut(&text))
-}
-
-fn plain(c: char) -> char {
-    if c.is_control() { ' ' } else { c }
 }
 
 /// Secrets, and the encodings by which they are found.

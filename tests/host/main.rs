@@ -22,6 +22,7 @@ mod first_steps;
 mod folder;
 mod follow;
 mod host_check;
+mod hostile_text;
 mod identity;
 mod journal_commands;
 mod lifecycle;

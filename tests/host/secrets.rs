@@ -296,7 +296,7 @@ async fn command_leaks_nothing(
     result
 }
 
-async fn page(url: &str) -> String {
+pub(crate) async fn page(url: &str) -> String {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let end = tokio::time::Instant::now() + LIMIT;
     loop {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::printable::printable_char;
 use crate::redaction::looks_like;
 
 /// Longest value that is shown.
@@ -137,10 +138,9 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Returns at most `chars_max` characters of `text`, with spaces for control characters.
+/// Returns at most `chars_max` characters of `text`, as it may be printed.
 fn printable(text: &str, chars_max: usize) -> String {
-    let mut shown: String =
-        text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut shown: String = text.chars().take(chars_max).map(printable_char).collect();
     if text.chars().nth(chars_max).is_some() {
         shown.push('…');
     }

@@ -36,6 +36,7 @@ use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
 use crate::page;
 use crate::poller::{Poller, StopSignal, TickOutcome, outcome_row};
+use crate::printable::printable_json;
 use crate::recovery::Controller;
 use crate::redaction::{redact, redact_json};
 use crate::repeats::LogThrottle;
@@ -560,7 +561,7 @@ fn line(shared: &Shared, subject: &str, report: &TickReport) -> Option<String> {
             line: &report.line,
         };
         let line = serde_json::to_string(&line).expect("a line has only string keys");
-        return Some(redact_json(&line).into_owned());
+        return Some(printable_json(&redact_json(&line)).into_owned());
     }
     Some(redact(&report.summary).into_owned())
 }

@@ -1,11 +1,11 @@
 //! Builds HTML in which untrusted text cannot become markup.
 //!
 //! Names of elements and attributes are constants of this program; everything else is escaped.
-//! Characters that could reorder or hide the text around them are replaced by their code points.
+//! Characters that could reorder or hide the text around them are replaced: [`crate::printable`].
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
+use crate::printable::printable_char;
 use crate::redaction::redact;
 
 /// A piece of a page.
@@ -85,21 +85,9 @@ pub(super) fn escape(out: &mut String, text: &str) {
             '\'' => out.push_str("&#39;"),
             '`' => out.push_str("&#96;"),
             '\n' | '\t' => out.push(c),
-            c if is_unseen(c) => {
-                // Writing to a string cannot fail.
-                write!(out, "[U+{:04X}]", u32::from(c)).unwrap_or_default();
-            }
-            c => out.push(c),
+            c => out.push(printable_char(c)),
         }
     }
-}
-
-/// Whether a character changes how others are shown: control characters, direction marks and
-/// overrides, and zero-width characters.
-fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 #[cfg(test)]
@@ -124,9 +112,9 @@ mod tests {
             ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
             ("<!-- --> ]]>", "&lt;!-- --&gt; ]]&gt;"),
             ("`x`", "&#96;x&#96;"),
-            ("a\u{202e}b\u{2066}c\u{200f}", "a[U+202E]b[U+2066]c[U+200F]"),
-            ("\u{0}\u{1b}[2J\r", "[U+0000][U+001B][2J[U+000D]"),
-            ("\u{feff}\u{200b}\u{2028}", "[U+FEFF][U+200B][U+2028]"),
+            ("a\u{202e}b\u{2066}c\u{200f}", "a\u{fffd}b\u{fffd}c\u{fffd}"),
+            ("\u{0}\u{1b}[2J\r", "  [2J "),
+            ("\u{feff}\u{200b}\u{2028}", "\u{fffd}\u{fffd} "),
             ("two\nlines\tand", "two\nlines\tand"),
             ("Zoë 日本 שלום 🎉", "Zoë 日本 שלום 🎉"),
         ] {

@@ -8,6 +8,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::printable::printable_line;
+
 /// Writes the message of an event, and its error if the message does not contain it.
 pub(super) struct People;
 
@@ -70,7 +72,7 @@ fn line(level: Level, message: &str, error: &str) -> String {
 fn one_line(text: &str) -> String {
     let lines = text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
     let text = lines.collect::<Vec<_>>().join("; ");
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    printable_line(&text).into_owned()
 }
 
 #[cfg(test)]

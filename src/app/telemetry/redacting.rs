@@ -1,4 +1,5 @@
-//! Removes the secrets of this process from log lines just before they are written, and completes suggested commands.
+//! Makes log lines fit to be read just before they are written: without the secrets of this process, without characters
+//! that change a terminal, and with complete commands.
 
 use std::io::{self, Write};
 
@@ -6,6 +7,7 @@ use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::LineForm;
+use crate::printable::{printable, printable_json};
 use crate::redaction::{redact, redact_json};
 use crate::suggestion::{with_settings, with_settings_in_json};
 
@@ -32,8 +34,10 @@ impl<W: Write> Write for RedactingWriter<W> {
         match std::str::from_utf8(line) {
             Ok(text) => {
                 let text = match self.1 {
-                    LineForm::Json => redact_json(&with_settings_in_json(text)).into_owned(),
-                    LineForm::Text => redact(&with_settings(text)).into_owned(),
+                    LineForm::Json => {
+                        printable_json(&redact_json(&with_settings_in_json(text))).into_owned()
+                    }
+                    LineForm::Text => printable(&redact(&with_settings(text))).into_owned(),
                 };
                 self.0.write_all(text.as_bytes())?;
             }

@@ -1,7 +1,7 @@
 //! Status of the pollers, drawn on a terminal. Pure.
 
-use super::super::output::plain;
 use highwater::page::words;
+use highwater::printable::printable_line;
 use highwater::status::{Report, Status, Tick, Tone};
 
 /// Widest line, which fits any terminal.
@@ -24,7 +24,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 }
 
 fn cut(line: &str) -> String {
-    let line = plain(line);
+    let line = printable_line(line);
     if line.chars().count() <= COLUMNS {
         return line.trim_end().to_owned();
     }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 
+use crate::printable::printable_char;
 use crate::redaction::redacted;
 
 /// What the operator has to do next.
@@ -55,11 +56,11 @@ const STORED_CHARS_MAX: usize = 1_000;
 ///
 /// Secrets are redacted before the text is cut, since a partial secret would not be found.
 pub(crate) fn shortened(text: String) -> String {
-    let is_plain = !text.contains(char::is_control);
-    if is_plain && text.chars().nth(STORED_CHARS_MAX).is_none() {
+    let is_printable = text.chars().all(|c| printable_char(c) == c);
+    if is_printable && text.chars().nth(STORED_CHARS_MAX).is_none() {
         return text;
     }
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let line = text.chars().map(printable_char);
     let mut kept: String = line.clone().take(STORED_CHARS_MAX).collect();
     if line.count() > STORED_CHARS_MAX {
         kept.pop();
