@@ -6,15 +6,19 @@
 //! timestamps have several formats, some without an offset, so they are not parsed.
 
 mod call;
+mod fields;
 pub mod group;
 mod reason;
 pub mod server;
 pub mod traced;
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 use thiserror::Error;
 
+use self::fields::{each_field, field, is_object, parsed};
 use crate::printable::printable;
 use crate::trace::TraceContext;
 
@@ -61,6 +65,34 @@ pub enum InvocationError {
 /// Header with the invocation's id.
 pub const INVOCATION_ID_HEADER: &str = "x-azure-functions-invocationid";
 
+/// Names of bindings that are compared with the metadata.
+const BINDINGS_MAX: usize = 64;
+
+/// Returns `Data` and `Metadata` of an invocation.
+fn parts(body: &[u8]) -> Result<(Option<&RawValue>, Option<&RawValue>), InvocationError> {
+    let (mut data, mut metadata) = (None, None);
+    let read = each_field(body, |name, value| match name.as_str() {
+        "Data" => data = Some(value),
+        "Metadata" => metadata = Some(value),
+        _ => {}
+    });
+    // Tells other JSON from what is not JSON.
+    let is_json = || serde_json::from_slice::<IgnoredAny>(body).is_ok();
+    match read {
+        Ok(()) => Ok((data, metadata)),
+        Err(_) if is_json() => Err(InvocationError::NotAnObject),
+        Err(source) => Err(InvocationError::NotJson { length: body.len(), source }),
+    }
+}
+
+/// Visits the fields of an object; anything else has none.
+fn for_each<'a>(json: Option<&'a RawValue>, visit: impl FnMut(String, &'a RawValue)) {
+    if let Some(json) = json {
+        // A part of a valid body is valid, and another value than an object is ignored.
+        each_field(json.get().as_bytes(), visit).unwrap_or_default();
+    }
+}
+
 impl Invocation {
     /// Reads the body of an invocation.
     ///
@@ -70,29 +102,34 @@ impl Invocation {
     ///
     /// [`InvocationError`] if the body is not a JSON object.
     pub fn read(id: &str, body: &[u8]) -> Result<Self, InvocationError> {
-        let json: Json = serde_json::from_slice(body)
-            .map_err(|source| InvocationError::NotJson { length: body.len(), source })?;
-        if !json.is_object() {
-            return Err(InvocationError::NotAnObject);
-        }
-        let timers = json.get("Data").and_then(Json::as_object);
-        let metadata = json.get("Metadata").and_then(Json::as_object);
-        let late = timers.and_then(|timers| {
-            timers.values().find(|timer| timer.get("IsPastDue") == Some(&Json::Bool(true)))
+        let (data, metadata) = parts(body)?;
+        let (mut names, mut late) = (Vec::new(), None);
+        for_each(data, |name, timer| {
+            // A function has one trigger, and few other bindings.
+            if names.len() < BINDINGS_MAX {
+                names.push(name);
+            }
+            let is_late = || field(timer, "IsPastDue").and_then(parsed) == Some(true);
+            if late.is_none() && is_late() {
+                late = Some(timer);
+            }
         });
-        let missed = late.and_then(|timer| timer.pointer("/ScheduleStatus/Next")?.as_str());
         // A run from the admin endpoint adds its input to the metadata under the trigger's name.
-        let is_manual = timers.is_some_and(|timers| {
-            timers.keys().any(|name| metadata.is_some_and(|metadata| metadata.contains_key(name)))
+        let (mut is_manual, mut retry) = (false, None);
+        for_each(metadata, |name, value| {
+            is_manual |= names.contains(&name);
+            if name == "RetryContext" {
+                retry = Some(value);
+            }
         });
-        let retry = metadata.and_then(|metadata| metadata.get("RetryContext"));
+        let next = |timer| field(field(timer, "ScheduleStatus")?, "Next").and_then(parsed);
         Ok(Self {
             id: id.to_owned(),
             is_past_due: late.is_some(),
-            missed: missed.map(str::to_owned),
-            retry_count: retry.and_then(|retry| retry.get("RetryCount")).and_then(Json::as_u64),
-            has_retry_policy: retry.is_some_and(Json::is_object),
-            retry_count_max: retry.and_then(|retry| retry.get("MaxRetryCount")?.as_i64()),
+            missed: late.and_then(next),
+            retry_count: retry.and_then(|retry| field(retry, "RetryCount").and_then(parsed)),
+            has_retry_policy: retry.is_some_and(is_object),
+            retry_count_max: retry.and_then(|retry| field(retry, "MaxRetryCount").and_then(parsed)),
             is_manual,
             traceparent: None,
             tracestate: None,
@@ -204,6 +241,28 @@ mod tests {
         assert!(manual.is_manual);
         assert_eq!(manual.why().unwrap(), "was started manually");
         assert_eq!(read("{}"), Invocation { id: "id".to_owned(), ..Invocation::default() });
+    }
+
+    #[test]
+    fn unknown_formats_are_ignored() {
+        let read = |body: &str| Invocation::read("id", body.as_bytes()).unwrap();
+        for body in [
+            r#"{"Data":[0,0],"Metadata":7}"#,
+            r#"{"Data":{"t":[{"IsPastDue":true}]},"Metadata":{"RetryContext":[2]}}"#,
+            r#"{"Data":{"t":{"IsPastDue":"true"}},"Metadata":{"RetryContext":null}}"#,
+            r#"{"data":{"t":{"IsPastDue":true}}}"#,
+            // As of a tree of values: the last one counts.
+            r#"{"Data":{"t":{"IsPastDue":true}},"Data":{}}"#,
+        ] {
+            assert_eq!(read(body), Invocation { id: "id".to_owned(), ..Invocation::default() });
+        }
+        let wrong = read(r#"{"Metadata":{"RetryContext":{"RetryCount":-1,"MaxRetryCount":"x"}}}"#);
+        assert_eq!(
+            (wrong.has_retry_policy, wrong.retry_count, wrong.retry_count_max),
+            (true, None, None)
+        );
+        let deep = format!("{{\"Data\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(!read(&deep).is_past_due, "the depth does not matter");
     }
 
     #[test]

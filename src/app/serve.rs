@@ -96,9 +96,8 @@ async fn serve(vars: &dyn Vars, is_hosted: bool) -> Result<Exit, Failed> {
     if let Some(listener) = listener {
         let functions = functions(vars, port, &telemetry);
         let service = Service { functions, stop: stop.clone(), telemetry: telemetry.clone() };
-        let served = server::serve(listener, service, stopping).await;
+        server::serve(listener, service, stopping).await;
         telemetry.flush().await;
-        served.map_err(|error| Failed::new(Exit::Failed, format!("serve: {error}")))?;
     }
     // After Ctrl-C the host stops too. Any other signal may be meant only for the handler, so the host must
     // restart it; also after aborted work.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tracing::error;
 
 use super::output::{Exit, Failed, print_message};
 use highwater::page::{PageServer, serve};
@@ -32,10 +31,7 @@ impl Page {
         let served = tokio::spawn(async move {
             // A dropped sender closes it too.
             let closed = async { closed.await.unwrap_or_default() };
-            if let Err(failure) = serve(listener, served, closed).await {
-                let error = failure.to_string();
-                error!(event = "page_failed", error, "The status page stopped: {error}");
-            }
+            serve(listener, served, closed).await;
         });
         Ok(Self { close, served })
     }

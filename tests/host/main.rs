@@ -27,6 +27,7 @@ mod identity;
 mod journal_commands;
 mod lifecycle;
 mod log_lines;
+mod memory;
 mod notifications;
 mod orphan;
 mod package;

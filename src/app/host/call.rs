@@ -6,9 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json, json};
 use url::form_urlencoded;
 
+use super::fields::{each_field, field, parsed};
+use super::{for_each, parts};
 use crate::page::{self, PageRequest, PageResponse};
 use crate::status::StatusReader;
 
@@ -37,19 +40,24 @@ struct Call {
 impl Call {
     /// Reads the body of an invocation; missing fields and unknown formats are ignored.
     fn read(body: &[u8]) -> Self {
-        let json: Json = serde_json::from_slice(body).unwrap_or_default();
-        let data = json.get("Data").and_then(Json::as_object);
-        let is_request = |value: &&Json| value.get("Method").is_some();
-        let Some(request) = data.and_then(|data| data.values().find(is_request)) else {
-            return Self::default();
-        };
-        let text = |at: &str| request.pointer(at).and_then(Json::as_str).unwrap_or_default();
-        let path = text("/Url").split(['?', '#']).next().unwrap_or_default();
+        let data = parts(body).ok().and_then(|(data, _)| data);
+        let mut request = None;
+        for_each(data, |_, value| {
+            if request.is_none() && field(value, "Method").is_some() {
+                request = Some(value);
+            }
+        });
+        let Some(request) = request else { return Self::default() };
+        let text =
+            |value: Option<&RawValue>| -> String { value.and_then(parsed).unwrap_or_default() };
+        let url = text(field(request, "Url"));
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        let view = field(request, "Params").and_then(|params| field(params, "view"));
         Self {
-            view: text("/Params/view").to_ascii_lowercase(),
-            query: query(request.get("Query")),
+            view: text(view).to_ascii_lowercase(),
+            query: field(request, "Query").map(query).unwrap_or_default(),
             has_slash: path.ends_with('/'),
-            is_head: text("/Method").eq_ignore_ascii_case("HEAD"),
+            is_head: text(field(request, "Method")).eq_ignore_ascii_case("HEAD"),
         }
     }
 
@@ -81,16 +89,20 @@ impl Call {
     }
 }
 
-fn query(value: Option<&Json>) -> BTreeMap<String, String> {
-    let parsed = value.and_then(Json::as_str).and_then(|text| serde_json::from_str(text).ok());
-    let object = parsed.or_else(|| value.cloned()).unwrap_or_default();
-    let pairs = object.as_object().into_iter().flatten();
-    // Several values of one name are joined by commas, or are a list in some versions; the first one counts.
-    let text = |value: &Json| value.as_str().or_else(|| value.get(0)?.as_str()).map(str::to_owned);
-    let first = |text: String| text.split(',').next().unwrap_or_default().to_owned();
-    pairs
-        .filter_map(|(name, value)| Some((name.to_ascii_lowercase(), first(text(value)?))))
-        .collect()
+fn query(value: &RawValue) -> BTreeMap<String, String> {
+    let text: Option<String> = parsed(value);
+    let json = text.as_deref().unwrap_or(value.get());
+    let mut query = BTreeMap::new();
+    let read = each_field(json.as_bytes(), |name, value| {
+        // Several values of one name are joined by commas, or are a list in some versions; the first one counts.
+        let list = || parsed(parsed::<Vec<&RawValue>>(value)?.first()?);
+        let text: Option<String> = parsed(value).or_else(list);
+        if let Some(text) = text {
+            let first = text.split(',').next().unwrap_or_default().to_owned();
+            query.insert(name.to_ascii_lowercase(), first);
+        }
+    });
+    if read.is_ok() { query } else { BTreeMap::new() }
 }
 
 /// Returns the outputs of an invocation for the status page. `board` is `Err` with the reason if settings are

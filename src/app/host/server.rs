@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
@@ -44,7 +44,9 @@ use crate::status::StatusReader;
 use crate::telemetry::{LineForm, Telemetry};
 use crate::tick::{TickLine, TickReport, TickRequest};
 use crate::trace::TraceContext;
-use crate::web::{Authority, Refusal, guarded};
+use crate::web::{
+    Authority, BodyError, ClientTimeouts, Refusal, guarded, read_body, serve as serve_clients,
+};
 
 /// The functions of this process.
 #[derive(Debug)]
@@ -73,6 +75,12 @@ pub enum Function {
 
 /// Largest body of an invocation. A retry includes an exception dump of any length.
 const BODY_BYTES_MAX: usize = 16 << 20;
+/// Largest body of an invocation for the status page: the head of a request for it.
+const STATUS_BODY_BYTES_MAX: usize = 1 << 20;
+/// The Functions host keeps an idle connection for a minute, and looks for such connections each 15 seconds. It must
+/// close first: a request that meets a connection being closed fails.
+const OF_THE_HOST: ClientTimeouts =
+    ClientTimeouts { head: Duration::from_secs(120), body: Duration::from_secs(60) };
 
 /// What the server needs.
 #[derive(Debug)]
@@ -129,7 +137,6 @@ fn routes(service: Service, ticks: Ticks) -> Router {
         .route("/{function}", post(invoke))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Arc::new(Shared::new(service, ticks)));
     guarded(routes, Authority::loopback(), refuse)
 }
@@ -141,20 +148,15 @@ fn refuse(refusal: Refusal) -> Response<Body> {
 
 /// Serves the routes of [`router`] until `shutdown` completes. Then waits until running invocations have been
 /// answered and all ticks have ended, including those whose caller is gone.
-///
-/// # Errors
-///
-/// [`std::io::Error`] if the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
     service: Service,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+) {
     let ticks = Ticks::default();
     let router = routes(service, Arc::clone(&ticks));
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown).await;
+    serve_clients(listener, router, OF_THE_HOST, shutdown).await;
     drop(ticks.write().await);
-    served
 }
 
 async fn ready() -> Response<Body> {
@@ -169,7 +171,7 @@ async fn invoke(
     State(shared): State<Arc<Shared>>,
     function: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Response<Body> {
     // A name that is not UTF-8 is not one of ours. The default reply of axum would not be JSON.
     let Ok(Path(function)) = function else { return unknown().await };
@@ -179,6 +181,8 @@ async fn invoke(
     // The host stores log lines of a handler without the operation id.
     let operation_id = text(&headers, "traceparent").and_then(operation_id);
     let span = error_span!("invocation", invocation_id = id, operation_id);
+    let bytes_max = if function == page::FUNCTION { STATUS_BODY_BYTES_MAX } else { BODY_BYTES_MAX };
+    let body = read_body(request, bytes_max).await;
     dispatch(&shared, function, &id, &headers, body).instrument(span).await
 }
 
@@ -196,7 +200,7 @@ async fn dispatch(
     function: String,
     id: &str,
     headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Result<Bytes, BodyError>,
 ) -> Response<Body> {
     let functions = match &shared.service.functions {
         Functions::Ready(functions) => functions,
@@ -242,7 +246,7 @@ async fn dispatch(
     };
     let body = match body {
         Ok(body) => body,
-        Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
+        Err(BodyError { status, reason }) => return refuse(status, reason),
     };
     let read = Invocation::read(id, &body);
     match read.map(|it| it.traced(text(headers, "traceparent"), tracestate(headers))) {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
@@ -22,7 +22,10 @@ use crate::error::chain;
 use crate::poller::{Operator, Poller, StopSignal};
 use crate::status::StatusReader;
 use crate::tick::TickRequest;
-use crate::web::{Authority, Refusal, guarded, is_same_origin, is_token};
+use crate::web::{
+    Authority, BodyError, ClientTimeouts, Refusal, guarded, is_same_origin, is_token, read_body,
+    serve as serve_clients,
+};
 
 /// Largest form: a reason and the other fields.
 const FORM_BYTES_MAX: usize = 16 << 10;
@@ -56,15 +59,11 @@ struct Shared {
 }
 
 /// Serves the page until `shutdown` completes, then waits for the ticks that were started from it.
-///
-/// # Errors
-///
-/// [`std::io::Error`] if the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
     served: PageServer,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+) {
     let shared = Arc::new(Shared {
         served,
         token: Uuid::new_v4().simple().to_string(),
@@ -72,9 +71,8 @@ pub async fn serve(
         ticks: Arc::default(),
     });
     let ticks = Arc::clone(&shared.ticks);
-    let ended = axum::serve(listener, routes(shared)).with_graceful_shutdown(shutdown).await;
+    serve_clients(listener, routes(shared), ClientTimeouts::default(), shutdown).await;
     drop(ticks.write().await);
-    ended
 }
 
 fn routes(shared: Arc<Shared>) -> Router {
@@ -88,7 +86,6 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/actions/{action}", post(act))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
         .with_state(shared);
     guarded(routes, authority, refuse)
 }
@@ -164,8 +161,15 @@ async fn act(
     State(shared): State<Arc<Shared>>,
     Path(action): Path<String>,
     headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Response<Body> {
+    let body = match read_body(request, FORM_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(BodyError { status, reason }) => {
+            let page = PageRequest { page: true, ..PageRequest::default() };
+            return respond(&failed(status.as_u16(), &reason, page));
+        }
+    };
     let fields: BTreeMap<String, String> = form_urlencoded::parse(&body).into_owned().collect();
     let (by, action, form) = match shared.judge(&action, &headers, &fields) {
         Ok(judged) => judged,

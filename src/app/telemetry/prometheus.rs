@@ -6,6 +6,7 @@
 //! <https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>
 
 use std::fmt::{Display, Write as _};
+use std::future::pending;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -20,7 +21,7 @@ use opentelemetry_sdk::metrics::data::{
 use tokio::net::TcpListener;
 
 use super::reader::Reader;
-use crate::web::{Authority, guarded};
+use crate::web::{Authority, ClientTimeouts, guarded, serve as serve_clients};
 
 /// Media type of the Prometheus text format.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -33,7 +34,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) async fn serve(address: SocketAddr, reader: Reader) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let router = routes(reader);
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    tokio::spawn(serve_clients(listener, router, ClientTimeouts::default(), pending()));
     Ok(())
 }
 

@@ -290,25 +290,53 @@ async fn a_group_runs_the_recovery_controller_every_five_minutes() {
     assert_eq!(runs, 2);
 }
 
-/// Starts a server over a poller with one row, and sends it one request with these headers.
-async fn posted(headers: &str) -> (String, usize) {
+/// Starts a server with the function `orders` of a poller with one row, and the status page. Sends it one request, and
+/// returns the reply and how many batches were delivered.
+async fn sent(path: &str, headers: &str, body: &str) -> (String, usize) {
     let world = World::with_rows(1);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let functions =
-        BTreeMap::from([("orders".to_owned(), Function::Tick(Arc::clone(&world.poller)))]);
+    let board = StatusReader {
+        app: "shop".to_owned(),
+        state: world.store.clone(),
+        pollers: BTreeMap::from([("orders".to_owned(), Arc::clone(&world.poller))]),
+        schedules: BTreeMap::new(),
+        disabled: BTreeMap::new(),
+    };
+    let functions = BTreeMap::from([
+        ("orders".to_owned(), Function::Tick(Arc::clone(&world.poller))),
+        (page::FUNCTION.to_owned(), Function::Status(Arc::new(board))),
+    ]);
     let router = router(Functions::Ready(functions), StopSignal::new());
     tokio::spawn(async move { axum::serve(listener, router).await });
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let body = r#"{"Data":{},"Metadata":{}}"#;
     let length = body.len();
     let request = format!(
-        "POST /orders HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        "POST /{path} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();
     (reply, world.handler.received().len())
+}
+
+async fn posted(headers: &str) -> (String, usize) {
+    sent("orders", headers, r#"{"Data":{},"Metadata":{}}"#).await
+}
+
+#[tokio::test]
+async fn each_function_has_its_own_limit_of_bodies() {
+    for (function, bytes, status) in [
+        ("orders", STATUS_BODY_BYTES_MAX + 1, 200),
+        ("orders", BODY_BYTES_MAX + 1, 413),
+        (page::FUNCTION, STATUS_BODY_BYTES_MAX, 200),
+        (page::FUNCTION, STATUS_BODY_BYTES_MAX + 1, 413),
+    ] {
+        let body = format!("{{{}}}", " ".repeat(bytes - 2));
+        let (reply, _) = sent(function, "Host: localhost\r\n", &body).await;
+        let start = reply.lines().next();
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{function} {bytes}: {start:?}");
+    }
 }
 
 /// A website can send a form to this port, and can reach it under a name of its own (DNS rebinding).
