@@ -1,6 +1,8 @@
 //! `highwater init`: creates a poller's state, or scaffolds a project for a table.
 
+mod columns;
 mod folder;
+mod receiver;
 
 use std::path::PathBuf;
 
@@ -32,6 +34,12 @@ pub(super) struct Options {
     /// Cursor column; by default, the best one of the table.
     #[arg(long, value_name = "COLUMN", requires = "table")]
     cursor: Option<String>,
+    /// Write a project that receives the deliveries, too; `http` sets the address of your own endpoint.
+    #[arg(long, value_name = "LANGUAGE", requires = "table")]
+    handler: Option<receiver::Language>,
+    /// Address of your own endpoint; by default, `http://127.0.0.1:7072/api/POLLER`.
+    #[arg(long, value_name = "URL", requires = "handler")]
+    url: Option<String>,
     #[command(flatten)]
     form: OutputOption,
 }

@@ -34,6 +34,7 @@ mod package;
 mod partitions;
 mod ranges;
 mod receiver;
+mod receiver_projects;
 mod recovery;
 mod replies;
 mod requests;

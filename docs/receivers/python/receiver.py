@@ -112,24 +112,38 @@ def read_batch(body):
     return batch
 
 
-def receive(keys, headers, raw, take):
+def receive(keys, headers, raw, take, clock=time.time):
     """Handles a request; returns the status and the object to answer with.
 
     `take(batch, event)` applies one event, once only. It raises EventFailed for an event that cannot be
     applied; any other exception means that nothing can be applied now.
     """
-    try:
-        body = unpack(headers, raw)
-        verify(keys, headers, body)
-        batch = read_batch(body)
+
+    def apply(batch):
         for event in batch["events"]:
             try:
                 take(batch, event)
             except EventFailed as error:
                 logging.error("event %s failed: %s", event["id"], error)
-                # Everything before it is applied; it and what follows are redelivered.
-                return 200, {"batchItemFailures": [{"itemIdentifier": event["id"]}]}
-        return 200, {"batchItemFailures": []}
+                return event["id"]
+        return None
+
+    return receive_batch(keys, headers, raw, apply, clock)
+
+
+def receive_batch(keys, headers, raw, apply, clock=time.time):
+    """Handles a request like `receive`, for code that applies a batch as a whole.
+
+    `apply(batch)` applies the events in order. It returns the id of the first event that cannot be applied,
+    or None. Any exception means that nothing can be applied now.
+    """
+    try:
+        body = unpack(headers, raw)
+        verify(keys, headers, body, clock())
+        failed = apply(read_batch(body))
+        # Everything before it is applied; it and what follows are redelivered.
+        failures = [] if failed is None else [{"itemIdentifier": failed}]
+        return 200, {"batchItemFailures": failures}
     except Refused as refused:
         logging.warning("batch %s refused: %s", headers.get("webhook-id"), refused)
         return refused.status, {"error": str(refused), **refused.details}

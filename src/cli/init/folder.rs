@@ -10,10 +10,14 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use super::Options;
+use super::receiver::{self, Language, Receiver};
 use crate::findings;
 use crate::output::{Exit, Failed, print_message, print_text};
 use highwater::builder::doctor::ExaminedPoller;
@@ -70,7 +74,12 @@ pub(super) async fn run(
         return Err(Failed::new(Exit::Usage, text));
     }
     let out = std::path::absolute(out).map_err(|error| failed(out, &error))?;
-    let files = Files::of(&out, name);
+    let language = options.handler;
+    if options.url.is_some() && language != Some(Language::Http) {
+        let text = "`--url` is for `--handler http`: a receiver of the project has its own address";
+        return Err(Failed::new(Exit::Usage, text.to_owned()));
+    }
+    let mut files = Files::of(&out, name);
     files.refuse_existing()?;
     let connection = options.connection.as_str();
     let Some(text) = vars.get(connection).filter(|text| !text.trim().is_empty()) else {
@@ -93,6 +102,17 @@ pub(super) async fn run(
     let proposal = examined_poller(&values, vars, name)?.propose(options.key.is_some()).await;
     let proposal = proposal.map_err(highwater::poller::TickError::Fetch)?;
     settle(&mut values, name, &proposal);
+    if let Some(language) = language {
+        let secret = new_secret();
+        let url = options.url.clone().unwrap_or_else(|| receiver::url(name));
+        deliver_to(&mut values, name, &url, &secret);
+        if language.has_project() {
+            let rows = examined_poller(&values, vars, name)?.row_schema().await?;
+            let receiver = Receiver { language, poller: name, table, secret: &secret, rows: &rows };
+            files.add(receiver.files());
+            files.refuse_existing()?;
+        }
+    }
     let poller = examined_poller(&values, vars, name)?;
     // This is an explicit start, so create the state folder, which the store never creates by itself.
     let state = out.join(STATE).join("state");
@@ -104,7 +124,7 @@ pub(super) async fn run(
     // The examination needed an absolute path; in the file, the path is relative to the project.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
-    let report = Report::of((name, table), &proposal, &files, &found);
+    let report = Report::of((name, table), (language, &values), &proposal, &files, &found);
     print_text(&options.form.output.one(&report, || report.text()));
     let over = overridden(&values, vars);
     if !over.is_empty() {
@@ -156,6 +176,22 @@ fn values(name: &str, connection: &str, text: String, out: &Path) -> BTreeMap<St
     ])
 }
 
+/// Makes the poller post to an endpoint, with signed requests.
+fn deliver_to(values: &mut BTreeMap<String, String>, name: &str, url: &str, secret: &str) {
+    let poller = format!("{PREFIX}POLLERS__{}__HANDLER__", name.to_uppercase());
+    let setting = receiver::secret_setting(name);
+    values.insert(format!("{poller}KIND"), "http".to_owned());
+    values.insert(format!("{poller}URL"), url.to_owned());
+    values.insert(format!("{poller}SIGNING_SECRETS"), setting.clone());
+    values.insert(setting, secret.to_owned());
+}
+
+/// Returns a new secret of 32 bytes, 244 bits of them random.
+fn new_secret() -> String {
+    let bytes = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()].concat();
+    format!("whsec_{}", STANDARD.encode(bytes))
+}
+
 fn schedule_setting(name: &str) -> String {
     format!("{}_SCHEDULE", name.to_uppercase())
 }
@@ -173,6 +209,7 @@ fn settle(values: &mut BTreeMap<String, String>, name: &str, proposal: &SourcePr
 
 /// The files of a folder.
 struct Files {
+    name: String,
     out: PathBuf,
     host: PathBuf,
     function: PathBuf,
@@ -180,11 +217,14 @@ struct Files {
     settings: PathBuf,
     ignored: PathBuf,
     schedule: String,
+    /// Other files, with their texts.
+    others: Vec<(PathBuf, String)>,
 }
 
 impl Files {
     fn of(out: &Path, name: &str) -> Self {
         Self {
+            name: name.to_owned(),
             out: out.to_owned(),
             host: out.join("host.json"),
             function: out.join(DEFINITIONS).join(name).join("function.json"),
@@ -192,11 +232,32 @@ impl Files {
             settings: out.join("local.settings.json"),
             ignored: out.join(".gitignore"),
             schedule: schedule_setting(name),
+            others: Vec::new(),
         }
     }
 
-    fn all(&self) -> [&PathBuf; 5] {
-        [&self.host, &self.function, &self.status, &self.settings, &self.ignored]
+    /// Adds the files of a receiver.
+    fn add(&mut self, files: Vec<(String, String)>) {
+        let placed = files.into_iter().map(|(path, text)| (receiver::path(&self.out, &path), text));
+        self.others.extend(placed);
+    }
+
+    fn all(&self) -> Vec<&PathBuf> {
+        let own = [&self.host, &self.function, &self.status, &self.settings, &self.ignored];
+        own.into_iter().chain(self.others.iter().map(|(path, _)| path)).collect()
+    }
+
+    /// Returns the files in a few lines.
+    fn summary(&self, language: Option<Language>) -> Vec<String> {
+        let own = [&self.host, &self.function, &self.status, &self.settings, &self.ignored];
+        let mut lines: Vec<String> =
+            own.into_iter().map(|path| format!("`{}`", path.display())).collect();
+        if let Some(edit) = language.and_then(|language| language.file_to_edit(&self.name)) {
+            let (folder, count) = (self.out.join(receiver::FOLDER), self.others.len());
+            let folder = folder.display();
+            lines.push(format!("`{folder}`, {count} files; edit `{folder}/{edit}`"));
+        }
+        lines
     }
 
     fn refuse_existing(&self) -> Result<(), Failed> {
@@ -214,7 +275,8 @@ impl Files {
         let schedule = format!("%{}%", self.schedule);
         let function = timer_definition(&schedule);
         let settings = json!({"IsEncrypted": false, "Values": values});
-        for file in [&self.function, &self.status] {
+        let others = self.others.iter().map(|(path, _)| path);
+        for file in [&self.function, &self.status].into_iter().chain(others) {
             let folder = file.parent().unwrap_or(&self.out);
             fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
         }
@@ -223,6 +285,13 @@ impl Files {
         create(&self.host, HOST)?;
         create(&self.function, &function)?;
         create(&self.status, STATUS)?;
+        // The same order holds in the receiver's folder.
+        let is_ignored = |path: &Path| path.ends_with(".gitignore");
+        let (first, rest): (Vec<_>, Vec<_>) =
+            self.others.iter().partition(|(path, _)| is_ignored(path));
+        for (path, text) in first.into_iter().chain(rest) {
+            create(path, text)?;
+        }
         create(&self.settings, &format!("{settings:#}\n"))
     }
 }
@@ -255,22 +324,31 @@ struct Report<'a> {
     sees_deletes: bool,
     /// The written files.
     files: Vec<String>,
+    /// The same for a reader, who has no use for every file of a receiver.
+    #[serde(skip)]
+    written: Vec<String>,
     /// Findings from the database.
     findings: &'a [Finding],
     /// Commands to continue with; the last one starts the host.
-    next: [String; 4],
+    next: Vec<String>,
+    /// Where the poller delivers to; `null` for standard output.
+    url: Option<&'a str>,
 }
 
 impl<'a> Report<'a> {
     fn of(
         (poller, table): (&'a str, &'a str),
+        (language, values): (Option<Language>, &'a BTreeMap<String, String>),
         proposal: &'a SourceProposal,
         files: &Files,
         findings: &'a [Finding],
     ) -> Self {
         let out = files.out.display();
         let settings = quoted(&format!("{out}/local.settings.json"));
+        let receiver = quoted(&files.out.join(receiver::FOLDER).display().to_string());
+        let tests = language.and_then(Language::tests);
         let out = quoted(&out.to_string());
+        let url = values.get(&format!("{PREFIX}POLLERS__{}__HANDLER__URL", poller.to_uppercase()));
         let with = format!("{} --settings {settings}", quoted(&program()));
         Self {
             poller,
@@ -281,14 +359,20 @@ impl<'a> Report<'a> {
             key: &proposal.key,
             key_reason: &proposal.key_reason,
             sees_deletes: proposal.mode == CursorMode::ChangeTracking,
-            files: files.all().map(|path| path.display().to_string()).to_vec(),
+            files: files.all().iter().map(|path| path.display().to_string()).collect(),
+            written: files.summary(language),
             findings,
-            next: [
-                format!("{with} validate"),
-                format!("{with} run"),
-                format!("{with} package --stage {out}"),
-                format!("func start --script-root {out}"),
-            ],
+            next: tests
+                .map(|tests| format!("cd {receiver} && {tests}"))
+                .into_iter()
+                .chain([
+                    format!("{with} validate"),
+                    format!("{with} run"),
+                    format!("{with} package --stage {out}"),
+                    format!("func start --script-root {out}"),
+                ])
+                .collect(),
+            url: url.map(String::as_str),
         }
     }
 
@@ -307,9 +391,12 @@ impl<'a> Report<'a> {
         if !self.sees_deletes {
             lines.push("  this mode does not see deletes".to_owned());
         }
-        let does = "  it starts at the beginning, prints events to standard output, and keeps its state in `state`";
-        lines.push(does.to_owned());
-        lines.extend(self.files.iter().map(|path| format!("  wrote `{path}`")));
+        let does = match self.url {
+            None => "prints events to standard output".to_owned(),
+            Some(url) => format!("posts events to `{url}`"),
+        };
+        lines.push(format!("  it starts at the beginning, {does}, and keeps its state in `state`"));
+        lines.extend(self.written.iter().map(|what| format!("  wrote {what}")));
         let is_odd = |finding: &&Finding| matches!(finding.level, Level::Error | Level::Warning);
         let odd = self.findings.iter().filter(is_odd);
         let odd: Vec<(String, &Finding)> =

