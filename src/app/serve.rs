@@ -23,7 +23,7 @@ use crate::handler::exec;
 use crate::host::server::{self, Functions, Service};
 use crate::poller::StopSignal;
 use crate::project;
-use crate::telemetry::{Telemetry, TickLines, flush_lines};
+use crate::telemetry::{LineForm, Telemetry, TickLines, flush_lines};
 
 /// The port settings of the Functions host, the current name first.
 const PORTS: [&str; 2] = ["FUNCTIONS_CUSTOMHANDLER_PORT", "FUNCTIONS_HTTPWORKER_PORT"];
@@ -167,10 +167,19 @@ fn functions(vars: &dyn Vars, port: u16, telemetry: &Telemetry) -> Functions {
 
 /// Starts logging and the configured telemetry.
 pub fn start(vars: &dyn Vars, ticks: TickLines) -> Telemetry {
-    // A blank value counts as not set, as in all settings.
-    let filter = vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty());
-    let filter = filter.unwrap_or_else(|| LOG_DEFAULT.to_owned());
+    let filter = log_filter(vars).unwrap_or_else(|| LOG_DEFAULT.to_owned());
     Telemetry::start(&filter, vars, ticks)
+}
+
+/// Starts logging for a person at a terminal, in text and with another default filter, and the configured telemetry.
+pub fn start_at_terminal(vars: &dyn Vars, default_filter: &str) -> Telemetry {
+    let filter = log_filter(vars).unwrap_or_else(|| default_filter.to_owned());
+    Telemetry::start_in(LineForm::Text, &filter, vars, TickLines::Written)
+}
+
+/// Returns the filter that is set. A blank value counts as not set, as in all settings.
+fn log_filter(vars: &dyn Vars) -> Option<String> {
+    vars.get("HIGHWATER__LOG").filter(|text| !text.trim().is_empty())
 }
 
 /// The variable that disables the export of log lines.
@@ -233,7 +242,7 @@ impl Signals {
     }
 
     /// Waits for the next signal, and returns the exit code of a process that it stops.
-    async fn next(&mut self) -> Exit {
+    pub async fn next(&mut self) -> Exit {
         let hung_up = async {
             match &mut self.hang_up {
                 Some(hang_up) => hang_up.recv().await,

@@ -117,8 +117,12 @@ impl Telemetry {
     ///
     /// Must be called within a runtime, and before instruments are created.
     pub fn start(filter: &str, vars: &dyn Vars, ticks: TickLines) -> Self {
+        Self::start_in(LineForm::of(vars), filter, vars, ticks)
+    }
+
+    /// Like [`Self::start`], with lines in a given format.
+    pub fn start_in(form: LineForm, filter: &str, vars: &dyn Vars, ticks: TickLines) -> Self {
         lines::start();
-        let form = LineForm::of(vars);
         let settings = Settings::of(vars);
         let collected = Arc::new(PendingExport::default());
         let subscriber = Registry::default()

@@ -8,7 +8,7 @@
 //!
 //! Lease and intervals are short here, so that a takeover takes seconds. Everything else is as in Azure.
 
-mod console;
+pub(crate) mod console;
 pub(crate) mod devdb;
 mod flights;
 mod folder;

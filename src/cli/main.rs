@@ -12,6 +12,7 @@ mod config;
 mod confirm;
 mod ddl;
 mod demo;
+mod dev;
 mod doctor;
 mod findings;
 mod from;
@@ -73,6 +74,8 @@ enum Command {
     Serve,
     /// Run pollers on their functions' timers, without the Functions host, until stopped.
     Run(run::Options),
+    /// Run the pollers and the receiver of a project side by side, until stopped.
+    Dev(dev::Options),
     /// Run one tick of a poller now.
     Tick(tick::Options),
     /// Check settings, host.json and functions for consistency, offline.
@@ -152,6 +155,12 @@ async fn run() -> ExitCode {
             return if error.print().is_ok() { Exit::Done } else { Exit::Failed }.into();
         }
     };
+    let mut arguments = arguments;
+    if matches!(arguments.command, Some(Command::Dev(_))) {
+        // It runs in the folder of a project.
+        let here = || Some(PathBuf::from(LOCAL_SETTINGS)).filter(|path| path.is_file());
+        arguments.settings = arguments.settings.or_else(here);
+    }
     let vars: &dyn Vars = match &arguments.settings {
         None => &ProcessVars,
         Some(path) => match LocalSettings::read(path, ProcessVars) {
@@ -167,6 +176,7 @@ async fn run() -> ExitCode {
     match arguments.command.unwrap_or(Command::Serve) {
         Command::Serve => end(highwater::serve::run(vars).await),
         Command::Run(options) => end(run::run(vars, &options, settings).await),
+        Command::Dev(options) => end(Box::pin(dev::run(vars, &options, settings)).await),
         Command::Tick(options) => end(tick::run(vars, &options).await),
         Command::Validate(options) => end(Ok(validate::run(vars, &options, settings))),
         Command::Package(options) => end(package::run(vars, &options, settings)),
@@ -201,6 +211,9 @@ async fn run() -> ExitCode {
         Command::Devdb(options) => demo::devdb::run(options).await,
     }
 }
+
+/// The settings file of a project.
+const LOCAL_SETTINGS: &str = "local.settings.json";
 
 /// Former names of commands, and their current names.
 const RENAMED: &[(&str, &str)] = &[
@@ -296,10 +309,11 @@ mod tests {
 
     /// Commands that print no data, or data with a single format: lines and documents as stored, SQL, a script,
     /// a page.
-    const OF_ONE_FORM: [&str; 10] = [
+    const OF_ONE_FORM: [&str; 11] = [
         "completions",
         "ddl",
         "demo",
+        "dev",
         "devdb",
         "journal export",
         "man",

@@ -1,5 +1,6 @@
 //! `highwater run`: runs the functions' timers without the Functions host.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +54,33 @@ pub(super) async fn run(
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let root = options.from.folder(settings);
-    let signals = Signals::catch();
-    let telemetry = start(vars, TickLines::Written);
+    let caught = (Signals::catch(), start(vars, TickLines::Written));
+    let page = PageOptions {
+        address: options.status,
+        actions: options.status_actions,
+        hosts: &options.status_host,
+    };
+    poll(vars, &root, page, caught, pending()).await
+}
+
+/// The status page next to the pollers.
+pub(super) struct PageOptions<'a> {
+    /// Where to serve it, if at all.
+    pub(super) address: Option<SocketAddr>,
+    /// Whether it may change pollers.
+    pub(super) actions: bool,
+    /// Its host names besides loopback.
+    pub(super) hosts: &'a [String],
+}
+
+/// Runs pollers until a signal arrives, or until `ended` completes with the reason.
+pub(super) async fn poll(
+    vars: &dyn Vars,
+    root: &Path,
+    page: PageOptions<'_>,
+    (signals, telemetry): (Option<Signals>, Telemetry),
+    ended: impl Future<Output = Failed>,
+) -> Result<Exit, Failed> {
     let app = App::build_to_run(vars, None)?;
     let stop = StopSignal::new();
     let process = Process {
@@ -64,17 +90,17 @@ pub(super) async fn run(
         invocations: Invocations::default(),
         unable: Arc::default(),
     };
-    let timers = timers(vars, &app, &root, &process)?;
-    let board = app.board(vars, &root);
+    let timers = timers(vars, &app, root, &process)?;
+    let board = app.board(vars, root);
     process.telemetry.export_states(board.clone());
-    let page = match options.status {
+    let page = match page.address {
         None => None,
         Some(address) => {
             let operator = WhoOption::default().name(vars);
             let served = PageServer {
                 board,
-                authority: Authority::of(address, &options.status_host),
-                operator: options.status_actions.then(|| format!("{operator} (status page)")),
+                authority: Authority::of(address, page.hosts),
+                operator: page.actions.then(|| format!("{operator} (status page)")),
                 stop: stop.clone(),
             };
             Some(Page::open(address, served).await?)
@@ -83,11 +109,16 @@ pub(super) async fn run(
     let unable = Arc::clone(&process.unable);
     // In a separate task, so that it handles a second signal while the last ticks finish.
     let stopped = tokio::spawn(asked_to_stop(signals, stop.clone(), stop_grace(vars)));
+    let mut ended_with = None;
     let until = async {
         tokio::select! {
             // An error is a panic, which is a reason to stop too.
             _ = stopped => {}
             () = unable.noted.notified() => stop.set(),
+            failed = ended => {
+                ended_with = Some(failed);
+                stop.set();
+            }
         }
     };
     drive(timers, Arc::new(SystemClock), until).await;
@@ -95,8 +126,8 @@ pub(super) async fn run(
         page.close().await;
     }
     process.telemetry.flush().await;
-    let unable = unable.why.get();
-    unable.map_or(Ok(Exit::Done), |why| Err(Failed::new(Exit::NotAccepted, why)))
+    let unable = unable.why.get().map(|why| Failed::new(Exit::NotAccepted, why));
+    ended_with.or(unable).map_or(Ok(Exit::Done), Err)
 }
 
 /// Why this process cannot deliver any more, if so.

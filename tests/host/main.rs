@@ -16,6 +16,7 @@ mod bench;
 mod commands;
 mod credentials;
 mod data;
+mod dev;
 mod discovery;
 mod extra;
 mod first_steps;

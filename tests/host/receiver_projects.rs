@@ -1,18 +1,19 @@
 //! `highwater init --handler`: each receiver project passes its own tests, and accepts real deliveries of its table.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
-use crate::bench::{Bench, PROGRAM, within};
+use crate::bench::{Bench, within};
+use crate::dev::Dev;
 
 /// Longer than the compilation of a receiver on a busy machine.
-const BUILD_LIMIT: Duration = Duration::from_mins(8);
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_mins(8);
 
 /// A column of each kind, with names that are words of some language.
 const TABLE: &str = "CREATE TABLE dbo.wide (id bigint NOT NULL PRIMARY KEY, amount decimal(9,2) NULL, price money NULL, \
@@ -62,15 +63,13 @@ impl Project {
         command
     }
 
-    /// Delivers the rows to a receiver, which must accept them all, and once.
-    async fn deliver(&self, serve: Command) {
-        let served = Served::start(serve).await;
-        let mut tick = Command::new(PROGRAM);
-        tick.arg("--settings").arg(self.out.join("local.settings.json")).args(["tick", "shop"]);
-        tick.env_clear().env("HIGHWATER__POLLERS__SHOP__HANDLER__URL", &served.url);
-        let ticked = within(BUILD_LIMIT, tick.output()).await.unwrap();
-        let text = String::from_utf8_lossy(&ticked.stdout).into_owned();
-        assert!(text.contains("committed 2 rows"), "{text}{ticked:?}");
+    /// Delivers the rows to the receiver with `highwater dev`, which must accept them all, and once.
+    async fn deliver(&self, environment: &[(&str, &OsStr)]) {
+        let mut dev = Dev::start(&self.out, environment);
+        dev.line("receiver: listens on port").await;
+        let reply = dev.line("shop: 2 rows posted").await;
+        assert!(reply.contains("2 rows posted, 200 after"), "{reply}");
+        assert_eq!(dev.interrupt().await, Some(0));
         let recorded = processed_events(&self.receiver().join("receiver.db")).await;
         assert_eq!(recorded, "2");
     }
@@ -84,39 +83,6 @@ async fn processed_events(path: &Path) -> String {
     let output = command.args(["-c", code]).arg(path).output();
     let output = within(BUILD_LIMIT, output).await.unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-/// A receiver that serves.
-struct Served {
-    url: String,
-    _process: Child,
-}
-
-impl Served {
-    async fn start(mut command: Command) -> Self {
-        let mut process =
-            command.env("PORT", "0").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = BufReader::new(process.stdout.take().unwrap());
-        let stderr = BufReader::new(process.stderr.take().unwrap());
-        let (mut stdout, mut stderr) = (stdout.lines(), stderr.lines());
-        let url = async {
-            loop {
-                let line = tokio::select! {
-                    Ok(Some(line)) = stdout.next_line() => line,
-                    Ok(Some(line)) = stderr.next_line() => line,
-                    else => panic!("it exited without an address"),
-                };
-                if let Some((_, url)) = line.split_once("receiver: ") {
-                    return url.trim().to_owned();
-                }
-            }
-        };
-        let url = within(BUILD_LIMIT, url).await;
-        // Drained, because a full pipe would block it.
-        tokio::spawn(async move { while let Ok(Some(_)) = stdout.next_line().await {} });
-        tokio::spawn(async move { while let Ok(Some(_)) = stderr.next_line().await {} });
-        Self { url, _process: process }
-    }
 }
 
 /// Runs a command that must succeed; returns what it printed.
@@ -133,17 +99,7 @@ async fn the_python_receiver_passes_its_tests_and_accepts_deliveries() {
     let project = Project::new("python").await;
     let tests = succeed(project.command(&["python3", "-B", "-m", "unittest"])).await;
     assert!(tests.contains("Ran 15 tests") && tests.contains("\nOK"), "{tests}");
-    project.deliver(project.command(&["python3", "-B", "serve.py"])).await;
-}
-
-/// Returns a cargo command in a Rust receiver's folder, with the crates of this repository.
-fn cargo(project: &Project, arguments: &[&str]) -> Command {
-    let mut command = project.command(&[env!("CARGO")]);
-    command.args(arguments).arg("--offline");
-    // Kept between runs. Without debug information, it is built faster.
-    command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust-receiver"));
-    command.env("CARGO_PROFILE_DEV_DEBUG", "false");
-    command
+    project.deliver(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,10 +108,19 @@ async fn the_rust_receiver_passes_its_tests_and_accepts_deliveries() {
     // The versions that are downloaded already.
     let lock = highwater_test_support::root().join("Cargo.lock");
     fs::copy(lock, project.receiver().join("Cargo.lock")).unwrap();
-    let tests = succeed(cargo(&project, &["test"])).await;
+    // Kept between runs. Without debug information, it is built faster.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rust-receiver");
+    let environment = [
+        ("CARGO_NET_OFFLINE", OsStr::new("true")),
+        ("CARGO_TARGET_DIR", target.as_os_str()),
+        ("CARGO_PROFILE_DEV_DEBUG", OsStr::new("false")),
+    ];
+    let mut test = project.command(&[env!("CARGO"), "test"]);
+    test.envs(environment);
+    let tests = succeed(test).await;
     assert!(tests.contains("13 passed"), "{tests}");
     assert!(!tests.contains("warning"), "{tests}");
-    project.deliver(cargo(&project, &["run", "--quiet"])).await;
+    project.deliver(&environment).await;
 }
 
 /// Returns `PATH` with a Node.js that has SQLite.
@@ -196,7 +161,7 @@ async fn the_typescript_receiver_passes_its_tests_and_accepts_deliveries() {
     succeed(npm(&["ci", "--loglevel=error"])).await;
     let tests = succeed(npm(&["test"])).await;
     assert!(tests.contains("pass 15") && tests.contains("fail 0"), "{tests}");
-    project.deliver(npm(&["run", "serve"])).await;
+    project.deliver(&[("PATH", OsStr::new(&path))]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -56,12 +56,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+pub use self::companion::Companion;
 use self::group::{Group, Groups};
 use self::reply::{Replies, Tail};
 use super::{Delivery, Handler, HandlerError, SETTLE_TIME_MAX};
 use crate::config::ExecConfig;
 use crate::event::ChangeEvent;
 
+mod companion;
 mod group;
 pub mod guard;
 mod reply;

@@ -65,15 +65,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use highwater_engine::backoff::{Backoff, seed_of};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Request, Response};
+use reqwest::{Request, Response, StatusCode};
 use time::format_description::well_known::Rfc3339;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Level, debug, event_enabled};
 use url::Url;
 
 use self::auth::Auth;
@@ -89,6 +89,7 @@ use crate::azure::Tokens;
 use crate::clock::Clock;
 use crate::config::{BodyForm, HttpConfig, shown_url};
 use crate::error::chain;
+use crate::event;
 use crate::redaction;
 use crate::state::Fence;
 
@@ -103,6 +104,9 @@ mod sign;
 #[cfg(test)]
 mod tests;
 mod traced;
+
+/// Target of the log line about each request and its reply, at level DEBUG.
+pub const REPLY_TARGET: &str = "highwater::replies";
 
 /// At most this much of a reply is read.
 const REPLY_BYTES_MAX: usize = 1 << 20;
@@ -274,10 +278,12 @@ impl Http {
         if let Some((name, value)) = traced::header(&span) {
             request.headers_mut().insert(name, value);
         }
+        let (mut status, began_at) = (None, Instant::now());
         let exchange = async {
             match self.client.0.execute(request).await {
                 Ok(response) => {
                     traced::note_status(response.status());
+                    status = Some(response.status());
                     let received = Self::receive(response).await;
                     let Delivery { generation, fencing_token: token, .. } = part.batch;
                     let sent = (part.events.as_slice(), Fence { generation, token });
@@ -291,6 +297,7 @@ impl Http {
         if let Err(failed) = &result {
             traced::note_error(&span, failed.error());
         }
+        log_reply(part, status, &result, began_at.elapsed());
         result
     }
 
@@ -376,6 +383,31 @@ impl Handler for Http {
         let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
         concurrency::combine(&parts, results)
     }
+}
+
+/// Logs a request and its reply in one line, for `highwater dev`.
+fn log_reply(
+    part: &Part<'_>,
+    status: Option<StatusCode>,
+    result: &Result<(), Failed>,
+    took: Duration,
+) {
+    if !event_enabled!(target: REPLY_TARGET, Level::DEBUG) {
+        return;
+    }
+    let (poller, rows) = (part.batch.poller, part.events.len());
+    let posted = event::counted(u64::try_from(rows).unwrap_or(u64::MAX), "row");
+    let reply = status.map_or("no reply".to_owned(), |status| status.as_u16().to_string());
+    let error = result.as_ref().err().map(|failed| format!(": {}", chain(failed.error())));
+    let (error, ms) = (error.unwrap_or_default(), took.as_millis());
+    debug!(
+        target: REPLY_TARGET,
+        event = "request_answered",
+        poller,
+        rows,
+        status = status.map(|status| status.as_u16()),
+        "{poller}: {posted} posted, {reply} after {ms} ms{error}"
+    );
 }
 
 /// Adds the number of tries to an error that was retried.

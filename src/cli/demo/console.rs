@@ -119,10 +119,12 @@ impl Console {
     }
 }
 
-async fn each_line(stream: impl AsyncRead + Unpin, take: impl Fn(String)) {
-    let mut lines = BufReader::new(stream).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        take(line);
+/// Reads a stream to its end, in any encoding: a process whose output is not read blocks.
+pub(crate) async fn each_line(stream: impl AsyncRead + Unpin, take: impl Fn(String)) {
+    let (mut stream, mut line) = (BufReader::new(stream), Vec::new());
+    while stream.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
+        take(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned());
+        line.clear();
     }
 }
 

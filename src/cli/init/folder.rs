@@ -363,8 +363,8 @@ impl<'a> Report<'a> {
             written: files.summary(language),
             findings,
             next: tests
-                .map(|tests| format!("cd {receiver} && {tests}"))
                 .into_iter()
+                .flat_map(|tests| [format!("cd {receiver} && {tests}"), format!("{with} dev")])
                 .chain([
                     format!("{with} validate"),
                     format!("{with} run"),

@@ -11,11 +11,11 @@ use std::path::Path;
 use clap::ValueEnum;
 use serde_json::{Value as Json, json};
 
+pub(super) use crate::dev::FOLDER;
+
 use super::columns::{Column, fields, pascal, sample};
 use highwater::source::mssql::RowSchema;
 
-/// Folder of the receiver in the project.
-pub(super) const FOLDER: &str = "receiver";
 /// Port of the receiver; the Functions host of the poller has 7071.
 pub(super) const PORT: u16 = 7072;
 
@@ -95,10 +95,23 @@ impl Language {
     fn command(self) -> &'static [&'static str] {
         match self {
             Self::Python => &["python3", "serve.py"],
-            Self::Typescript => &["npm", "run", "serve"],
+            Self::Typescript => {
+                &["sh", "-c", "[ -d node_modules ] || npm ci && exec npm run serve"]
+            }
             Self::Csharp => &["func", "start"],
             Self::Rust => &["cargo", "run", "--quiet"],
             Self::Http => &[],
+        }
+    }
+
+    /// Returns what installs the program of that command.
+    fn install(self) -> &'static str {
+        match self {
+            Self::Python => "https://www.python.org/downloads/",
+            Self::Typescript => "https://nodejs.org/",
+            Self::Csharp => "npm install --global azure-functions-core-tools@4 --unsafe-perm true",
+            Self::Rust => "https://rustup.rs/",
+            Self::Http => "",
         }
     }
 
@@ -181,7 +194,9 @@ impl Receiver<'_> {
             templates.iter().map(|(path, text)| (fill(path), fill(text))).collect();
         files.push(("deliveries/batch.json".to_owned(), lines(&self.delivery(&key, &row))));
         files.push(("local.settings.json".to_owned(), lines(&self.settings())));
-        files.push(("dev.json".to_owned(), lines(&json!({ "command": self.language.command() }))));
+        let (command, install) = (self.language.command(), self.language.install());
+        let dev = json!({ "command": command, "install": install });
+        files.push(("dev.json".to_owned(), lines(&dev)));
         files
     }
 

@@ -134,6 +134,14 @@ impl Group {
         Ok(())
     }
 
+    /// Asks every process of the group to stop.
+    pub(super) fn terminate(&self) {
+        if !self.is_reaped {
+            // Fails only if no process is left.
+            kill_process_group(self.leader, Signal::TERM).unwrap_or_default();
+        }
+    }
+
     /// Kills every process of the group.
     pub(super) fn kill(&self) {
         if !self.is_reaped {
