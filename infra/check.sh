@@ -24,6 +24,13 @@ for name in $(sed -n 's/.*\${\([A-Z_]*\)[=}].*/\1/p' "$here/main.parameters.json
   esac
 done
 
+# In a project that `highwater init --handler` wrote, the runtime has a default.
+receiver=${RECEIVER_RUNTIME:-$(sed -n 's/.*\${RECEIVER_RUNTIME=\([a-z-]*\)}.*/\1/p' "$here/main.parameters.json")}
+if [ -n "$receiver" ] && [ -z "${WEBHOOK_SECRET:-}" ]; then
+  azd env set WEBHOOK_SECRET "whsec_$(head -c 32 /dev/urandom | base64)"
+  echo "check.sh: set WEBHOOK_SECRET to a new secret"
+fi
+
 if [ "${SQL_DEMO:-false}" = true ]; then
   [ -n "${SOURCE_TABLE:-}" ] || keep SOURCE_TABLE dbo.orders
   [ -n "${SOURCE_CURSOR:-}" ] || keep SOURCE_CURSOR version

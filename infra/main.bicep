@@ -156,6 +156,20 @@ param alertEmail string = ''
 @maxValue(1440)
 param staleMinutes int = 15
 
+@description('Runtime of a receiver in the folder receiver, which is deployed with the poller and gets its rows. None if empty.')
+@allowed(['', 'custom', 'dotnet-isolated', 'node', 'python'])
+param receiverRuntime string = ''
+
+@description('Version of that runtime, such as 3.12.')
+param receiverVersion string = ''
+
+@description('Database of the receiver: what its setting DATABASE holds.')
+param receiverDatabase string = ''
+
+@description('Secret that signs the rows for the receiver: whsec_ and base64.')
+@secure()
+param webhookSecret string = ''
+
 @description('Age in seconds of the oldest row in a batch from which a poller counts as late; mode timestamp+pk.')
 @minValue(1)
 param lagMaxSeconds int = 300
@@ -184,6 +198,17 @@ var adminSid = !empty(sqlAdminSid)
   : sqlDemo && adminType == 'Application'
       ? fail('An application is known to SQL by its client id: set sqlAdminSid (SQL_ADMIN_SID).')
       : principalId
+
+// The receiver's address is known once it exists.
+var rowsUrl = empty(receiverRuntime) ? handlerUrl : 'https://${receiver!.outputs.hostName}/api/${pollerName}'
+var signing = empty(receiverRuntime)
+  ? {}
+  : empty(webhookSecret)
+      ? fail('The receiver accepts signed rows only: set webhookSecret (WEBHOOK_SECRET).')
+      : {
+          'HIGHWATER__POLLERS__${toUpper(pollerName)}__HANDLER__SIGNING_SECRETS': 'WEBHOOK_SECRET'
+          WEBHOOK_SECRET: webhookSecret
+        }
 
 resource group 'Microsoft.Resources/resourceGroups@2025-04-01' = {
   name: 'rg-${environmentName}'
@@ -250,6 +275,23 @@ module privateNetwork 'app/network.bicep' = if (vnetEnabled) {
   }
 }
 
+module receiver 'app/receiver.bicep' = if (!empty(receiverRuntime)) {
+  name: 'receiver'
+  scope: group
+  params: {
+    suffix: suffix
+    hostAccountName: 'strecv${token}'
+    location: location
+    tags: tags
+    runtime: receiverRuntime
+    runtimeVersion: receiverVersion
+    database: receiverDatabase
+    webhookSecret: webhookSecret
+    insightsName: base.outputs.insightsName
+    zoneRedundant: zoneRedundant
+  }
+}
+
 module functions 'app/functions.bicep' = {
   name: 'functions'
   scope: group
@@ -269,13 +311,13 @@ module functions 'app/functions.bicep' = {
     sqlServerFqdn: source.server
     sqlDatabase: source.database
     pollerName: pollerName
-    handlerUrl: handlerUrl
+    handlerUrl: rowsUrl
     sourceTable: sourceTable
     sourceCursor: sourceCursor
     sourceKey: sourceKey
     sourceMode: sourceMode
     pollSchedule: pollSchedule
-    settings: settings
+    settings: union(signing, settings)
     functionNames: functionNames
     subnetName: network.enabled ? 'functions' : ''
     networkName: network.name
@@ -313,3 +355,5 @@ output SOURCE_TABLE string = sourceTable
 output SQL_SERVER_FQDN string = source.server
 output SQL_DATABASE string = source.database
 output STATE_CONTAINER_URL string = hasStateAccount ? 'https://${stateAccountName}.blob.${environment().suffixes.storage}/${stateContainerName}' : ''
+output RECEIVER_APP_NAME string = empty(receiverRuntime) ? '' : receiver!.outputs.name
+output RECEIVER_IDENTITY_NAME string = empty(receiverRuntime) ? '' : receiver!.outputs.identityName

@@ -17,6 +17,8 @@ ROLES = {
     ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Microsoft.Storage/storageAccounts", "infra/app/base.bicep"),
     ("ba92f5b4-2d11-453d-a403-e96b0029c9fe", "Microsoft.Storage/storageAccounts/blobServices/containers", "infra/app/state.bicep"),
     ("3913510d-42f4-4e42-8a64-420c390055eb", "Microsoft.Insights/components", "infra/app/base.bicep"),
+    ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Microsoft.Storage/storageAccounts", "infra/app/receiver.bicep"),
+    ("3913510d-42f4-4e42-8a64-420c390055eb", "Microsoft.Insights/components", "infra/app/receiver.bicep"),
 }
 # Resources of which each property needs a source in TABLE.
 SOURCED = ("Microsoft.Web/serverfarms", "Microsoft.Web/sites", "Microsoft.Authorization/roleAssignments")
@@ -128,7 +130,10 @@ class Template:
             self.errors.append(f"{self.path}: '{name}' is never used")
 
     def resources(self):
+        """Those that the template creates."""
         for name, parts in self.resource.items():
+            if re.match(r"resource \w+ '[^']+' existing\b", text(parts[0].parent)):
+                continue
             yield name, text(parts[1])[1:-1].partition("@")[0], plain(body_of(parts[2] if len(parts) > 2 else parts[1]))
 
 

@@ -99,4 +99,5 @@ output hostAccountId string = hostAccount.id
 output hostBlobUri string = hostAccount.properties.primaryEndpoints.blob
 output packageContainerUrl string = '${hostAccount.properties.primaryEndpoints.blob}${packages.name}'
 output insightsId string = insights.id
+output insightsName string = insights.name
 output insightsConnectionString string = insights.properties.ConnectionString

@@ -32,7 +32,7 @@ pub(super) const FOLDER: &str = "receiver";
 /// Says how the receiver is started.
 const FILE: &str = "dev.json";
 /// A receiver may be compiled before it listens.
-const READY_TIME_MAX: Duration = Duration::from_mins(5);
+const READY_TIME_MAX: Duration = Duration::from_secs(300);
 const READY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a receiver may take to stop, or to print its last lines after it has exited.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
@@ -106,8 +106,8 @@ impl Launch {
         let path = folder.join(FILE);
         let invalid = |reason: String| {
             let text = format!(
-                "`{}`: {reason}; expected `{{\"command\": [\"program\", \"argument\"]}}`, as `highwater init \
-                 --handler` writes it",
+                "`{}`: {reason}; expected `{{\"command\": [\"program\", \"argument\"]}}`, as `init` writes it with \
+                 `--handler`",
                 path.display()
             );
             Failed::new(Exit::Usage, text)

@@ -1,6 +1,7 @@
 //! `highwater init`: creates a poller's state, or scaffolds a project for a table.
 
 mod columns;
+mod deployment;
 mod folder;
 mod receiver;
 
@@ -17,11 +18,12 @@ use highwater::poller::Poller;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Name of the poller.
-    poller: String,
-    /// Scaffold a project for this table, which is examined in the database.
+    /// Name of the poller; with several tables, one for each, or none to name them after the tables.
+    #[arg(value_name = "POLLER", required_unless_present = "table")]
+    pollers: Vec<String>,
+    /// Scaffold a project for this table, which is examined in the database; may be repeated.
     #[arg(long, value_name = "NAME", requires = "out")]
-    table: Option<String>,
+    table: Vec<String>,
     /// The project's folder; created if missing, and nothing in it is overwritten.
     #[arg(long, value_name = "DIR", requires = "table")]
     out: Option<PathBuf>,
@@ -63,10 +65,13 @@ impl Started {
 }
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
-    if let (Some(table), Some(out)) = (&options.table, &options.out) {
-        return Box::pin(folder::run(vars, options, (table, out))).await;
+    if let Some(out) = &options.out {
+        return Box::pin(folder::run(vars, options, out)).await;
     }
-    let parts = parts(vars, &options.poller)?;
+    let [poller] = &options.pollers[..] else {
+        return Err(Failed::new(Exit::Usage, "without `--table`, name one poller"));
+    };
+    let parts = parts(vars, poller)?;
     let is_whole = parts.len() == 1;
     // A partition that already has a state must not block the others.
     let (mut started, mut end) = (Vec::new(), Ok(Exit::Done));

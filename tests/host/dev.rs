@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use highwater::config::{ProcessVars, Vars as _};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -98,13 +99,13 @@ async fn project(language: &str) -> (Bench, PathBuf) {
 }
 
 /// Makes a program of this name, and returns the `PATH` that has it.
-fn stand_in(folder: &Path, name: &str, text: &str) -> String {
+pub(crate) fn stand_in(folder: &Path, name: &str, text: &str) -> String {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin).unwrap();
     let program = bin.join(name);
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+    format!("{}:{}", bin.display(), ProcessVars.get("PATH").unwrap())
 }
 
 /// A stand-in for `func start`: slow to listen, and answers 503 once. It takes a moment to stop.

@@ -191,6 +191,67 @@ async fn the_output_of_init_describes_the_folder_in_every_format() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_for_several_tables_has_a_poller_for_each() {
+    let bench = Bench::with_rows(1..=3).await;
+    let table =
+        "CREATE TABLE dbo.OrderLines (line int NOT NULL PRIMARY KEY, version rowversion NOT NULL)";
+    bench.database.execute(table).unwrap();
+    bench.database.execute("INSERT INTO dbo.OrderLines (line) VALUES (1)").unwrap();
+    let out = bench.folder.path().join("new");
+    let folder = out.to_str().unwrap();
+    let init = ["init", "--table", "dbo.orders", "--table", "dbo.OrderLines", "--out", folder];
+    for (more, words) in [
+        (&["one"][..], "1 poller for 2 tables: name one poller for each table"),
+        (&["one", "one"], "two pollers are named `one`"),
+        (&["one", "Two"], "invalid poller name `Two`"),
+        (&["--key", "id"], "are for one table"),
+        (&["--handler", "python"], "are for one table"),
+    ] {
+        bench.command(&[&init[..], more].concat()).await.failed(2, words);
+    }
+    bench.command(&["init"]).await.failed(2, "<POLLER>");
+    bench.command(&["init", "one", "two"]).await.failed(2, "name one poller");
+    assert!(!out.exists());
+
+    let result = bench.command(&init).await;
+    for line in [
+        "orders: `dbo.orders` in mode `rowversion` by `version`",
+        "order_lines: `dbo.OrderLines` in mode `rowversion` by `version`",
+        "order_lines/function.json`",
+    ] {
+        assert!(result.data.contains(line), "{line}: {result:?}");
+    }
+    assert_eq!(result.data.matches("\nnext:\n").count(), 1, "{result:?}");
+    for (poller, rows) in [("orders", 3), ("order_lines", 1)] {
+        let mut tick = Command::new(PROGRAM);
+        tick.arg("--settings").arg(out.join("local.settings.json")).args(["tick", poller]);
+        let tick = within(LIMIT, tick.env_clear().output()).await.unwrap();
+        let lines = String::from_utf8(tick.stdout).unwrap();
+        assert_eq!(lines.matches("\"op\":\"upsert\"").count(), rows, "{lines}");
+    }
+
+    let other = bench.folder.path().join("other");
+    let init = [&init[..5], &["--out", other.to_str().unwrap(), "--output", "json"]].concat();
+    let named = [&init[..], &["first", "second", "--handler", "http"]].concat();
+    let result = bench.command(&named).await;
+    let reports: Vec<Json> = serde_json::from_str(&result.data).unwrap();
+    let parts: Vec<(&str, &str, &str)> = reports
+        .iter()
+        .map(|report| {
+            let text = |field: &str| report[field].as_str().unwrap();
+            (text("poller"), text("table"), text("url"))
+        })
+        .collect();
+    assert_eq!(
+        parts,
+        [
+            ("first", "dbo.orders", "http://127.0.0.1:7072/api/first"),
+            ("second", "dbo.OrderLines", "http://127.0.0.1:7072/api/second"),
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_explicit_first_start_is_reported_in_every_format_and_for_every_partition() {
     let mut bench = Bench::with_rows(1..=1).await;
     let result = bench.command(&["init", "nightly", "--output", "json"]).await;

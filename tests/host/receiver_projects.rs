@@ -2,18 +2,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use highwater::config::{ProcessVars, Vars as _};
 use serde_json::Value as Json;
 use tokio::process::Command;
 
-use crate::bench::{Bench, within};
-use crate::dev::Dev;
+use crate::bench::{Bench, installed, within};
+use crate::dev::{Dev, stand_in};
 
 /// Longer than the compilation of a receiver on a busy machine.
-pub(crate) const BUILD_LIMIT: Duration = Duration::from_mins(8);
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(480);
 
 /// A column of each kind, with names that are words of some language.
 const TABLE: &str = "CREATE TABLE dbo.wide (id bigint NOT NULL PRIMARY KEY, amount decimal(9,2) NULL, price money NULL, \
@@ -99,7 +101,20 @@ async fn the_python_receiver_passes_its_tests_and_accepts_deliveries() {
     let project = Project::new("python").await;
     let tests = succeed(project.command(&["python3", "-B", "-m", "unittest"])).await;
     assert!(tests.contains("Ran 15 tests") && tests.contains("\nOK"), "{tests}");
+    // The handler of the documentation.
+    let page = highwater_test_support::root().join("docs/how-to/receiver-project.md");
+    let page = fs::read_to_string(page).unwrap();
+    let shown = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let handler = format!("import sqlite3\n\nfrom row import Change\n\n\n{shown}");
+    fs::write(project.receiver().join("handler.py"), handler).unwrap();
+    let python = |code: &str| project.command(&["python3", "-B", "-c", code]);
+    let connect = "import sqlite3; db = sqlite3.connect('receiver.db')";
+    let table = "db.execute('CREATE TABLE totals (id INTEGER PRIMARY KEY, amount TEXT)')";
+    succeed(python(&format!("{connect}; {table}"))).await;
     project.deliver(&[]).await;
+    let rows = "print(db.execute('SELECT amount FROM totals ORDER BY id').fetchall())";
+    let rows = succeed(python(&format!("{connect}; {rows}"))).await;
+    assert_eq!(rows.trim(), "[('None',), ('12.50',)]");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,7 +140,7 @@ async fn the_rust_receiver_passes_its_tests_and_accepts_deliveries() {
 
 /// Returns `PATH` with a Node.js that has SQLite.
 async fn path_with_node() -> String {
-    let path = std::env::var("PATH").unwrap();
+    let path = ProcessVars.get("PATH").unwrap();
     let mut version = Command::new("node");
     let version = within(BUILD_LIMIT, version.arg("--version").output()).await.unwrap();
     let version = String::from_utf8(version.stdout).unwrap();
@@ -198,7 +213,7 @@ async fn every_receiver_has_its_secret_and_no_placeholder() {
         let secret = poller["SHOP_WEBHOOK_SECRET"].as_str().unwrap();
         assert!(secret.starts_with("whsec_") && secret.len() > 40, "{language}");
         assert_eq!(receiver["WEBHOOK_SECRETS"], secret, "{language}");
-        let mut folders = vec![project.receiver()];
+        let mut folders = vec![project.out.clone()];
         let mut files = 0;
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -209,14 +224,11 @@ async fn every_receiver_has_its_secret_and_no_placeholder() {
                 files += 1;
                 let text = fs::read_to_string(entry.path()).unwrap();
                 assert!(!text.contains("@@"), "{language}: {:?}", entry.path());
-                assert!(
-                    text.contains(secret) == entry.path().ends_with("receiver/local.settings.json"),
-                    "{language}: {:?}",
-                    entry.path()
-                );
+                let has_secret = entry.file_name() == "local.settings.json";
+                assert_eq!(text.contains(secret), has_secret, "{language}: {:?}", entry.path());
             }
         }
-        assert!(files > 10, "{language}: {files}");
+        assert!(files > 30, "{language}: {files}");
     }
 }
 
@@ -252,4 +264,76 @@ async fn a_receivers_file_is_not_overwritten() {
     bench.command(&init).await.failed(2, "receiver/handler.py` exists and is not overwritten");
     assert!(!out.join("host.json").exists());
     assert_eq!(fs::read_to_string(out.join("receiver/handler.py")).unwrap(), "mine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_has_what_azd_deploys_both_apps_with() {
+    for (language, azd, runtime) in [
+        ("python", "py", "${RECEIVER_RUNTIME=python}"),
+        ("typescript", "ts", "${RECEIVER_RUNTIME=node}"),
+        ("csharp", "csharp", "${RECEIVER_RUNTIME=dotnet-isolated}"),
+        ("rust", "custom", "${RECEIVER_RUNTIME=custom}"),
+    ] {
+        let project = Project::new(language).await;
+        let read = |file: &str| fs::read_to_string(project.out.join(file)).unwrap();
+        let azure = read("azure.yaml");
+        for service in ["poller", "receiver"] {
+            assert!(azure.contains(&format!("\n  {service}:\n")), "{azure}");
+        }
+        assert!(azure.contains(&format!("\n    language: {azd}\n")), "{azure}");
+        assert!(read("infra/app/functions.bicep").contains("'azd-service-name': 'poller'"));
+        assert!(read("infra/app/receiver.bicep").contains("'azd-service-name': 'receiver'"));
+        for script in azure.lines().filter_map(|line| line.trim().strip_prefix("run: ./")) {
+            let script = script.split(' ').next().unwrap();
+            // The one hook of the receiver runs in its folder.
+            let folder =
+                if script == "package.sh" { project.receiver() } else { project.out.clone() };
+            let mode = fs::metadata(folder.join(script)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o100, 0o100, "{script}");
+        }
+        let parameters: Json = serde_json::from_str(&read("infra/main.parameters.json")).unwrap();
+        let value = |name: &str| parameters["parameters"][name]["value"].as_str().unwrap();
+        assert_eq!(value("receiverRuntime"), runtime);
+        assert_eq!(value("pollerName"), "${POLLER_NAME=shop}");
+        assert_eq!(value("sourceTable"), "${SOURCE_TABLE=dbo.wide}");
+        assert_eq!(value("sourceCursor"), "${SOURCE_CURSOR=version}");
+        assert_eq!(value("sourceKey"), "${SOURCE_KEY=id}");
+        let workflow = read(".github/workflows/deploy.yml");
+        assert!(workflow.contains("azd deploy --all"), "{workflow}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scripts_of_a_project_need_no_clone_of_this_repository() {
+    let project = Project::new("python").await;
+    let home = project.out.parent().unwrap();
+    let calls = home.join("calls");
+    let record = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\n", calls.display());
+    stand_in(home, "azd", &record);
+    let path = stand_in(home, "highwater", &record);
+    let script = |line: &[&str]| {
+        let mut command = Command::new(line[0]);
+        command.args(&line[1..]).current_dir(&project.out).env_clear().env("PATH", &path);
+        command.envs([
+            ("SOURCE_SQL_SERVER", "shop.database.windows.net"),
+            ("SOURCE_SQL_DATABASE", "shop"),
+        ]);
+        command.env("GRANT_SQL", "false").stdin(Stdio::null());
+        command
+    };
+    succeed(script(&["./infra/check.sh"])).await;
+    succeed(script(&["./infra/package.sh", ".package/poller.zip"])).await;
+    let calls = fs::read_to_string(calls).unwrap();
+    assert!(calls.contains("/azd env set WEBHOOK_SECRET whsec_"), "{calls}");
+    let package = "/highwater package --from ./infra/poller --out .package/poller.zip";
+    assert!(calls.contains(package), "{calls}");
+    // The real program, with a handler that runs here.
+    let staged = project.out.join("staged");
+    let mut package = Command::new(installed());
+    package.args(["package", "--from"]).arg(project.out.join("infra/poller"));
+    package.arg("--stage").arg(&staged).env_clear();
+    succeed(package).await;
+    for file in ["host.json", "handler", "poll/function.json", "highwater_status/function.json"] {
+        assert!(staged.join(file).is_file(), "{file}");
+    }
 }

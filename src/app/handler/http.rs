@@ -65,13 +65,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use highwater_engine::backoff::{Backoff, seed_of};
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Request, Response, StatusCode};
+use reqwest::{Request, Response};
 use time::format_description::well_known::Rfc3339;
 use tracing::{Instrument as _, Level, debug, event_enabled};
 use url::Url;
@@ -278,7 +278,7 @@ impl Http {
         if let Some((name, value)) = traced::header(&span) {
             request.headers_mut().insert(name, value);
         }
-        let (mut status, began_at) = (None, Instant::now());
+        let (mut status, began_at) = (None, tokio::time::Instant::now());
         let exchange = async {
             match self.client.0.execute(request).await {
                 Ok(response) => {
@@ -388,7 +388,7 @@ impl Handler for Http {
 /// Logs a request and its reply in one line, for `highwater dev`.
 fn log_reply(
     part: &Part<'_>,
-    status: Option<StatusCode>,
+    status: Option<reqwest::StatusCode>,
     result: &Result<(), Failed>,
     took: Duration,
 ) {

@@ -328,7 +328,7 @@ fn is_reserved(language: Language, word: &str) -> bool {
 }
 
 /// Returns a name as `snake_case`.
-fn snake(name: &str) -> String {
+pub(super) fn snake(name: &str) -> String {
     let mut snake = String::new();
     let mut was_lower = false;
     for c in name.chars() {

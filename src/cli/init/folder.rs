@@ -17,9 +17,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Options;
+use super::columns::snake;
+use super::deployment;
 use super::receiver::{self, Language, Receiver};
 use crate::findings;
-use crate::output::{Exit, Failed, print_message, print_text};
+use crate::output::{Exit, Failed, Output, print_message, print_text};
 use highwater::builder::doctor::ExaminedPoller;
 use highwater::config::{Vars, is_poller_name};
 use highwater::cursor::CursorMode;
@@ -41,7 +43,7 @@ const STATUS: &str = include_str!("../../../function-definitions/highwater_statu
 /// Folder of the state documents: relative, so that the whole folder can be moved.
 const STATE: &str = "state";
 /// `/handler` is written by `package --stage`, and can be rebuilt.
-const IGNORED: &str = "local.settings.json\nstate/\n/handler\n";
+const IGNORED: &str = "local.settings.json\nstate/\n/handler\n.azure/\n.package/\n";
 
 /// The settings of one new app over those of the environment, without the environment's own app settings.
 struct Overlaid<'a> {
@@ -61,71 +63,82 @@ impl Vars for Overlaid<'_> {
     }
 }
 
-pub(super) async fn run(
-    vars: &dyn Vars,
-    options: &Options,
-    (table, out): (&str, &Path),
-) -> Result<Exit, Failed> {
-    let name = options.poller.as_str();
-    if !is_poller_name(name) {
-        let text = format!(
-            "invalid poller name `{name}`: use lowercase letters, digits and single underscores, starting with a letter"
-        );
-        return Err(Failed::new(Exit::Usage, text));
-    }
+pub(super) async fn run(vars: &dyn Vars, options: &Options, out: &Path) -> Result<Exit, Failed> {
+    let targets = targets(options)?;
     let out = std::path::absolute(out).map_err(|error| failed(out, &error))?;
     let language = options.handler;
     if options.url.is_some() && language != Some(Language::Http) {
         let text = "`--url` is for `--handler http`: a receiver of the project has its own address";
         return Err(Failed::new(Exit::Usage, text.to_owned()));
     }
-    let mut files = Files::of(&out, name);
+    let mut files = Files::of(&out, &targets);
     files.refuse_existing()?;
     let connection = options.connection.as_str();
-    let Some(text) = vars.get(connection).filter(|text| !text.trim().is_empty()) else {
+    let Some(database) = vars.get(connection).filter(|text| !text.trim().is_empty()) else {
         let text = format!(
             "`{connection}` is not set: set it to the database's connection string, or name another setting with \
              `--connection`"
         );
         return Err(Failed::new(Exit::Usage, text));
     };
-    let mut values = values(name, connection, text, &out);
-    let mut set = |what: &str, value: String| {
-        values.insert(format!("{PREFIX}POLLERS__{}__SOURCE__{what}", name.to_uppercase()), value);
-    };
-    set("TABLE", table.to_owned());
-    set("MODE", "auto".to_owned());
-    set("KEY", options.key.clone().unwrap_or_else(|| KEY_UNKNOWN.to_owned()));
-    if let Some(cursor) = &options.cursor {
-        set("CURSOR", cursor.clone());
-    }
-    let proposal = examined_poller(&values, vars, name)?.propose(options.key.is_some()).await;
-    let proposal = proposal.map_err(highwater::poller::TickError::Fetch)?;
-    settle(&mut values, name, &proposal);
-    if let Some(language) = language {
-        let secret = new_secret();
-        let url = options.url.clone().unwrap_or_else(|| receiver::url(name));
-        deliver_to(&mut values, name, &url, &secret);
-        if language.has_project() {
-            let rows = examined_poller(&values, vars, name)?.row_schema().await?;
-            let receiver = Receiver { language, poller: name, table, secret: &secret, rows: &rows };
-            files.add(receiver.files());
-            files.refuse_existing()?;
+    let (mut values, mut proposals) = (BTreeMap::new(), Vec::new());
+    for (name, table) in &targets {
+        values.extend(self::values(name, connection, database.clone(), &out));
+        let mut set = |what: &str, value: String| {
+            let poller = format!("{PREFIX}POLLERS__{}__", name.to_uppercase());
+            values.insert(format!("{poller}SOURCE__{what}"), value);
+        };
+        set("TABLE", table.clone());
+        set("MODE", "auto".to_owned());
+        set("KEY", options.key.clone().unwrap_or_else(|| KEY_UNKNOWN.to_owned()));
+        if let Some(cursor) = &options.cursor {
+            set("CURSOR", cursor.clone());
         }
+        let proposal = examined_poller(&values, vars, name)?.propose(options.key.is_some()).await;
+        let proposal = proposal.map_err(highwater::poller::TickError::Fetch)?;
+        settle(&mut values, name, &proposal);
+        if let Some(language) = language {
+            let secret = new_secret();
+            let url = options.url.clone().unwrap_or_else(|| receiver::url(name));
+            deliver_to(&mut values, name, &url, &secret);
+            if language.has_project() {
+                let rows = examined_poller(&values, vars, name)?.row_schema().await?;
+                let receiver =
+                    Receiver { language, poller: name, table, secret: &secret, rows: &rows };
+                let own = receiver.files().into_iter();
+                files.receiver = own.len();
+                files.add(own.map(|(path, text)| (format!("{}/{path}", receiver::FOLDER), text)));
+                files.add(deployment::files(&receiver, &proposal).into_iter());
+                files.refuse_existing()?;
+            }
+        }
+        proposals.push(proposal);
     }
-    let poller = examined_poller(&values, vars, name)?;
     // This is an explicit start, so create the state folder, which the store never creates by itself.
     let state = out.join(STATE).join("state");
     // The project folder has default permissions. The state folder may contain rows, so only the user may read it.
     fs::create_dir_all(&out)
         .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&state))
         .map_err(|error| failed(&state, &error))?;
-    let found = poller.examine().await;
+    let mut found = Vec::new();
+    for (name, _) in &targets {
+        found.push(examined_poller(&values, vars, name)?.examine().await);
+    }
     // The examination needed an absolute path; in the file, the path is relative to the project.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
     files.write(&values)?;
-    let report = Report::of((name, table), (language, &values), &proposal, &files, &found);
-    print_text(&options.form.output.one(&report, || report.text()));
+    let reports = targets.iter().zip(&proposals).zip(&found);
+    let reports: Vec<Report<'_>> = reports
+        .map(|((target, proposal), found)| {
+            Report::of(target, (language, &values), proposal, &files, found)
+        })
+        .collect();
+    print_text(&match options.form.output {
+        Output::Table => text(&reports),
+        form @ (Output::Json | Output::Jsonl) => {
+            form.parts(&reports, reports.len() == 1, |report| report.poller.to_owned())
+        }
+    });
     let over = overridden(&values, vars);
     if !over.is_empty() {
         let (names, out) = (over.join("`, `"), out.display());
@@ -133,12 +146,63 @@ pub(super) async fn run(
             "note: the environment sets `{names}`, which takes precedence over `{out}/local.settings.json`"
         ));
     }
-    let errors: Vec<&Finding> =
-        found.iter().filter(|finding| finding.level == Level::Error).collect();
-    if !errors.is_empty() {
-        print_message(&format!("{name}: the project was written; fix the errors above first"));
+    for ((name, _), found) in targets.iter().zip(&found) {
+        if found.iter().any(|finding| finding.level == Level::Error) {
+            print_message(&format!("{name}: the project was written; fix the errors above first"));
+        }
     }
+    let found: Vec<Finding> = found.into_iter().flatten().collect();
     Ok(findings::exit(&found, Clone::clone))
+}
+
+/// Returns each poller with its table.
+fn targets(options: &Options) -> Result<Vec<(String, String)>, Failed> {
+    let usage = |text: String| Failed::new(Exit::Usage, text);
+    let (names, tables) = (&options.pollers, &options.table);
+    let names = match names.len() {
+        0 => tables.iter().map(|table| poller_of_table(table)).collect(),
+        count if count == tables.len() => names.clone(),
+        count => {
+            let text = format!(
+                "{} for {}: name one poller for each table, or none to name them after the tables",
+                counted(count, "poller"),
+                counted(tables.len(), "table")
+            );
+            return Err(usage(text));
+        }
+    };
+    if let Some(name) = names.iter().find(|name| !is_poller_name(name)) {
+        return Err(usage(format!(
+            "invalid poller name `{name}`: use lowercase letters, digits and single underscores, starting with a letter"
+        )));
+    }
+    if let Some(name) = names.iter().find(|name| names.iter().filter(|it| it == name).count() > 1) {
+        return Err(usage(format!(
+            "two pollers are named `{name}`: name one poller for each table"
+        )));
+    }
+    let is_for_one = options.key.is_some()
+        || options.cursor.is_some()
+        || options.url.is_some()
+        || options.handler.is_some_and(Language::has_project);
+    if tables.len() > 1 && is_for_one {
+        let text = "`--key`, `--cursor`, `--url` and `--handler` with a language are for one table: leave them out, or \
+                    write a project for each table";
+        return Err(usage(text.to_owned()));
+    }
+    Ok(names.into_iter().zip(tables.iter().cloned()).collect())
+}
+
+/// Returns the name of a table as that of a poller, as far as possible.
+fn poller_of_table(table: &str) -> String {
+    let name = table.rsplit('.').next().unwrap_or(table);
+    let words = snake(name);
+    let words = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("_")
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    highwater::event::counted(u64::try_from(number).unwrap_or(u64::MAX), noun)
 }
 
 fn examined_poller(
@@ -209,53 +273,60 @@ fn settle(values: &mut BTreeMap<String, String>, name: &str, proposal: &SourcePr
 
 /// The files of a folder.
 struct Files {
-    name: String,
     out: PathBuf,
     host: PathBuf,
-    function: PathBuf,
+    /// The function of each poller, by the poller's name.
+    functions: Vec<(String, PathBuf)>,
     status: PathBuf,
     settings: PathBuf,
     ignored: PathBuf,
-    schedule: String,
-    /// Other files, with their texts.
+    /// Other files, with their texts: those of the receiver, then those of the deployment.
     others: Vec<(PathBuf, String)>,
+    /// Number of the receiver's.
+    receiver: usize,
 }
 
 impl Files {
-    fn of(out: &Path, name: &str) -> Self {
+    fn of(out: &Path, targets: &[(String, String)]) -> Self {
+        let function = |name: &str| out.join(DEFINITIONS).join(name).join("function.json");
         Self {
-            name: name.to_owned(),
             out: out.to_owned(),
             host: out.join("host.json"),
-            function: out.join(DEFINITIONS).join(name).join("function.json"),
-            status: out.join(DEFINITIONS).join(page::FUNCTION).join("function.json"),
+            functions: targets.iter().map(|(name, _)| (name.clone(), function(name))).collect(),
+            status: function(page::FUNCTION),
             settings: out.join("local.settings.json"),
             ignored: out.join(".gitignore"),
-            schedule: schedule_setting(name),
             others: Vec::new(),
+            receiver: 0,
         }
     }
 
-    /// Adds the files of a receiver.
-    fn add(&mut self, files: Vec<(String, String)>) {
-        let placed = files.into_iter().map(|(path, text)| (receiver::path(&self.out, &path), text));
-        self.others.extend(placed);
+    /// Adds files, with paths relative to the project.
+    fn add(&mut self, files: impl Iterator<Item = (String, String)>) {
+        self.others.extend(files.map(|(path, text)| (self.out.join(path), text)));
+    }
+
+    /// Returns the files of the pollers.
+    fn own(&self) -> impl Iterator<Item = &PathBuf> {
+        let functions = self.functions.iter().map(|(_, path)| path);
+        let others = [&self.status, &self.settings, &self.ignored];
+        [&self.host].into_iter().chain(functions).chain(others)
     }
 
     fn all(&self) -> Vec<&PathBuf> {
-        let own = [&self.host, &self.function, &self.status, &self.settings, &self.ignored];
-        own.into_iter().chain(self.others.iter().map(|(path, _)| path)).collect()
+        self.own().chain(self.others.iter().map(|(path, _)| path)).collect()
     }
 
     /// Returns the files in a few lines.
     fn summary(&self, language: Option<Language>) -> Vec<String> {
-        let own = [&self.host, &self.function, &self.status, &self.settings, &self.ignored];
         let mut lines: Vec<String> =
-            own.into_iter().map(|path| format!("`{}`", path.display())).collect();
-        if let Some(edit) = language.and_then(|language| language.file_to_edit(&self.name)) {
-            let (folder, count) = (self.out.join(receiver::FOLDER), self.others.len());
+            self.own().map(|path| format!("`{}`", path.display())).collect();
+        let poller = self.functions.first().map_or("", |(name, _)| name);
+        if let Some(edit) = language.and_then(|language| language.file_to_edit(poller)) {
+            let (out, folder) = (self.out.display(), self.out.join(receiver::FOLDER));
             let folder = folder.display();
-            lines.push(format!("`{folder}`, {count} files; edit `{folder}/{edit}`"));
+            lines.push(format!("`{folder}`, {} files; edit `{folder}/{edit}`", self.receiver));
+            lines.push(format!("`{out}/azure.yaml`, `{out}/infra` and a workflow, for `azd up`"));
         }
         lines
     }
@@ -272,18 +343,18 @@ impl Files {
     }
 
     fn write(&self, values: &BTreeMap<String, String>) -> Result<(), Failed> {
-        let schedule = format!("%{}%", self.schedule);
-        let function = timer_definition(&schedule);
         let settings = json!({"IsEncrypted": false, "Values": values});
         let others = self.others.iter().map(|(path, _)| path);
-        for file in [&self.function, &self.status].into_iter().chain(others) {
+        for file in self.own().chain(others) {
             let folder = file.parent().unwrap_or(&self.out);
             fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
         }
         // Write `.gitignore` before the files that must not be committed.
         create(&self.ignored, IGNORED)?;
         create(&self.host, HOST)?;
-        create(&self.function, &function)?;
+        for (name, path) in &self.functions {
+            create(path, &timer_definition(&format!("%{}%", schedule_setting(name))))?;
+        }
         create(&self.status, STATUS)?;
         // The same order holds in the receiver's folder.
         let is_ignored = |path: &Path| path.ends_with(".gitignore");
@@ -296,9 +367,11 @@ impl Files {
     }
 }
 
-/// Creates a file that only the user can read; fails if it exists.
+/// Creates a file that only the user can read, and run if it is a script; fails if it exists.
 fn create(path: &Path, text: &str) -> Result<(), Failed> {
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let is_script = path.extension().is_some_and(|extension| extension == "sh");
+    let mode = if is_script { 0o700 } else { 0o600 };
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| failed(path, &error))
 }
@@ -337,7 +410,7 @@ struct Report<'a> {
 
 impl<'a> Report<'a> {
     fn of(
-        (poller, table): (&'a str, &'a str),
+        (poller, table): &'a (String, String),
         (language, values): (Option<Language>, &'a BTreeMap<String, String>),
         proposal: &'a SourceProposal,
         files: &Files,
@@ -376,8 +449,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns human-readable text.
-    fn text(&self) -> String {
+    /// Returns the choice for the table in words.
+    fn choice(&self) -> Vec<String> {
         let Self { poller, table, mode, reason, .. } = self;
         let by = self.cursor.map(|cursor| format!(" by `{cursor}`")).unwrap_or_default();
         let mut lines = vec![
@@ -396,18 +469,27 @@ impl<'a> Report<'a> {
             Some(url) => format!("posts events to `{url}`"),
         };
         lines.push(format!("  it starts at the beginning, {does}, and keeps its state in `state`"));
-        lines.extend(self.written.iter().map(|what| format!("  wrote {what}")));
-        let is_odd = |finding: &&Finding| matches!(finding.level, Level::Error | Level::Warning);
-        let odd = self.findings.iter().filter(is_odd);
-        let odd: Vec<(String, &Finding)> =
-            odd.map(|finding| ("to fix".to_owned(), finding)).collect();
-        if !odd.is_empty() {
-            lines.push(String::new());
-            lines.push(findings::text(odd));
-        }
-        lines.push(format!("\nnext:\n  {}", self.next.join("\n  ")));
-        lines.join("\n")
+        lines
     }
+}
+
+/// Returns human-readable text. Files and next commands are the same for all pollers of a project.
+fn text(reports: &[Report<'_>]) -> String {
+    let mut lines: Vec<String> = reports.iter().flat_map(Report::choice).collect();
+    let Some(first) = reports.first() else { return String::new() };
+    lines.extend(first.written.iter().map(|what| format!("  wrote {what}")));
+    let is_odd = |finding: &&Finding| matches!(finding.level, Level::Error | Level::Warning);
+    let odd = reports.iter().flat_map(|report| {
+        let label = if reports.len() == 1 { "to fix" } else { report.poller };
+        report.findings.iter().filter(is_odd).map(move |finding| (label.to_owned(), finding))
+    });
+    let odd: Vec<(String, &Finding)> = odd.collect();
+    if !odd.is_empty() {
+        lines.push(String::new());
+        lines.push(findings::text(odd));
+    }
+    lines.push(format!("\nnext:\n  {}", first.next.join("\n  ")));
+    lines.join("\n")
 }
 
 /// Returns the path of this program as it was called.
@@ -432,6 +514,18 @@ mod tests {
         assert_eq!(vars.get("HIGHWATER__B"), None);
         assert_eq!(vars.get("IDENTITY_ENDPOINT").as_deref(), Some("3"));
         assert_eq!(vars.names(), ["HIGHWATER__A", "IDENTITY_ENDPOINT"]);
+    }
+
+    #[test]
+    fn pollers_are_named_after_tables() {
+        for (table, name) in [
+            ("dbo.orders", "orders"),
+            ("Sales.OrderLines", "order_lines"),
+            ("[dbo].[Order Details]", "order_details"),
+            ("dbo.__x", "x"),
+        ] {
+            assert_eq!(poller_of_table(table), name, "{table}");
+        }
     }
 
     #[test]

@@ -6,8 +6,6 @@
 //! - One file is to be edited. It gets typed changes, and knows nothing of signatures, statuses and duplicates.
 //! - The types are made from the table as it is now; so are the deliveries of the project's own tests.
 
-use std::path::Path;
-
 use clap::ValueEnum;
 use serde_json::{Value as Json, json};
 
@@ -50,6 +48,7 @@ const PYTHON: &[Template] = templates!("python":
     "handler.py" "row.py" "function_app.py" "serve.py" "test_receiver.py" "core/columns.py" "core/once.py" "core/app.py"
     "requirements.txt" "host.json" "README.md" "core/__init__.py";
     ".gitignore" = "gitignore"
+    ".funcignore" = "funcignore"
     "core/receiver.py" = "../../../../../docs/receivers/python/receiver.py"
 );
 
@@ -57,6 +56,7 @@ const TYPESCRIPT: &[Template] = templates!("typescript":
     "src/handler.ts" "src/row.ts" "src/function.ts" "src/serve.ts" "src/core/columns.ts" "src/core/once.ts"
     "src/core/receive.ts" "test/receiver.test.ts" "tsconfig.json" "host.json" "README.md";
     ".gitignore" = "gitignore"
+    ".funcignore" = "funcignore"
     "package.json" = "package.json.txt"
     "package-lock.json" = "package-lock.json.txt"
 );
@@ -259,9 +259,4 @@ pub(super) fn url(poller: &str) -> String {
 /// Returns the name of the setting with the secret that signs deliveries.
 pub(super) fn secret_setting(poller: &str) -> String {
     format!("{}_WEBHOOK_SECRET", poller.to_uppercase())
-}
-
-/// Returns the path of a receiver's file.
-pub(super) fn path(out: &Path, file: &str) -> std::path::PathBuf {
-    out.join(FOLDER).join(file)
 }
