@@ -20,7 +20,22 @@ keep() {
 for name in $(sed -n 's/.*\${\([A-Z_]*\)[=}].*/\1/p' "$here/main.parameters.json"); do
   eval "value=\${$name:-}"
   case $value in
-    *[\"\\]*) fail "$name must not contain a quotation mark or a backslash: $value" ;;
+    *[\"\\]*)
+      case $name in
+        RECEIVER_DATABASE | WEBHOOK_SECRET) value="(a secret)" ;;
+      esac
+      fail "$name must not contain a quotation mark or a backslash: $value" ;;
+  esac
+done
+
+# sqlcmd takes the names of tables as text, and splits them at blanks and commas: grant.sh would fail after everything
+# else was created. In a project that `highwater init --handler` wrote, the table has a default.
+table=${SOURCE_TABLE:-$(sed -n 's/.*\${SOURCE_TABLE=\([^}]*\)}.*/\1/p' "$here/main.parameters.json")}
+[ -n "${SOURCE_TABLES:-}" ] || SOURCE_TABLES=$table
+for name in SOURCE_TABLES TRACKED_TABLES TARGET_TABLES FENCE_TABLE LEDGER_TABLE STATE_TABLE JOURNAL_TABLE; do
+  eval "value=\${$name:-}"
+  case $value in
+    *[[:blank:],]*) fail "$name must not contain a blank or a comma, separate tables by semicolons: $value" ;;
   esac
 done
 

@@ -163,7 +163,8 @@ param receiverRuntime string = ''
 @description('Version of that runtime, such as 3.12.')
 param receiverVersion string = ''
 
-@description('Database of the receiver: what its setting DATABASE holds.')
+@description('Database of the receiver: what its setting DATABASE holds, for C# a connection string.')
+@secure()
 param receiverDatabase string = ''
 
 @description('Secret that signs the rows for the receiver: whsec_ and base64.')

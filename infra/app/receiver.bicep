@@ -6,12 +6,16 @@ param location string
 param tags object
 param runtime string
 param runtimeVersion string
+@secure()
 param database string
 @secure()
 param webhookSecret string
 param insightsName string
 param zoneRedundant bool
 
+// Only C# records the ids of events in a database that instances share. Receivers in the other languages use a file of
+// their instance: with a second instance, a redelivered event is applied twice. Raise this once `once` uses a database.
+var instancesMax = runtime == 'dotnet-isolated' ? 40 : 1
 var storageBlobDataOwner = 'b7e6dc6d-f1e8-4753-8033-0f276bb0955b'
 var monitoringMetricsPublisher = '3913510d-42f4-4e42-8a64-420c390055eb'
 
@@ -124,7 +128,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       }
       scaleAndConcurrency: {
         instanceMemoryMB: 512
-        maximumInstanceCount: 40
+        maximumInstanceCount: instancesMax
       }
     }
   }

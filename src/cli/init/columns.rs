@@ -144,11 +144,13 @@ pub(super) fn sample(columns: &[Column], number: u32) -> Json {
 }
 
 /// Returns the declarations of fields, and the expressions that read them from JSON; both are lines.
-pub(super) fn fields(language: Language, columns: &[Column]) -> (String, String) {
+///
+/// `class` begins the names of the C# types that have the fields.
+pub(super) fn fields(language: Language, class: &str, columns: &[Column]) -> (String, String) {
     let mut used = BTreeSet::new();
     let (mut fields, mut values) = (Vec::new(), Vec::new());
     for column in columns {
-        let base = identifier(language, &column.name);
+        let base = identifier(language, class, &column.name);
         let numbered = (2..).map(|number| format!("{base}_{number}"));
         let mut names = std::iter::once(base.clone()).chain(numbered);
         // The numbers do not end.
@@ -221,16 +223,16 @@ fn field(language: Language, name: &str, column: &Column) -> (String, String) {
 /// Returns the type and the function that reads it.
 fn python(kind: Kind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Bool => ("bool", "bool"),
-        Kind::U8 | Kind::I16 | Kind::I32 | Kind::I64 => ("int", "int"),
-        Kind::F32 | Kind::F64 => ("float", "float"),
-        Kind::Decimal(..) => ("Decimal", "Decimal"),
+        Kind::Bool => ("bool", "boolean"),
+        Kind::U8 | Kind::I16 | Kind::I32 | Kind::I64 => ("int", "integer"),
+        Kind::F32 | Kind::F64 => ("float", "number"),
+        Kind::Decimal(..) => ("Decimal", "decimal"),
         Kind::Date => ("date", "date.fromisoformat"),
         Kind::Time(_) => ("time", "time.fromisoformat"),
         Kind::DateTime(_) | Kind::DateTimeOffset(_) => ("datetime", "datetime.fromisoformat"),
-        Kind::Uuid => ("UUID", "UUID"),
+        Kind::Uuid => ("UUID", "uuid"),
         Kind::Binary => ("bytes", "from_base64"),
-        Kind::Text => ("str", "str"),
+        Kind::Text => ("str", "text"),
     }
 }
 
@@ -257,7 +259,9 @@ fn rust(kind: Kind) -> (&'static str, &'static str) {
 fn typescript(kind: Kind) -> (&'static str, &'static str) {
     match kind {
         Kind::Bool => ("boolean", "bool"),
-        Kind::U8 | Kind::I16 | Kind::I32 | Kind::I64 => ("number", "integer"),
+        Kind::U8 | Kind::I16 | Kind::I32 => ("number", "integer"),
+        // A number is exact up to 2^53 only.
+        Kind::I64 => ("bigint", "int64"),
         Kind::F32 | Kind::F64 => ("number", "float"),
         Kind::Binary => ("Buffer", "base64"),
         Kind::Decimal(..)
@@ -291,8 +295,8 @@ fn csharp(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the name of a column as an identifier.
-fn identifier(language: Language, name: &str) -> String {
+/// Returns the name of a column as an identifier of a type whose name begins with `class`.
+fn identifier(language: Language, class: &str, name: &str) -> String {
     let cased = match language {
         Language::Python | Language::Typescript => name.to_owned(),
         Language::Rust => snake(name),
@@ -305,7 +309,11 @@ fn identifier(language: Language, name: &str) -> String {
         // Python treats two leading underscores specially.
         return format!("column_{}", plain.trim_start_matches('_'));
     }
-    if is_reserved(language, &plain) { format!("{plain}_") } else { plain }
+    if is_reserved(language, &plain) || is_type_of(language, class, &plain) {
+        format!("{plain}_")
+    } else {
+        plain
+    }
 }
 
 fn is_reserved(language: Language, word: &str) -> bool {
@@ -322,9 +330,26 @@ fn is_reserved(language: Language, word: &str) -> bool {
         }
         // Any word can be the name of a property; that of a C# type cannot be the name of its own member.
         Language::Typescript => "",
-        Language::Csharp | Language::Http => "Key Row FromJson Equals GetHashCode GetType ToString",
+        // So are members that each record has, and the class that reads columns.
+        Language::Csharp | Language::Http => {
+            "Key Row FromJson Column Clone Deconstruct EqualityContract Equals Finalize GetHashCode GetType \
+             MemberwiseClone PrintMembers ReferenceEquals ToString"
+        }
     };
     words.split_whitespace().any(|reserved| reserved == word)
+}
+
+/// Whether a name is that of a C# type made from the table.
+fn is_type_of(language: Language, class: &str, word: &str) -> bool {
+    let suffix = word.strip_prefix(class).filter(|_| language == Language::Csharp);
+    suffix.is_some_and(|suffix| ["Key", "Row"].contains(&suffix))
+}
+
+/// Returns the name of a poller as the beginning of the names of its C# types and files.
+pub(super) fn class(poller: &str) -> String {
+    let name = pascal(poller);
+    // Program.cs starts the receiver; file names may ignore case.
+    if name.eq_ignore_ascii_case("program") { format!("{name}_") } else { name }
 }
 
 /// Returns a name as `snake_case`.
@@ -373,19 +398,52 @@ mod tests {
             ("Größe", "Gr__e", "gr__e", "GrE"),
             ("key", "key", "key", "Key_"),
         ] {
-            assert_eq!(identifier(Language::Python, name), python, "{name}");
-            assert_eq!(identifier(Language::Rust, name), rust, "{name}");
-            assert_eq!(identifier(Language::Csharp, name), csharp, "{name}");
+            assert_eq!(identifier(Language::Python, "Orders", name), python, "{name}");
+            assert_eq!(identifier(Language::Rust, "Orders", name), rust, "{name}");
+            assert_eq!(identifier(Language::Csharp, "Orders", name), csharp, "{name}");
+        }
+    }
+
+    #[test]
+    fn members_of_a_csharp_record_are_no_names_of_columns() {
+        for name in [
+            "orders_key",
+            "OrdersRow",
+            "column",
+            "Clone",
+            "equals",
+            "ToString",
+            "GetHashCode",
+            "GetType",
+            "Deconstruct",
+            "EqualityContract",
+            "PrintMembers",
+            "MemberwiseClone",
+            "row",
+        ] {
+            let renamed = identifier(Language::Csharp, "Orders", name);
+            assert_eq!(renamed, format!("{}_", pascal(name)), "{name}");
+        }
+        assert_eq!(identifier(Language::Csharp, "Orders", "ShopKey"), "ShopKey");
+        assert_eq!(identifier(Language::Python, "Orders", "OrdersKey"), "OrdersKey");
+    }
+
+    #[test]
+    fn the_types_of_a_poller_do_not_replace_the_program() {
+        for (poller, class) in
+            [("program", "Program_"), ("pro_gram", "ProGram_"), ("programs", "Programs")]
+        {
+            assert_eq!(super::class(poller), class);
         }
     }
 
     #[test]
     fn columns_with_equal_identifiers_are_numbered() {
         let columns = [column("a b", "int", false), column("a-b", "int", true)];
-        let (fields, values) = fields(Language::Python, &columns);
+        let (fields, values) = fields(Language::Python, "Orders", &columns);
         assert_eq!(fields, "    a_b: int  # int\n    a_b_2: int | None  # int");
-        let read = "            a_b=column(columns, \"a b\", int),\n            \
-            a_b_2=column(columns, \"a-b\", int, nullable=True),";
+        let read = "            a_b=column(columns, \"a b\", integer),\n            \
+            a_b_2=column(columns, \"a-b\", integer, nullable=True),";
         assert_eq!(values, read);
     }
 

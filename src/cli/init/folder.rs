@@ -14,6 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::json;
+use url::Url;
 use uuid::Uuid;
 
 use super::Options;
@@ -23,7 +24,7 @@ use super::receiver::{self, Language, Receiver};
 use crate::findings;
 use crate::output::{Exit, Failed, Output, print_message, print_text};
 use highwater::builder::doctor::ExaminedPoller;
-use highwater::config::{Vars, is_poller_name};
+use highwater::config::{Vars, is_poller_name, shown_url};
 use highwater::cursor::CursorMode;
 use highwater::doctor::{Finding, Level};
 use highwater::page;
@@ -405,7 +406,7 @@ struct Report<'a> {
     /// Commands to continue with; the last one starts the host.
     next: Vec<String>,
     /// Where the poller delivers to; `null` for standard output.
-    url: Option<&'a str>,
+    url: Option<String>,
 }
 
 impl<'a> Report<'a> {
@@ -445,7 +446,8 @@ impl<'a> Report<'a> {
                     format!("func start --script-root {out}"),
                 ])
                 .collect(),
-            url: url.map(String::as_str),
+            url: url
+                .map(|url| Url::parse(url).map_or_else(|_| "…".to_owned(), |url| shown_url(&url))),
         }
     }
 
@@ -464,7 +466,7 @@ impl<'a> Report<'a> {
         if !self.sees_deletes {
             lines.push("  this mode does not see deletes".to_owned());
         }
-        let does = match self.url {
+        let does = match &self.url {
             None => "prints events to standard output".to_owned(),
             Some(url) => format!("posts events to `{url}`"),
         };

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 pub(super) use crate::dev::FOLDER;
 
-use super::columns::{Column, fields, pascal, sample};
+use super::columns::{Column, class, fields, sample};
 use highwater::source::mssql::RowSchema;
 
 /// Port of the receiver; the Functions host of the poller has 7071.
@@ -95,9 +95,7 @@ impl Language {
     fn command(self) -> &'static [&'static str] {
         match self {
             Self::Python => &["python3", "serve.py"],
-            Self::Typescript => {
-                &["sh", "-c", "[ -d node_modules ] || npm ci && exec npm run serve"]
-            }
+            Self::Typescript => &["npm", "run", "dev"],
             Self::Csharp => &["func", "start"],
             Self::Rust => &["cargo", "run", "--quiet"],
             Self::Http => &[],
@@ -131,7 +129,7 @@ impl Language {
         match self {
             Self::Python => Some("handler.py".to_owned()),
             Self::Typescript => Some("src/handler.ts".to_owned()),
-            Self::Csharp => Some(format!("{}Handler.cs", pascal(poller))),
+            Self::Csharp => Some(format!("{}Handler.cs", class(poller))),
             Self::Rust => Some("src/handler.rs".to_owned()),
             Self::Http => None,
         }
@@ -172,9 +170,9 @@ impl Receiver<'_> {
             return Vec::new();
         }
         let (key, row) = (Column::all(&self.rows.key), Column::all(&self.rows.row));
-        let (key_fields, key_values) = fields(self.language, &key);
-        let (row_fields, row_values) = fields(self.language, &row);
-        let (port, class) = (PORT.to_string(), pascal(self.poller));
+        let (port, class) = (PORT.to_string(), class(self.poller));
+        let (key_fields, key_values) = fields(self.language, &class, &key);
+        let (row_fields, row_values) = fields(self.language, &class, &row);
         let placeholders = [
             ("poller", self.poller),
             ("Poller", &class),

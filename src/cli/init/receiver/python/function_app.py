@@ -14,7 +14,8 @@ RECEIVER = Receiver.from_environment()
 app = func.FunctionApp()
 
 
+@app.function_name(name="@@poller@@")
 @app.route(route="@@poller@@", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
-def @@poller@@(request: func.HttpRequest) -> func.HttpResponse:
+def receive(request: func.HttpRequest) -> func.HttpResponse:
     status, reply = RECEIVER.receive(request.headers, request.get_body())
     return func.HttpResponse(json.dumps(reply), status_code=status, mimetype="application/json")

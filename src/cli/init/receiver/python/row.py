@@ -9,7 +9,7 @@ from datetime import date, datetime, time  # noqa: F401
 from decimal import Decimal  # noqa: F401
 from uuid import UUID  # noqa: F401
 
-from core.columns import column, from_base64  # noqa: F401
+from core.columns import boolean, column, decimal, from_base64, integer, number, text, uuid  # noqa: F401
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from core import once
+from core import columns, once
 from core.app import Receiver
 from core.receiver import BODY_BYTES_MAX, EventFailed
 from row import Change
@@ -123,6 +123,17 @@ class ReceiverTest(unittest.TestCase):
         reply = self.post(delivery(events=[event]))
         self.refused(400, reply)
         self.assertIn("column", reply[1]["error"])
+
+    def test_a_value_of_another_type_is_rejected(self):
+        for read, values in (
+            (columns.integer, (1.7, "1", True)), (columns.boolean, ("false", 0)), (columns.text, (5, True)),
+            (columns.number, ("1.5", True)), (columns.decimal, (1.5, 1, "x")), (columns.uuid, (5, "x")),
+            (columns.from_base64, (5, "?")),
+        ):
+            for value in values:
+                with self.assertRaises(columns.InvalidColumn, msg=repr(value)):
+                    columns.column({"name": value}, "name", read)
+        self.assertEqual([2.0, 2.5], [columns.number(value) for value in (2, 2.5)])
 
     def test_a_gzip_body_is_accepted_and_a_false_one_rejected(self):
         for encoding in ("gzip", "GZIP"):

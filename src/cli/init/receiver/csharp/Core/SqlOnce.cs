@@ -1,3 +1,4 @@
+using System.Globalization;
 using Microsoft.AspNetCore.Http;
 using Microsoft.Data.SqlClient;
 using Microsoft.Extensions.Logging;
@@ -9,6 +10,7 @@ namespace Receiver.Core;
 /// tables. A savepoint before each event undoes the work of an event that fails; everything before it is committed.
 /// Whether an event was seen before is decided by the unique key, and never by a number of affected rows: with
 /// SET NOCOUNT ON the client reports -1 for every statement.
+/// If the failure of an event ends the whole transaction, what came before the event is applied again in a new one.
 /// </summary>
 public sealed class SqlOnce(ReceiverSettings settings, @@Poller@@Handler handler, ILogger<SqlOnce> log) : IBatchStore
 {
@@ -16,18 +18,44 @@ public sealed class SqlOnce(ReceiverSettings settings, @@Poller@@Handler handler
 
     public async Task<string?> ApplyAsync(Batch batch, CancellationToken cancel)
     {
+        string? failed = null;
+        while (true)
+        {
+            (string? first, bool isUndone) = await ApplyInTransactionAsync(batch, cancel);
+            failed = first ?? failed;
+            if (!isUndone)
+            {
+                return failed;
+            }
+            // Each time fewer changes, so this ends.
+            batch = batch with { Changes = batch.Changes.TakeWhile(change => change.Id != failed).ToArray() };
+        }
+    }
+
+    // Returns the id of the first change that failed, and whether its failure undid what came before it.
+    private async Task<(string? Failed, bool IsUndone)> ApplyInTransactionAsync(Batch batch, CancellationToken cancel)
+    {
         await using var connection = new SqlConnection(settings.Database);
         await connection.OpenAsync(cancel);
+        // The server may have it on for everyone; then each duplicate would end the transaction.
+        await using (var set = new SqlCommand("SET XACT_ABORT OFF", connection))
+        {
+            await set.ExecuteNonQueryAsync(cancel);
+        }
         // Disposing of it rolls back.
         await using var transaction = (SqlTransaction)await connection.BeginTransactionAsync(cancel);
         await AdmitAsync(batch, transaction, cancel);
-        string? failed = await ApplyInOrderAsync(batch, transaction, cancel);
-        await RemoveOldAsync(transaction, cancel);
-        await transaction.CommitAsync(cancel);
-        return failed;
+        (string? Failed, bool IsUndone) result = await ApplyInOrderAsync(batch, connection, transaction, cancel);
+        if (!result.IsUndone)
+        {
+            await RemoveOldAsync(transaction, cancel);
+            await transaction.CommitAsync(cancel);
+        }
+        return result;
     }
 
-    private async Task<string?> ApplyInOrderAsync(Batch batch, SqlTransaction transaction, CancellationToken cancel)
+    private async Task<(string? Failed, bool IsUndone)> ApplyInOrderAsync(
+        Batch batch, SqlConnection connection, SqlTransaction transaction, CancellationToken cancel)
     {
         foreach (@@Poller@@Change change in batch.Changes)
         {
@@ -42,11 +70,23 @@ public sealed class SqlOnce(ReceiverSettings settings, @@Poller@@Handler handler
             catch (EventFailedException error)
             {
                 log.LogError(error, "Event {EventId} of poller {Poller} failed", change.Id, batch.Poller);
+                if (!await IsUsableAsync(connection, transaction, cancel))
+                {
+                    return (change.Id, true);
+                }
                 transaction.Rollback(Savepoint);
-                return change.Id;
+                return (change.Id, false);
             }
         }
-        return null;
+        return (null, false);
+    }
+
+    // Some errors, such as a failed conversion or one in a trigger, doom the transaction or roll it back at once: -1 or 0.
+    private static async Task<bool> IsUsableAsync(
+        SqlConnection connection, SqlTransaction transaction, CancellationToken cancel)
+    {
+        await using var state = new SqlCommand("SELECT XACT_STATE()", connection, transaction);
+        return Convert.ToInt16(await state.ExecuteScalarAsync(cancel), CultureInfo.InvariantCulture) == 1;
     }
 
     // Records an event as processed; returns whether it is new.

@@ -1,6 +1,8 @@
 """Reads the columns of a row from JSON."""
 
 import base64
+from decimal import Decimal
+from uuid import UUID
 
 
 class InvalidColumn(ValueError):
@@ -20,6 +22,37 @@ def column(columns, name, convert, nullable=False):
         raise InvalidColumn(f"column `{name}`: {error!r}; if the table has changed, update row.py") from None
 
 
-def from_base64(text):
+def exactly(kind):
+    """Returns a function that accepts this type only: `int` cuts off digits, `bool` and `str` accept anything."""
+
+    def read(value):
+        if type(value) is not kind:
+            raise TypeError(f"expected {kind.__name__}, found {value!r}")
+        return value
+
+    return read
+
+
+boolean = exactly(bool)
+integer = exactly(int)
+text = exactly(str)
+
+
+def number(value):
+    """Returns a float; JSON may write it without a fraction."""
+    return float(integer(value)) if type(value) is int else exactly(float)(value)
+
+
+def decimal(value):
+    """Returns a decimal, which is text in JSON."""
+    return Decimal(text(value))
+
+
+def uuid(value):
+    """Returns a UUID."""
+    return UUID(text(value))
+
+
+def from_base64(value):
     """Returns binary data."""
-    return base64.b64decode(text, validate=True)
+    return base64.b64decode(text(value), validate=True)

@@ -1,10 +1,10 @@
 // The columns of @@table@@ as types, written by `highwater init` from the table.
 //
-// Decimals, dates and times are text with all their digits. A bigint beyond 2^53 is rejected: a number of JavaScript
-// would change it.
-import { base64, bool, column, float, integer, nullable, object, text } from "./core/columns.js";
+// Decimals, dates and times are text with all their digits. A bigint is a `bigint`: a number of JavaScript would change
+// it beyond 2^53. JSON.stringify rejects it, so convert it first.
+import { base64, bool, column, float, int64, integer, nullable, object, text } from "./core/columns.js";
 
-void [base64, bool, column, float, integer, nullable, text];
+void [base64, bool, column, float, int64, integer, nullable, text];
 
 // Identifies a row.
 export interface Key {

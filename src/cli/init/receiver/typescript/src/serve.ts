@@ -15,8 +15,7 @@ const settings = { ...local.Values, ...process.env };
 const receiver = new Receiver(settings.WEBHOOK_SECRETS, settings.DATABASE ?? "", handle);
 
 async function reply(request: IncomingMessage): Promise<Reply> {
-  const url = new URL(request.url ?? "/", "http://localhost");
-  if (request.method !== "POST" || url.pathname !== PATH) {
+  if (request.method !== "POST" || request.url?.split("?")[0] !== PATH) {
     return { status: 404, body: { error: `expected a POST to ${PATH}` } };
   }
   const chunks: Buffer[] = [];
@@ -31,7 +30,11 @@ async function reply(request: IncomingMessage): Promise<Reply> {
 }
 
 const server = createServer(async (request, response) => {
-  const { status, body } = await reply(request);
+  // A request that cannot be read, such as an aborted one, must not end the process.
+  const { status, body } = await reply(request).catch((error: unknown) => {
+    console.error("request failed:", error);
+    return { status: 400, body: { error: "the request cannot be read" } };
+  });
   response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
 });
 server.listen(Number(settings.PORT ?? PORT), "127.0.0.1", () => {

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, mock, test } from "node:test";
 import { gzipSync } from "node:zlib";
+import { InvalidColumn, column, float, int64, integer, parse } from "../src/core/columns.js";
 import { RETENTION_SECONDS, connect } from "../src/core/once.js";
 import { BODY_BYTES_MAX, EventFailed, Receiver, type Reply } from "../src/core/receive.js";
 
@@ -149,6 +150,18 @@ test("a row of another table is rejected", async () => {
   const reply = await post(delivery({ events: [{ ...BATCH.events[0], after: {} }] }));
   assertRejected(400, reply);
   assert.match(JSON.stringify(reply.body), /column/);
+});
+
+test("a bigint keeps its digits", () => {
+  const read = (json: string) => column(parse(json) as Record<string, unknown>, "n", int64);
+  for (const digits of ["0", "-1", "9007199254740993", "9223372036854775807", "-9223372036854775808"]) {
+    assert.equal(read(`{"n":${digits}}`), BigInt(digits));
+  }
+  for (const wrong of ["1.5", '"1"', "true", "9223372036854775808", "1e300"]) {
+    assert.throws(() => read(`{"n":${wrong}}`), InvalidColumn);
+  }
+  assert.throws(() => column(parse('{"n":9007199254740993}') as Record<string, unknown>, "n", integer), InvalidColumn);
+  assert.equal(column(parse('{"n":100000000000000000000}') as Record<string, unknown>, "n", float), 1e20);
 });
 
 test("a gzip body is accepted and a false one rejected", async () => {

@@ -3,7 +3,7 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import { DatabaseSync } from "node:sqlite";
 import { gunzipSync } from "node:zlib";
 import { type Change, changeFromJson } from "../row.js";
-import { InvalidColumn, column, integer, object, text } from "./columns.js";
+import { InvalidColumn, column, integer, object, parse, text } from "./columns.js";
 import { applyOnce, connect } from "./once.js";
 
 // Reject a request that is older or newer than this: it may be a recorded one, sent again.
@@ -151,7 +151,7 @@ function verify(keys: Buffer[], headers: Headers, body: Buffer, now: number): vo
 function readBatch(body: Buffer): Batch {
   let json: unknown;
   try {
-    json = JSON.parse(body.toString("utf8"));
+    json = parse(body.toString("utf8"));
   } catch {
     throw new Rejected(400, "the body is not JSON");
   }
