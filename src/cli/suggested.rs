@@ -13,7 +13,7 @@ const VALUES: [(&str, &str); 13] = [
     ("command", "state"),
     ("configured", "4"),
     ("current", "1775525026020.42"),
-    ("event_id", "0123456789abcdef0123456789abcdef"),
+    ("key_id", "0123456789abcdef0123456789abcdef"),
     ("purpose", "replay"),
     ("skip", " --skip-rows"),
     ("source", " --new-source"),
