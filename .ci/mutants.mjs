@@ -413,6 +413,8 @@ const BREAKS = [
   ["entry taken under another's name", ENTRIES, "if *key != entry.state_key() {", "if false {"],
   ["position of a cleaned-up change kept", CURRENT, "} else if kept {", "} else if kept || true {"],
   ["replay goes on at a target that is at fault", REDRIVE, "if blame == Blame::Target {", "if false {"],
+  ["redrive faster than its rate", REDRIVE, "next_at = Instant::now() + redrive.interval;", "next_at = Instant::now() + redrive.interval / 2;"],
+  ["lease of a redrive not renewed between rows", REDRIVE, "lease.hold_while(redrive.stop.rest(wait)).await?;", "redrive.stop.rest(wait).await;"],
   ["rows that had a whole tick tried whole again", DELIVER, "                let given = if progressed || self.report.is_late_start() {", "                let given = if progressed || true {"],
   ["fence of a target not asked", SQL, "        self.pass_fence(transaction).await?;\n", ""],
   ["fence of a target not raised", SQL, "current.admit(generation, token)? == *current => return Ok(()),", "current.admit(generation, token)? >= *current => return Ok(()),"],

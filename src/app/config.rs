@@ -64,7 +64,7 @@ pub(crate) use self::metrics::metrics_address;
 pub use self::mistake::{ConfigErrors, Mistake, Shown};
 pub use self::notify::NotifyConfig;
 pub use self::parse::is_poller_name;
-pub use self::parse::parse_duration;
+pub use self::parse::{parse_age, parse_duration};
 pub use self::poller::{GroupConfig, JournalConfig, LeaseConfig, LimitsConfig, PollerConfig};
 pub use self::recovery::{RecoveryConfig, RecoveryMode};
 pub use self::secrets::{FoundSecret, secrets};

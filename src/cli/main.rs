@@ -35,6 +35,7 @@ mod schema;
 mod shell;
 mod state;
 mod status;
+mod terminal_line;
 mod tick;
 mod validate;
 mod version;

@@ -1,11 +1,13 @@
 //! `highwater quarantine`: lists, redrives and drops parked and quarantined keys.
 
+mod filter;
 mod redrive;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use self::filter::{Filter, Selection};
 use super::confirm::confirm;
 use super::output::{Exit, Failed, OutputOption, Record, print_text, time_text};
 use super::poller;
@@ -30,35 +32,11 @@ pub(super) enum Options {
     Drop(DropOptions),
 }
 
-/// Selects entries.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(super) struct Selection {
-    /// Ids of the keys, as `list` prints them.
-    #[arg(value_name = "KEY_ID", value_parser = key_id)]
-    keys: Vec<KeyId>,
-    /// All entries.
-    #[arg(long)]
-    all: bool,
-}
-
-impl Selection {
-    /// Returns the selected entries, after checking that they exist.
-    pub(super) async fn keys(&self, poller: &Poller) -> Result<Vec<KeyId>, Failed> {
-        let existing = poller.admin().quarantined().await?;
-        if self.all {
-            return Ok(existing);
-        }
-        match self.keys.iter().find(|key| !existing.contains(key)) {
-            Some(key) => Err(missing(poller, key)),
-            None => Ok(self.keys.clone()),
-        }
-    }
-}
-
 // Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <KEY_ID...|--all>")]
+#[command(
+    override_usage = "highwater quarantine drop [OPTIONS] <POLLER> <KEY_ID...|--all|FILTERS>"
+)]
 pub(super) struct DropOptions {
     /// Name of the poller.
     poller: String,
@@ -75,6 +53,8 @@ pub(super) struct DropOptions {
 pub(super) struct ListOptions {
     /// Name of the poller.
     poller: String,
+    #[command(flatten)]
+    filter: Filter,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -191,10 +171,7 @@ fn key_text(key: &KeyValues) -> String {
 async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
-    for key in poller.admin().quarantined().await? {
-        // A missing entry was redriven or dropped meanwhile.
-        entries.extend(poller.admin().entry(&key).await?.map(Listed::of));
-    }
+    options.filter.read(&poller, &mut |found| entries.push(Listed::of(found))).await?;
     print_text(&options.form.output.list(&entries));
     Ok(Exit::Done)
 }
@@ -241,18 +218,16 @@ async fn drop_entries(vars: &dyn Vars, options: &DropOptions) -> Result<Exit, Fa
     let poller = poller(vars, &options.poller)?;
     let mut entries = Vec::new();
     let mut kept = Vec::new();
-    for key in options.selection.keys(&poller).await? {
-        let Some(found) = poller.admin().entry(&key).await? else { continue };
-        match &found.entry {
-            // With `--all`, unreadable entries are kept: their content is unknown.
-            Err(error) if options.selection.all => kept.push(Removal {
-                key_id: key,
-                dropped: false,
-                error: Some(format!("pass its key id to drop it anyway: {}", chain(error))),
-            }),
-            Ok(_) | Err(_) => entries.push(found),
+    let is_by_id = options.selection.is_by_id();
+    let mut sort = |found: StoredEntry| match &found.entry {
+        // With `--all`, unreadable entries are kept: their content is unknown.
+        Err(error) if !is_by_id => {
+            let error = Some(format!("pass its key id to drop it anyway: {}", chain(error)));
+            kept.push(Removal { key_id: found.key, dropped: false, error });
         }
-    }
+        Ok(_) | Err(_) => entries.push(found),
+    };
+    options.selection.read(&poller, &mut sort).await?;
     let (mut lines, mut noted) = (kept, Ok(()));
     if !entries.is_empty() {
         if !confirm(&plan(poller.name(), &entries), poller.name(), options.yes)? {

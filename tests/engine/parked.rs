@@ -81,7 +81,14 @@ async fn a_redrive_starts_an_epoch_and_counts_the_entries_that_are_left() {
     reject(&world, &[2]);
     let keys = admin(&poller).quarantined().await.unwrap();
     let stop = StopSignal::new();
-    let redrive = Redrive { id: "replay-1", keys: &keys, as_stored: false, drop_gone: false, stop };
+    let redrive = Redrive {
+        id: "replay-1",
+        keys: &keys,
+        as_stored: false,
+        drop_gone: false,
+        interval: Duration::ZERO,
+        stop,
+    };
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(world.quarantined().await, [2]);
     assert_eq!(counted(&world).await, (1, 4));
@@ -105,7 +112,7 @@ async fn a_failing_row_is_parked_although_only_rows_of_parked_keys_follow_in_its
         _ => Ok(()),
     });
     for _ in 0..3 {
-        let _ = tick(&poller).await;
+        drop(tick(&poller).await);
         sleep(600).await;
     }
     assert_eq!(world.quarantined().await, [1, 2, 5, 9]);
@@ -404,7 +411,14 @@ async fn retries_are_further_and_further_apart_and_end_in_quarantine() {
     reject(&world, &[]);
     let keys = admin(&poller).quarantined().await.unwrap();
     let stop = StopSignal::new();
-    let redrive = Redrive { id: "replay-1", keys: &keys, as_stored: false, drop_gone: false, stop };
+    let redrive = Redrive {
+        id: "replay-1",
+        keys: &keys,
+        as_stored: false,
+        drop_gone: false,
+        interval: Duration::ZERO,
+        stop,
+    };
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(counted(&world).await.0, 0);
     world.assert_all_delivered();
@@ -556,7 +570,14 @@ async fn a_redrive_of_a_quarantined_key_leaves_another_one_retrying_on_an_idle_t
     tick(&poller).await.unwrap();
     let keys = vec![world.quarantine().await.remove(0).1.key_id];
     let stop = StopSignal::new();
-    let redrive = Redrive { id: "replay-1", keys: &keys, as_stored: false, drop_gone: false, stop };
+    let redrive = Redrive {
+        id: "replay-1",
+        keys: &keys,
+        as_stored: false,
+        drop_gone: false,
+        interval: Duration::ZERO,
+        stop,
+    };
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(world.quarantined().await, [2]);
     reject(&world, &[]);

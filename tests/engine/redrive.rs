@@ -35,7 +35,8 @@ async fn quarantined_rows(bad: i64) -> (World, Poller) {
 
 fn redrive(keys: &[KeyId]) -> Redrive<'_> {
     let stop = StopSignal::new();
-    Redrive { id: "replay-1", keys, as_stored: false, drop_gone: false, stop }
+    let interval = Duration::ZERO;
+    Redrive { id: "replay-1", keys, as_stored: false, drop_gone: false, interval, stop }
 }
 
 /// Redrives in a separate process.
@@ -324,6 +325,58 @@ async fn a_redrive_stops_after_the_row_in_flight_or_when_its_lease_is_broken() {
     assert!(matches!(ended, Err(RedriveError::Tick(TickError::LeaseLost(_)))), "{ended:?}");
     assert!(outcomes.len() <= 1, "{outcomes:?}");
     assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redrive_with_a_rate_spaces_its_rows_and_keeps_its_lease() {
+    let (world, poller) = quarantined_rows(4).await;
+    let keys = admin(&poller).quarantined().await.unwrap();
+    // The interval is longer than the lease lasts without renewals.
+    let request = Redrive { interval: Duration::from_secs(300), ..redrive(&keys) };
+    world.handler.then_take(Duration::from_secs(2));
+    let began = Instant::now();
+    let mut started = Vec::new();
+    let cli = world.instance("cli");
+    let mut report = |_: &KeyId, outcome| {
+        assert!(matches!(outcome, RedriveOutcome::Delivered { stays: None, .. }), "{outcome:?}");
+        started.push(began.elapsed().as_secs());
+    };
+    let (ended, skipped) = tokio::join!(admin(&cli).redrive(&request, &mut report), async {
+        sleep(450).await;
+        tick(&poller).await.unwrap()
+    });
+    assert!(matches!(ended, Ok(RedriveEnd::Done)), "{ended:?}");
+    assert_eq!(started, [2, 300, 600, 900], "no wait after the last row, and none adds to a call");
+    assert!(
+        matches!(&skipped, TickOutcome::Skipped(Skipped::Held { owner_id, .. }) if owner_id == "cli"),
+        "{skipped:?}"
+    );
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
+
+    // A call that takes longer than the interval is followed by the next one at once.
+    let (world, poller) = quarantined_rows(2).await;
+    let keys = admin(&poller).quarantined().await.unwrap();
+    world.handler.then_take(Duration::from_secs(20));
+    let began = Instant::now();
+    let request = Redrive { interval: Duration::from_secs(10), ..redrive(&keys) };
+    let (_, outcomes) = run(&world, &request).await;
+    assert_eq!((outcomes.len(), began.elapsed().as_secs()), (2, 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_wait_between_two_rows() {
+    let (world, poller) = quarantined_rows(2).await;
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let request = Redrive { interval: Duration::from_secs(3600), ..redrive(&keys) };
+    let (began, stop) = (Instant::now(), request.stop.clone());
+    let ((ended, outcomes), ()) = tokio::join!(run(&world, &request), async {
+        sleep(100).await;
+        stop.set();
+    });
+    assert!(matches!(ended, Ok(RedriveEnd::Stopped)), "{ended:?}");
+    assert_eq!((outcomes.len(), began.elapsed().as_secs()), (1, 100));
+    assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
+    assert!(world.is_released().await);
 }
 
 #[tokio::test(start_paused = true)]

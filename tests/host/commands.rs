@@ -197,7 +197,7 @@ async fn with_quarantined(rows: std::ops::RangeInclusive<i64>) -> Bench {
     bench.set("PARK_RETRIES_MAX", "0");
     bench.set("RETRY_DELAY_MIN", "1ms");
     bench.set("RETRY_DELAY_MAX", "1ms");
-    bench.receiver.script(&vec![Answer::Reject(422, "no\u{1b}[31m thanks"); 8]);
+    bench.receiver.script(&vec![Answer::Reject(422, "no\u{1b}[31m thanks"); 16]);
     let host = bench.host().await;
     let wanted = rows.clone().count();
     let entries = || {
@@ -347,6 +347,148 @@ async fn entries_are_dropped_only_with_yes_and_unreadable_ones_only_by_name() {
     assert_eq!(drop(&[&entries[2].1, "--yes"]).await.code, 0);
     assert_eq!(bench.entries().await, []);
     assert_eq!(bench.receiver.accepted(), [0; 0]);
+}
+
+impl Bench {
+    /// Replaces fields of a stored entry.
+    fn edit_entry(&self, key_id: &str, fields: &Json) {
+        let folder = self.state_path().parent().unwrap().to_owned();
+        let path = folder.join(format!("nightly.quarantine.{key_id}.json"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (header, entry) = text.split_once('\n').unwrap();
+        let mut entry: Json = serde_json::from_str(entry).unwrap();
+        for (name, value) in fields.as_object().unwrap() {
+            entry[name] = value.clone();
+        }
+        std::fs::write(path, format!("{header}\n{entry}")).unwrap();
+    }
+
+    /// Returns the names and contents of all files of the state.
+    fn state_files(&self) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+        let files = std::fs::read_dir(self.state_path().parent().unwrap()).unwrap();
+        let paths = files.map(|file| file.unwrap().path()).filter(|path| path.is_file());
+        let mut files: Vec<_> =
+            paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        files.sort();
+        files
+    }
+}
+
+/// Four quarantined keys: 1 was refused just now, 2 crashed, 3 is retried, 4 was parked days ago.
+async fn with_various() -> (Bench, Vec<String>) {
+    let bench = with_quarantined(1..=4).await;
+    let ids: Vec<String> = bench.entries().await.into_iter().map(|(_, id)| id).collect();
+    bench.edit_entry(&ids[1], &json!({"reason": "crashes"}));
+    let next_retry_at = "2999-01-01T00:00:00Z";
+    bench.edit_entry(&ids[2], &json!({"state": "retrying", "next_retry_at": next_retry_at}));
+    bench.edit_entry(&ids[3], &json!({"quarantined_at": "2026-01-01T00:00:00Z"}));
+    (bench, ids)
+}
+
+/// Filters, and the keys of [`with_various`] that they select.
+const FILTERS: &[(&str, &[i64])] = &[
+    ("--reason refused", &[1, 3, 4]),
+    ("--reason crashes", &[2]),
+    ("--reason attempts", &[]),
+    ("--reason attempts --reason crashes", &[2]),
+    ("--state retrying", &[3]),
+    ("--state quarantined", &[1, 2, 4]),
+    ("--older-than 1d", &[4]),
+    ("--newer-than 1h", &[1, 2, 3]),
+    ("--newer-than 1d --reason refused", &[1, 3]),
+    ("--key id=3", &[3]),
+    ("--key id=3 --key id=4", &[3, 4]),
+    ("--key id=3 --state quarantined", &[]),
+];
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_prints_what_each_filter_selects_and_writes_nothing() {
+    let (bench, ids) = with_various().await;
+    let before = bench.state_files();
+    let keys = |listed: &Json| {
+        let rows = listed.as_array().unwrap().iter();
+        let mut keys: Vec<_> = rows.map(|row| row["key"]["id"].as_i64().unwrap()).collect();
+        keys.sort_unstable();
+        keys
+    };
+    for (filters, expected) in FILTERS {
+        for command in
+            ["list nightly", "redrive nightly --dry-run", "redrive nightly --all --dry-run"]
+        {
+            let line = format!("quarantine {command} {filters} --output json");
+            let listed = bench.command(&words(&line)).await.json();
+            assert_eq!(keys(&listed), *expected, "{line}: {listed}");
+        }
+    }
+    let all = bench.command(&words("quarantine redrive nightly --all --dry-run")).await;
+    assert_eq!(all.done().lines().count(), 5, "{all:?}");
+    let one = format!("quarantine redrive nightly {} --dry-run", ids[3]);
+    let table = bench.command(&words(&one)).await;
+    let cells: Vec<&str> = table.done().split_whitespace().collect();
+    assert_eq!(
+        cells[..10],
+        ["KEY", "ID", "KEY", "STATE", "REASON", "AGE", &ids[3], "id=4", "quarantined", "refused"]
+    );
+    assert_eq!(cells[11], "d", "{table:?}");
+    let unknown = bench.command(&words("quarantine list nightly --key id=99 --output json")).await;
+    assert_eq!(unknown.done(), "[]\n");
+    for command in ["redrive nightly --dry-run", "redrive nightly", "drop nightly --yes"] {
+        let unknown = format!("quarantine {command} --key id=1 --key id=99");
+        bench.command(&words(&unknown)).await.failed(2, "has no parked key `id=99`");
+    }
+
+    // An entry that cannot be read passes no filter.
+    let bad = bench.state_path().with_file_name(format!("nightly.quarantine.{}.json", ids[0]));
+    let entry = std::fs::read(&bad).unwrap();
+    std::fs::write(&bad, "{}").unwrap();
+    let all = bench.command(&words("quarantine redrive nightly --all --dry-run")).await;
+    assert!(all.done().contains("unreadable"), "{all:?}");
+    let refused = words("quarantine redrive nightly --reason refused --dry-run --output json");
+    assert_eq!(keys(&bench.command(&refused).await.json()), [3, 4]);
+    std::fs::write(&bad, entry).unwrap();
+
+    assert_eq!(bench.state_files(), before);
+    assert_eq!(bench.receiver.accepted(), [0_i64; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters_select_the_rows_to_redrive_and_to_drop() {
+    let (bench, _) = with_various().await;
+    let mut accepted = Vec::new();
+    for (filters, expected) in
+        [("--reason crashes", 2), ("--older-than 1d", 4), ("--all --state retrying", 3)]
+    {
+        bench.command(&words(&format!("quarantine redrive nightly {filters}"))).await.done();
+        accepted.push(expected);
+        assert_eq!(bench.receiver.accepted(), accepted, "{filters}");
+    }
+    let before = bench.state_files();
+    let none = bench.command(&words("quarantine redrive nightly --state retrying")).await;
+    assert_eq!(none.done().lines().count(), 1, "{none:?}");
+    let dropped = bench.command(&words("quarantine drop nightly --reason crashes --yes")).await;
+    assert_eq!(dropped.code, 0, "{dropped:?}");
+    assert_eq!(bench.state_files(), before);
+    let dropped = bench.command(&words("quarantine drop nightly --key id=1 --yes")).await;
+    assert!(dropped.code == 0 && dropped.rest.contains("id=1"), "{dropped:?}");
+    assert_eq!(bench.entries().await, []);
+    assert_eq!(bench.receiver.accepted(), accepted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redrive_delivers_at_most_the_given_rows_per_second() {
+    let bench = with_quarantined(1..=3).await;
+    let began = tokio::time::Instant::now();
+    let result = bench.command(&words("quarantine redrive nightly --all --rate 2")).await;
+    // There is no progress line without a terminal.
+    assert_eq!(result.done().lines().count(), 4, "{result:?}");
+    assert!(began.elapsed() >= std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(bench.receiver.accepted().len(), 3);
+    let zero = words("quarantine redrive nightly --all --rate 0");
+    bench.command(&zero).await.failed(2, "--rate");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -254,7 +254,14 @@ pub(crate) async fn redrive(world: Arc<World>, slot: usize) {
     let poller = process(&world, slot, &owner_id, store(&world, slot, &owner_id));
     let Ok(keys) = poller.admin().quarantined().await else { return };
     let (id, stop) = (format!("{REDRIVE}{number}"), StopSignal::new());
-    let redrive = Redrive { id: &id, keys: &keys, as_stored: false, drop_gone: true, stop };
+    let redrive = Redrive {
+        id: &id,
+        keys: &keys,
+        as_stored: false,
+        drop_gone: true,
+        interval: Duration::ZERO,
+        stop,
+    };
     let ended = poller.admin().redrive(&redrive, &mut |_, _| {}).await;
     world.with(|state| {
         let text = match &ended {

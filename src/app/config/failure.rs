@@ -7,7 +7,6 @@ use super::read::Reader;
 use super::settings::{self, Setting};
 use crate::policy::{FailurePolicy, OnFailure, ParkPolicy};
 
-const DAY: Duration = Duration::from_secs(86_400);
 /// Default of `ATTEMPTS_MAX`.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -26,7 +25,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
         reader.read_if_set(&settings::RECORD_AGE_MAX, at, parse::duration_from(age_min));
     let bisect = reader.read_if_set(&settings::BISECT_ON_ERROR, at, parse::boolean);
     let retries_max = reader.read(&settings::PARK_RETRIES_MAX, at, parse::number(0..=10_000));
-    let age_max = reader.read(&settings::PARK_AGE_MAX, at, days_or_duration);
+    let age_max = reader.read(&settings::PARK_AGE_MAX, at, parse::days_or_duration);
     let on_failure = on_failure?;
     let bisect_on_error = bisect.unwrap_or(on_failure == OnFailure::Park);
     if on_failure == OnFailure::Retry && !bisect_on_error {
@@ -64,17 +63,6 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<FailurePoli
         breaker_rows: breaker_rows?,
         park,
     })
-}
-
-/// Parses whole days, or a shorter duration.
-fn days_or_duration(text: &str) -> Result<Duration, Expected> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u16>().ok());
-    match days {
-        Some(days @ 1..=365) => Ok(DAY * u32::from(days)),
-        _ => parse::duration_from(Duration::from_secs(1))(text).map_err(|_other| {
-            Expected::new("days such as `7d`, up to 365, or a duration such as `12h`")
-        }),
-    }
 }
 
 fn on_failure(text: &str) -> Result<OnFailure, Expected> {

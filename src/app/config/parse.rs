@@ -9,8 +9,10 @@ use tracing_subscriber::filter::Targets;
 use super::mistake::Shown;
 use crate::redaction::is_guid;
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// Longest duration in a setting: a longer one is probably a wrong unit.
-const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const DURATION_MAX: Duration = DAY;
 
 /// The expected value of a setting.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +88,26 @@ pub(super) fn duration_from(min: Duration) -> impl Fn(&str) -> Result<Duration, 
         read if read >= min => Ok(read),
         _ => Err(Expected::new(format!("a duration of at least {}", show_duration(min)))),
     }
+}
+
+/// Parses whole days, or a shorter duration of at least a second.
+pub(super) fn days_or_duration(text: &str) -> Result<Duration, Expected> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u16>().ok());
+    match days {
+        Some(days @ 1..=365) => Ok(DAY * u32::from(days)),
+        _ => duration_from(Duration::from_secs(1))(text).map_err(|_other| {
+            Expected::new("days such as `7d`, up to 365, or a duration such as `12h`")
+        }),
+    }
+}
+
+/// Parses an age, such as `7d` or `12h`, for the option of a command.
+///
+/// # Errors
+///
+/// A description of the expected value.
+pub fn parse_age(text: &str) -> Result<Duration, String> {
+    days_or_duration(text).map_err(|expected| format!("expected {}", expected.what))
 }
 
 /// Formats a duration as in settings.

@@ -1,5 +1,8 @@
 //! `highwater quarantine redrive`: redelivers quarantined rows.
 
+mod plan;
+mod progress;
+
 use std::time::Duration;
 
 use clap::Args;
@@ -7,7 +10,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::Selection;
+use self::progress::Progress;
+use super::filter::Selection;
 use crate::output::{Exit, Failed, OutputOption, Record, print_message, print_text, time_text};
 use crate::poller;
 use highwater::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
@@ -23,7 +27,9 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 // Clap's default would print the choice before the name.
 #[derive(Debug, Args)]
-#[command(override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <KEY_ID...|--all>")]
+#[command(
+    override_usage = "highwater quarantine redrive [OPTIONS] <POLLER> <KEY_ID...|--all|FILTERS>"
+)]
 pub(crate) struct Options {
     /// Name of the poller.
     poller: String,
@@ -35,6 +41,12 @@ pub(crate) struct Options {
     /// Remove entries whose row no longer exists.
     #[arg(long, conflicts_with = "as_stored")]
     drop_gone: bool,
+    /// Redrive at most this many rows per second. No tick runs meanwhile.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Print the rows that would be redriven, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// How long to wait, such as `5m`, while a tick holds the lease.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "0")]
     wait: Duration,
@@ -104,7 +116,14 @@ impl Record for Line {
 
 pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
+    if options.dry_run {
+        return plan::print(&poller, options).await;
+    }
     let keys = options.selection.keys(&poller).await?;
+    if keys.is_empty() {
+        print_text(&options.form.output.list::<Line>(&[]));
+        return Ok(Exit::Done);
+    }
     let id = format!("replay-{}", Uuid::new_v4().simple());
     let (stop, signalled) = serve::stop_by_signal(vars);
     let redrive = Redrive {
@@ -112,10 +131,17 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
         keys: &keys,
         as_stored: options.as_stored,
         drop_gone: options.drop_gone,
+        interval: options.rate.map(|rate| Duration::from_secs(1) / rate).unwrap_or_default(),
         stop,
     };
     let mut lines = Vec::new();
-    let ended = when_free(&poller, &redrive, options.wait, &mut lines).await;
+    let mut progress = Progress::of(keys.len());
+    let mut record = |line: Line| {
+        progress.add(line.outcome);
+        lines.push(line);
+    };
+    let ended = when_free(&poller, &redrive, options.wait, &mut record).await;
+    progress.end();
     print_text(&options.form.output.list(&lines));
     let left = keys.len() - lines.len();
     let stopped = |exit| Err(Failed::new(exit, format!("stopped; {left} entries were not tried")));
@@ -139,13 +165,13 @@ async fn when_free(
     poller: &Poller,
     redrive: &Redrive<'_>,
     wait: Duration,
-    lines: &mut Vec<Line>,
+    record: &mut (dyn FnMut(Line) + Send),
 ) -> Result<RedriveEnd, RedriveError> {
     let until = Instant::now() + wait;
     let mut announced = false;
     loop {
-        let mut record = |key: &KeyId, redriven| lines.push(Line::of(key, redriven));
-        let ended = poller.admin().redrive(redrive, &mut record).await;
+        let mut report = |key: &KeyId, redriven| record(Line::of(key, redriven));
+        let ended = poller.admin().redrive(redrive, &mut report).await;
         let Err(RedriveError::Held { owner_id, .. }) = &ended else { return ended };
         if Instant::now() >= until || redrive.stop.is_set() {
             return ended;

@@ -1,18 +1,12 @@
 //! Progress of a range: one line per second, or a bar in place on a terminal.
 
-use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
+use crate::terminal_line;
 use highwater::telemetry::write_stderr;
 
 /// Characters of a bar.
 const BAR_CHARS: usize = 10;
-
-/// Most characters of a line on a terminal: a longer line would wrap and leave remains.
-const COLUMNS: usize = 79;
-
-/// Erases the rest of the previous line.
-const ERASE: &str = "\u{1b}[K";
 
 /// Progress of the delivery of a range.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +41,9 @@ impl Progress {
         )
     }
 
-    /// Returns the line with its bar, cut to the width of a terminal.
+    /// Returns the line with its bar.
     fn drawn(&self) -> String {
-        format!("{} {}", self.bar(), self.line()).chars().take(COLUMNS).collect()
+        format!("{} {}", self.bar(), self.line())
     }
 
     fn bar(&self) -> String {
@@ -62,17 +56,17 @@ impl Progress {
 
     /// Shows it on standard error.
     pub(super) fn show(&self) {
-        write_stderr(&if io::stderr().is_terminal() {
-            format!("\r{}{ERASE}", self.drawn())
+        if terminal_line::is_terminal() {
+            terminal_line::rewrite(&self.drawn());
         } else {
-            format!("{}\n", self.line())
-        });
+            write_stderr(&format!("{}\n", self.line()));
+        }
     }
 
     /// Ends the line, so that later output starts on a new one.
     pub(super) fn end() {
-        if io::stderr().is_terminal() {
-            write_stderr("\n");
+        if terminal_line::is_terminal() {
+            terminal_line::end();
         }
     }
 }
@@ -118,7 +112,7 @@ mod tests {
             [###-------]  30 % 300/1000 rows, 10 rows/s, 1 min 10 s left, 2/8 windows
             [##--------]  20 % 200/1000 rows, 0 rows/s, time left unknown
             [##########] 100 % 9200/1000 rows, 9000 rows/s, 0 s left, 2/8 windows
-            [##--------]  24 % 123456889/500000000 rows, 10 rows/s, 10459 h 31 min left, 12"#]]
+            [##--------]  24 % 123456889/500000000 rows, 10 rows/s, 10459 h 31 min left, 12/64 windows"#]]
         .assert_eq(&[progress, none, over, many].map(|progress| progress.drawn()).join("\n"));
         assert_eq!(span(7_384), "2 h 3 min");
     }

@@ -45,6 +45,8 @@ pub struct Redrive<'a> {
     pub as_stored: bool,
     /// Remove entries whose row is gone.
     pub drop_gone: bool,
+    /// Least time between the starts of two rows. The lease is held while it passes.
+    pub interval: Duration,
     /// Stops the redrive after the row in flight, or aborts that row too.
     pub stop: StopSignal,
 }
@@ -167,10 +169,16 @@ impl<'p> Admin<'p> {
         told: &mut (dyn FnMut(&KeyId, RedriveOutcome) + Send),
     ) -> Result<RedriveEnd, RedriveError> {
         let mut unknown = 0;
+        let mut next_at = Instant::now();
         for key in redrive.keys {
+            let wait = next_at.saturating_duration_since(Instant::now());
+            if !wait.is_zero() {
+                lease.hold_while(redrive.stop.rest(wait)).await?;
+            }
             if redrive.stop.is_set() {
                 return Ok(RedriveEnd::Stopped);
             }
+            next_at = Instant::now() + redrive.interval;
             match self.redrive_one(lease, key, redrive).await? {
                 AttemptResult::Ended(redriven) => {
                     unknown = 0;
