@@ -61,27 +61,9 @@ pub enum NormalizeError {
         #[source]
         source: CursorError,
     },
-    /// The event is larger than a batch may be, with nothing before it in the batch.
-    #[error(
-        "poller `{poller}`: the row of `{object}` with key {key} is {bytes} bytes as an event, more \
-         than the {bytes_max} that `BATCH_BYTES_MAX` allows, {column}: raise that setting of the \
-         poller, leave the column out of its `SOURCE__COLUMNS`, or shorten the value; nothing after \
-         the row is delivered until then"
-    )]
-    TooLarge {
-        /// Name of the poller.
-        poller: String,
-        /// Table or view.
-        object: String,
-        /// Key of the row, as JSON.
-        key: String,
-        /// Size of the encoded event.
-        bytes: usize,
-        /// The limit.
-        bytes_max: usize,
-        /// The largest of its values, in words.
-        column: String,
-    },
+    /// A value or the event of the row is larger than the settings allow, and the key of the row is not parked for it.
+    #[error("{0}; nothing after the row is delivered until then")]
+    Unreadable(Arc<str>),
 }
 
 /// Turns rows into events, in order.
@@ -94,7 +76,11 @@ pub fn normalize(shape: &SourceShape, rows: &Rows) -> Result<Vec<ChangeEvent>, N
     let names = key_names(shape);
     for (index, row) in rows.rows.iter().enumerate() {
         let key = key_values(&names, index, row)?;
-        encoder.push(row.op, position(shape, index, row, key)?, rows.object(row));
+        let cursor = position(shape, index, row, key)?;
+        match &row.unreadable {
+            Some(why) => encoder.push_unreadable(row.op, cursor, Arc::clone(why)),
+            None => encoder.push(row.op, cursor, rows.object(row)),
+        }
     }
     Ok(encoder.finish())
 }
@@ -112,47 +98,54 @@ pub fn is_sure_to_fit(shape: &SourceShape, rows: &Rows, bytes_max: usize) -> boo
     EventEncoder::bytes_of(&shape.label, rows.rows.len(), rows.json.len()) <= bytes_max / 2
 }
 
-/// Returns how many events fit into a batch of `bytes_max` bytes.
-///
-/// # Errors
-///
-/// [`NormalizeError::TooLarge`] if not even the first one fits; `rows` are the rows of the events.
+/// Returns how many events fit into a batch of `bytes_max` bytes. An event that is larger on its own becomes unreadable;
+/// `rows` are the rows of the events.
 pub fn fitting(
     shape: &SourceShape,
     rows: &Rows,
-    events: &[ChangeEvent],
+    events: &mut [ChangeEvent],
     bytes_max: usize,
-) -> Result<usize, NormalizeError> {
+) -> usize {
     let mut bytes = 0_usize;
-    let fitting = events.iter().take_while(|event| {
+    for (index, event) in events.iter_mut().enumerate() {
+        if event.json.len() > bytes_max
+            && let Some(reference) = too_large(shape, rows.rows.get(index), rows, event, bytes_max)
+        {
+            *event = reference;
+        }
         bytes = bytes.saturating_add(event.json.len());
-        bytes <= bytes_max
-    });
-    match (fitting.count(), events.first()) {
-        (0, Some(event)) => Err(too_large(shape, rows, event, bytes_max)),
-        (count, _) => Ok(count),
+        if bytes > bytes_max && index > 0 {
+            return index;
+        }
     }
+    events.len()
 }
 
+/// Returns the event without its columns, and with the reason.
 fn too_large(
     shape: &SourceShape,
+    row: Option<&Row>,
     rows: &Rows,
     event: &ChangeEvent,
     bytes_max: usize,
-) -> NormalizeError {
-    let largest = rows.rows.first().and_then(|row| rows.largest(row));
+) -> Option<ChangeEvent> {
+    let largest = row.and_then(|row| rows.largest(row));
     let column = largest.map_or_else(
         || "without any column".to_owned(),
         |(name, bytes)| format!("most of it in column `{name}` with {bytes} bytes"),
     );
-    NormalizeError::TooLarge {
-        poller: shape.label.poller.clone(),
-        object: shape.label.object.clone(),
-        key: event.cursor.key.to_json().to_string(),
-        bytes: event.json.len(),
-        bytes_max,
-        column,
-    }
+    let why = format!(
+        "poller `{}`: the row of `{}` with key {} is {} bytes as an event, more than the {bytes_max} that \
+         `BATCH_BYTES_MAX` allows, {column}: raise that setting of the poller, leave the column out of its \
+         `SOURCE__COLUMNS`, or shorten the value",
+        shape.label.poller,
+        shape.label.object,
+        event.cursor.key.to_json(),
+        event.json.len(),
+    );
+    let mut encoder = EventEncoder::new(&shape.label, 1, 0);
+    encoder.push_unreadable(event.op, event.cursor.clone(), why.into());
+    encoder.finish().pop()
 }
 
 fn position(
@@ -248,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_up_to_the_limit_and_a_larger_one_is_named() {
+    fn events_are_counted_up_to_the_limit_and_a_larger_one_is_unreadable() {
         let shape = shape(CursorMode::RowVersion);
         let key = || vec![Value::Int(1), Value::Text("k".to_owned())];
         let mut rows = Rows::of(["c", "big"]);
@@ -259,18 +252,28 @@ mod tests {
         let events = normalize(&shape, &rows).unwrap();
         let one = events[0].json.len();
         for (bytes_max, count) in [(one, 1), (2 * one - 1, 1), (2 * one, 2), (usize::MAX, 2)] {
-            assert_eq!(fitting(&shape, &rows, &events, bytes_max).unwrap(), count, "{bytes_max}");
+            let mut same = events.clone();
+            assert_eq!(fitting(&shape, &rows, &mut same, bytes_max), count, "{bytes_max}");
+            assert_eq!(same, events);
         }
-        assert_eq!(fitting(&shape, &rows, &[], 1).unwrap(), 0);
-        let error = fitting(&shape, &rows, &events, one - 1).unwrap_err().to_string();
+        assert_eq!(fitting(&shape, &rows, &mut [], 1), 0);
+        let mut large = events.clone();
+        assert_eq!(
+            fitting(&shape, &rows, &mut large, one - 1),
+            2,
+            "both are small without columns"
+        );
+        let why = large[0].unreadable.clone().unwrap();
         for part in [
             "poller `p`".to_owned(),
             "the row of `dbo.t` with key {\"a\":1,\"b\":\"k\"}".to_owned(),
             format!("is {one} bytes as an event, more than the {}", one - 1),
             "column `big` with 500 bytes".to_owned(),
         ] {
-            assert!(error.contains(&part), "{error}");
+            assert!(why.contains(&part), "{why}");
         }
+        assert_eq!(large[0].id, events[0].id);
+        assert!(large[0].json.contains(r#""after":null"#), "{}", &*large[0].json);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum Reason {
     Attempts,
     /// Processes crashed while handling only this row.
     Crashes,
+    /// The row cannot be delivered to any target: a value or its event is larger than the settings allow.
+    Unreadable,
 }
 
 impl Reason {
@@ -46,6 +48,7 @@ impl Reason {
             Self::Refused => "refused",
             Self::Attempts => "attempts",
             Self::Crashes => "crashes",
+            Self::Unreadable => "unreadable",
         }
     }
 }
@@ -256,7 +259,7 @@ impl QuarantinedRow<'_> {
 
 /// Returns whether an event is stored without its columns, and its stored form.
 fn stored_event(event: &ChangeEvent) -> (bool, Vec<Box<RawValue>>) {
-    let without_columns = event.json.len() > EVENT_BYTES_MAX;
+    let without_columns = event.unreadable.is_some() || event.json.len() > EVENT_BYTES_MAX;
     let json = if without_columns { reference(event) } else { event.json.to_string() };
     (without_columns, RawValue::from_string(json).into_iter().collect())
 }
@@ -337,7 +340,8 @@ impl Entry {
             return Err(wrong("it holds an event of another key".to_owned()));
         }
         let StoredEvent { id, op, cursor } = event;
-        Ok(ChangeEvent { id, op, cursor, json: json.get().to_owned().into() })
+        let json = json.get().to_owned().into();
+        Ok(ChangeEvent { id, op, cursor, json, unreadable: None })
     }
 
     /// Returns the entry of the key after `later` failed, too; `None` if this entry covers it already.
@@ -351,7 +355,9 @@ impl Entry {
     pub fn joined_by(&self, later: &Self) -> Result<Option<Self>, EntryError> {
         let (known, event) = (self.event()?, later.event()?);
         let is_same = known.id == event.id && known.op == event.op && known.json == event.json;
-        if is_same || event.cursor.is_before(&known.cursor) {
+        // The entry of a range does not hold back later versions; from now on it must.
+        let holds_back = self.holds_back || !later.holds_back;
+        if holds_back && (is_same || event.cursor.is_before(&known.cursor)) {
             return Ok(None);
         }
         Ok(Some(Self {
@@ -387,13 +393,14 @@ impl Entry {
     fn with_version(&self, read: &VersionRead<'_>) -> Result<Option<Self>, EntryError> {
         let VersionRead { event, holder, at } = *read;
         let known = self.event()?;
-        let is_same = known.id == event.id && known.op == event.op && known.json == event.json;
+        let (without_columns, events) = stored_event(event);
+        let has_same_json = events.first().is_some_and(|json| json.get() == &*known.json);
+        let is_same = known.id == event.id && known.op == event.op && has_same_json;
         let (generation, fencing_token) = (holder.generation.0, holder.token.0);
         let is_stale = (generation, fencing_token) < (self.generation, self.fencing_token);
         if is_same || (is_stale && event.cursor.is_before(&known.cursor)) {
             return Ok(None);
         }
-        let (without_columns, events) = stored_event(event);
         Ok(Some(Self {
             event_id: event.id.clone(),
             versions: self.versions.saturating_add(1),
@@ -414,9 +421,9 @@ impl Entry {
         Self { state, next_retry_at: at, ..self }
     }
 
-    /// Whether the limits of the policy allow another retry.
-    pub fn may_be_retried(&self, policy: &ParkPolicy, now: OffsetDateTime) -> bool {
-        policy.next_retry_at(&self.key_id, self.retries, self.first_failed_at, now).is_some()
+    /// Whether another retry is allowed. One that is too old is tried once more: it may have waited for an outage.
+    pub fn may_be_retried(&self, policy: &ParkPolicy) -> bool {
+        self.retries < policy.retries_max
     }
 
     /// Whether a retry is due.
@@ -433,10 +440,11 @@ impl Entry {
         Self { retries, next_retry_at, ..self.clone() }
     }
 
-    /// Returns the entry after a retry that the target did not let happen. The next one is as far away.
+    /// Returns the entry after a retry that says nothing about the row. The next one is not before `at`.
     #[must_use]
-    pub fn uncounted(&self) -> Self {
-        Self { retries: self.retries.saturating_sub(1), ..self.clone() }
+    pub fn uncounted(&self, at: OffsetDateTime) -> Self {
+        let next_retry_at = self.next_retry_at.map(|next| next.max(at));
+        Self { retries: self.retries.saturating_sub(1), next_retry_at, ..self.clone() }
     }
 
     /// Returns the entry after a counted retry failed. The last one quarantines the key.

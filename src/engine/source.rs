@@ -208,6 +208,16 @@ pub trait Source: fmt::Debug + Send + Sync {
         Ok(Anchor { state, changes: Vec::new() })
     }
 
+    /// Whether no two rows have the same key, as far as the source can tell. Otherwise keys cannot be parked: one entry
+    /// would take the place of several rows.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`] if the source cannot be read.
+    async fn has_unique_key(&self) -> Result<bool, FetchError> {
+        Ok(true)
+    }
+
     /// Returns the current row with the key of `at`, at the position under which a fetch delivers it too; no row
     /// if none has the key any more, or if its operation is not delivered ([`Rows::is_unselected`]).
     ///

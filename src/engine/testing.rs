@@ -72,6 +72,7 @@ struct TableState {
     failing_fetch: Option<(u64, FetchError)>,
     delay: Duration,
     null_key: bool,
+    shares_keys: bool,
     only_deletes: bool,
     remember: Option<RetainedState>,
     anchor: SourceState,
@@ -247,6 +248,11 @@ impl TableSource {
         locked(&self.state).anchor = anchor;
     }
 
+    /// Makes it possible that several rows have the same key.
+    pub fn share_keys(&self) {
+        locked(&self.state).shares_keys = true;
+    }
+
     /// Makes every row have a NULL key.
     pub fn break_keys(&self) {
         locked(&self.state).null_key = true;
@@ -297,7 +303,7 @@ fn push(rows: &mut Rows, key: Value, row: &TableRow) {
     let position = Value::Int(i64::try_from(row.position).unwrap_or(i64::MAX));
     if row.op == Operation::Delete {
         let columns = EncodedColumns::default();
-        rows.rows.push(Row { op: row.op, position, key: vec![key], columns });
+        rows.rows.push(Row { op: row.op, position, key: vec![key], columns, unreadable: None });
         return;
     }
     let values = [Value::Int(row.id), Value::Text(row.value.clone())];
@@ -319,6 +325,10 @@ fn version_of(cursor: &Cursor) -> u64 {
 impl Source for TableSource {
     fn shape(&self) -> &SourceShape {
         &self.shape
+    }
+
+    async fn has_unique_key(&self) -> Result<bool, FetchError> {
+        Ok(!locked(&self.state).shares_keys)
     }
 
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {

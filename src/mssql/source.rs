@@ -447,6 +447,12 @@ impl Source for Mssql {
         Ok(!found.rows.is_empty())
     }
 
+    async fn has_unique_key(&self) -> Result<bool, FetchError> {
+        let mut state = self.state.lock().await;
+        let (plan, connection) = self.plan(&mut state).await?;
+        self.is_key_unique(connection, &plan).await
+    }
+
     async fn current(&self, at: &Cursor) -> Result<Rows, FetchError> {
         let mut state = self.state.lock().await;
         let (plan, connection) = self.plan(&mut state).await?;
@@ -455,7 +461,7 @@ impl Source for Mssql {
         let read = connection.query(&sql, &params, |row| plan.read(row, &mut answer)).await;
         plan.check_encoding(connection)?;
         if let Err(error) = read
-            && !answer.is_cut()
+            && !answer.is_full
         {
             let error = error.into();
             state.doubt_after(&error);

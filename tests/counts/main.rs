@@ -122,6 +122,7 @@ fn document() {
         upto: document.checkpoint.cursor.clone().unwrap(),
         rows: 10,
         is_diverted: false,
+        unreadable_last: 0,
         now,
         audit: AuditStep::Off,
         then: AfterCommit::Release(None),

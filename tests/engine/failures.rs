@@ -10,7 +10,7 @@ use highwater_engine::event::ChangeEvent;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
 use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
-use highwater_engine::quarantine::Reason;
+use highwater_engine::quarantine::{EntryState, Reason};
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
     Call, Fault, RecordingHandler, WatchedWorld, World, killed_after, limits, sleep, tick,
@@ -651,13 +651,16 @@ fn all_delivered_keys(world: &World, but: &[i64]) -> Vec<i64> {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_crashes_the_process_is_found_by_halving_and_quarantined_alone() {
-    let world = world(policy(OnFailure::Park, true), 16);
+    let retrying = ParkPolicy::default();
+    let policy = FailurePolicy { park: retrying, ..policy(OnFailure::Park, true) };
+    let world = world(policy, 16);
     world.started_poller("a").await;
     world.source.fill(16);
     let died = run_processes(&world, &[11], 20).await;
     assert!(died >= 2, "{died} processes crashed: the policy's limit");
     let (id, entry) = world.quarantine().await.remove(0);
     assert_eq!((id, entry.reason), (11, Reason::Crashes));
+    assert_eq!(entry.state, EntryState::Quarantined, "no retry ends further processes");
     let alone = calls_made(&world).iter().filter(|ids| **ids == [11]).count();
     assert_eq!(alone, 1, "it was in flight alone before");
     let mut others = accepted_keys(&world, &[11]);

@@ -7,11 +7,13 @@ use highwater_engine::admin::{Redrive, ResetTo};
 use highwater_engine::backoff::Backoff;
 use highwater_engine::cursor::KeyId;
 use highwater_engine::document::{OnMissingState, ParkedKeys};
+use highwater_engine::error::chain;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::journal::EventKind;
 use highwater_engine::policy::{FailurePolicy, Flow, Follow, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Limits, Operator, Poller, StopSignal, TickError, TickOutcome};
-use highwater_engine::quarantine::EntryState;
+use highwater_engine::quarantine::{EntryState, Reason};
+use highwater_engine::source::FetchError;
 use highwater_engine::store::{ETag, Precondition, StateKey, StateStore, StoreError};
 use highwater_engine::testing::{
     Call, Fault, TableSource, World, admin, killed_after, limits, sleep, tick,
@@ -823,4 +825,171 @@ async fn a_version_that_is_recorded_while_a_key_is_retried_keeps_its_entry() {
     retried.unwrap();
     assert_eq!(world.quarantined().await, [2]);
     assert_eq!(world.quarantine().await.remove(0).1.versions, 2);
+}
+
+/// A poller whose batches have at most 600 bytes.
+fn small_batches(world: &World) -> Poller {
+    world.with_limits(Limits { batch_bytes_max: 600, ..limits() }).instance("a")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_row_is_parked_by_reference_and_the_rest_flows() {
+    let park = ParkPolicy { retries_max: 10, ..ParkPolicy::default() };
+    let world = World::new().with_policy(FailurePolicy { park, ..policy() });
+    let poller = small_batches(&world);
+    world.source.fill(3);
+    world.source.put(11, &"x".repeat(1000));
+    world.source.put(12, "behind it");
+    while tick(&poller).await.unwrap() == (TickOutcome::Committed { more: true }) {}
+    assert_eq!(world.handler.ids(), [1, 2, 3, 12]);
+    let (id, entry) = world.quarantine().await.pop().unwrap();
+    assert_eq!((id, entry.reason, entry.without_columns), (11, Reason::Unreadable, true));
+    assert!(entry.error.contains("`BATCH_BYTES_MAX` allows"), "{}", entry.error);
+    assert_eq!(world.document().await.quarantined_in_a_row, 0);
+    // A retry finds it as it is now.
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    assert_eq!((world.quarantined().await, world.handler.ids().len()), (vec![11], 4));
+    // A later version waits with the key; the next retry delivers it.
+    world.source.put(11, "short");
+    tick(&poller).await.unwrap();
+    sleep(3_600).await;
+    tick(&poller).await.unwrap();
+    assert_eq!((world.quarantined().await, world.handler.ids()), (vec![], vec![1, 2, 3, 12, 11]));
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_unreadable_rows_are_parked_in_a_row_than_the_breaker_allows() {
+    let world = World::new().with_policy(FailurePolicy { breaker_rows: 4, ..policy() });
+    world.source.fill(2);
+    for id in 3..=20 {
+        world.source.put(id, &"x".repeat(1000));
+    }
+    world.source.put(21, "behind them");
+    let poller = small_batches(&world);
+    let mut errors = Vec::new();
+    for _ in 0..5 {
+        errors.extend(tick(&poller).await.err().map(|error| chain(&error)));
+    }
+    assert_eq!((world.quarantined().await, world.handler.ids()), (vec![3, 4, 5, 6], vec![1, 2]));
+    let error = errors.last().unwrap();
+    assert!(error.contains("nothing after the row is delivered until then"), "{error}");
+    // With a larger limit they are delivered, and the rest of the table with them.
+    while tick(&world.instance("b")).await.unwrap() != TickOutcome::Idle {}
+    assert_eq!(world.handler.ids().into_iter().max(), Some(21));
+    assert_eq!(world.document().await.quarantined_in_a_row, 0);
+    assert_eq!(world.quarantined().await, [3, 4, 5, 6], "they wait for an operator");
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_versions_of_an_unreadable_row_do_not_open_the_breaker() {
+    let world = World::new().with_policy(FailurePolicy { breaker_rows: 2, ..policy() });
+    let poller = small_batches(&world);
+    for round in 0..5 {
+        world.source.put(1, &"x".repeat(1000 + round));
+        tick(&poller).await.unwrap();
+    }
+    assert_eq!(world.quarantined().await, [1]);
+    world.source.put(2, "good");
+    tick(&poller).await.unwrap();
+    assert_eq!(world.handler.ids(), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_is_parked_that_several_rows_may_have() {
+    let world = World::new().with_policy(policy());
+    world.source.share_keys();
+    world.source.fill(4);
+    reject(&world, &[2]);
+    let poller = world.instance("a");
+    let error = chain(&tick(&poller).await.unwrap_err());
+    assert!(error.contains("no unique index covers `SOURCE__KEY`"), "{error}");
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    assert_eq!(world.document().await.checkpoint.cursor.unwrap().key["id"], 1);
+    // Nothing is lost meanwhile.
+    reject(&world, &[]);
+    sleep(600).await;
+    tick(&poller).await.unwrap();
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_another_table_does_not_have_keeps_its_entry() {
+    let (world, poller) = retrying(&[2], 3).await;
+    sleep(120).await;
+    // The table was swapped: the fetch reports it.
+    world.source.delete(2);
+    world.source.fail_with(FetchError::position_lost("another table has the name"));
+    world.source.fail_with(FetchError::position_lost("another table has the name"));
+    let error = chain(&tick(&poller).await.unwrap_err());
+    assert!(error.contains("another table has the name"), "{error}");
+    assert_eq!(world.quarantined().await, [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_too_old_is_tried_once_more() {
+    let (world, poller) = retrying(&[2], 3).await;
+    reject(&world, &[]);
+    // Longer than keys are retried: the app did not run.
+    sleep(8 * 24 * 3_600).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_row_whose_entry_was_dropped_is_parked_anew_and_not_delivered() {
+    let (world, _) = parked(&[1, 2], 3).await;
+    reject(&world, &[]);
+    let poller = small_batches(&world);
+    // Knows the keys.
+    world.source.put(4, "new");
+    tick(&poller).await.unwrap();
+    let mut seen = 0;
+    calls_made(&world, &mut seen);
+    world.source.put(2, &"x".repeat(1000));
+    world.source.put(5, "behind it");
+    let (_, entry) = world.quarantine().await.pop().unwrap();
+    let found = admin(&poller).entry(&entry.key_id).await.unwrap().unwrap();
+    world.memory.remove(&entry.state_key(), &found.etag).await.unwrap();
+    tick(&poller).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen), [[5]]);
+    let (id, entry) = world.quarantine().await.pop().unwrap();
+    assert_eq!((id, entry.reason), (2, Reason::Unreadable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_rows_before_an_unreadable_one_do_not_stop_it() {
+    let world = World::new().with_policy(FailurePolicy { breaker_rows: 2, ..policy() });
+    world.source.fill(2);
+    reject(&world, &[1, 2]);
+    let poller = small_batches(&world);
+    for _ in 0..3 {
+        let _tried = tick(&poller).await;
+        sleep(600).await;
+    }
+    assert_eq!(world.quarantined().await, [1, 2]);
+    // The breaker is open, and the next row is unreadable.
+    world.source.put(3, &"x".repeat(1000));
+    world.source.put(4, "good");
+    while tick(&poller).await.unwrap() != TickOutcome::Idle {}
+    assert_eq!(world.quarantined().await, [1, 2, 3]);
+    assert_eq!(world.handler.ids().last(), Some(&4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_before_an_unreadable_one_are_delivered_where_no_key_can_be_parked() {
+    let world = World::new().with_policy(policy());
+    world.source.share_keys();
+    world.source.fill(2);
+    world.source.put(3, &"x".repeat(1000));
+    world.source.put(4, "behind it");
+    let poller = small_batches(&world);
+    for _ in 0..2 {
+        let tried = tick(&poller).await;
+        assert_eq!(world.handler.ids(), [1, 2], "{tried:?}");
+    }
+    let error = chain(&tick(&poller).await.unwrap_err());
+    assert!(error.contains("its key could not be parked: no unique index"), "{error}");
 }

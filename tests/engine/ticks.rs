@@ -304,7 +304,7 @@ async fn batches_are_cut_at_the_size_limit_and_a_larger_row_stops_the_poller() {
     world.source.put(12, "behind it");
     for _ in 0..2 {
         let error = tick(&poller).await.unwrap_err();
-        let is_named = matches!(error, TickError::Normalize(NormalizeError::TooLarge { .. }));
+        let is_named = matches!(error, TickError::Normalize(NormalizeError::Unreadable(_)));
         assert!(is_named, "{error:?}");
         // Rows before it are delivered once, and nothing is skipped.
         assert_eq!(world.handler.ids(), (1..=10).collect::<Vec<_>>());

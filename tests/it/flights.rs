@@ -8,6 +8,7 @@ use highwater::cursor::CursorMode;
 use highwater::handler::HandlerError;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
+use highwater::policy::FailurePolicy;
 use highwater::poller::{Limits, Poller, PollerParts, TickOutcome};
 use highwater::source::mssql::{Mssql, SourceSettings};
 use highwater::state::MemoryStore;
@@ -22,7 +23,7 @@ const MODES: [CursorMode; 2] = [CursorMode::RowVersion, CursorMode::TimestampPk]
 pub(crate) struct Drain<W> {
     pub(crate) world: W,
     pub(crate) handler: Arc<RecordingHandler>,
-    poller: Poller,
+    pub(crate) poller: Poller,
 }
 
 impl Drain<World> {
@@ -36,6 +37,16 @@ impl Drain<World> {
 impl<W> Drain<W> {
     /// A poller over any table.
     pub(crate) fn over(world: W, settings: SourceSettings, batch_rows_max: usize) -> Self {
+        Self::with_policy(world, settings, batch_rows_max, FailurePolicy::default())
+    }
+
+    /// The same with a failure policy.
+    pub(crate) fn with_policy(
+        world: W,
+        settings: SourceSettings,
+        batch_rows_max: usize,
+        policy: FailurePolicy,
+    ) -> Self {
         let handler = Arc::new(RecordingHandler::default());
         let second = Duration::from_secs(1);
         let poller = Poller::new(PollerParts {
@@ -53,7 +64,7 @@ impl<W> Drain<W> {
                 retry_after_max: Duration::ZERO,
                 ..limits()
             },
-            policy: highwater::policy::FailurePolicy::default(),
+            policy,
             metrics: Arc::new(Metrics::default()),
         });
         Self { world, handler, poller }

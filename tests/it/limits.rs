@@ -3,9 +3,14 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use highwater::admin::Redrive;
 use highwater::cursor::CursorMode::RowVersion;
-use highwater::error::{ErrorKind, chain};
+use highwater::error::chain;
+use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::poller::StopSignal;
+use highwater::quarantine::Reason;
 use highwater::source::mssql::{Mssql, SizeLimits, SourceSettings};
 use highwater_devdb::Value as Stored;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -13,11 +18,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::any_server::AnyServer;
 use crate::flights::Drain;
-use crate::sql::{drain, events, failure, fetch};
+use crate::sql::{drain, events};
 
 fn limited(world: &AnyServer, value_bytes_max: usize, batch_bytes_max: usize) -> SourceSettings {
     let limits = SizeLimits { value_bytes_max, batch_bytes_max };
     SourceSettings { limits, ..world.settings("t", RowVersion, "rv") }
+}
+
+/// Returns why the only row cannot be read.
+async fn unreadable(settings: SourceSettings) -> String {
+    let source = Mssql::new(settings).unwrap();
+    let (found, _) = events(&source, None, 10).await;
+    let [event] = found.as_slice() else { panic!("one row") };
+    event.unreadable.as_deref().unwrap().to_owned()
 }
 
 async fn world_with(declared: &str) -> AnyServer {
@@ -46,20 +59,20 @@ async fn a_value_over_the_limit_is_named_and_nothing_is_skipped() {
         world.execute(&insert).await;
         let settings = limited(&world, 10, 1 << 20);
         let source = Mssql::new(settings.clone()).unwrap();
-        let (before, more) = events(&source, None, 10).await;
-        assert_eq!((before.len(), more), (2, true), "{declared}: the rows before it are delivered");
-        let last = before.last().map(|event| &event.cursor);
-        for _ in 0..2 {
-            let error = fetch(&source, last, 10).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Data);
-            for part in [
-                "poller `orders`: column `c` of `dbo.t`",
-                &format!("a value of {bytes} bytes in the row with key {{\"id\":3}}"),
-                "more than the 10 that `VALUE_BYTES_MAX` allows",
-            ] {
-                assert!(error.reason.contains(part), "{declared}: {error}");
-            }
+        let (found, more) = events(&source, None, 10).await;
+        assert_eq!((found.len(), more), (4, false), "{declared}");
+        for event in &found {
+            assert_eq!(event.unreadable.is_some(), event.cursor.key["id"] == 3, "{declared}");
         }
+        let why = found[2].unreadable.as_deref().unwrap();
+        for part in [
+            "poller `orders`: column `c` of `dbo.t`",
+            &format!("a value of {bytes} bytes in the row with key {{\"id\":3}}"),
+            "more than the 10 that `VALUE_BYTES_MAX` allows",
+        ] {
+            assert!(why.contains(part), "{declared}: {why}");
+        }
+        assert!(found[2].json.contains(r#""after":null"#), "{declared}");
         let columns = Some(vec!["id".to_owned()]);
         let without = Mssql::new(SourceSettings { columns, ..settings.clone() }).unwrap();
         assert_eq!(drain(&without, 10).await, [1, 2, 3, 4]);
@@ -89,6 +102,59 @@ async fn a_value_over_the_limit_blocks_the_poller_until_an_operator_acts() {
     assert_eq!(drain.handler.ids(), [1, 2, 4, 5, 3]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_over_the_limit_is_parked_with_its_key_and_the_rest_flows() {
+    let world = world_with("nvarchar(max)").await;
+    let insert = "INSERT INTO dbo.t (id, c) VALUES (1, N'a'), (2, N'b'), (3, N'too long'), (4, N'd'), (5, N'e')";
+    world.execute(insert).await;
+    let settings = limited(&world, 10, 1 << 20);
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
+    let drain = Drain::with_policy(world, settings, 10, policy);
+    drain.tick().await.result.unwrap();
+    assert_eq!(drain.handler.ids(), [1, 2, 4, 5]);
+    let admin = drain.poller.admin();
+    let key = admin.quarantined().await.unwrap().pop().unwrap();
+    let entry = admin.entry(&key).await.unwrap().unwrap().entry.unwrap();
+    assert_eq!((entry.reason, entry.without_columns), (Reason::Unreadable, true));
+    assert!(
+        entry.error.contains("column `c` of `dbo.t` has a value of 16 bytes"),
+        "{}",
+        entry.error
+    );
+    drain.world.execute("UPDATE dbo.t SET c = N'short' WHERE id = 3").await;
+    let redrive = Redrive {
+        id: "replay-1",
+        keys: &[key],
+        as_stored: false,
+        drop_gone: false,
+        interval: Duration::ZERO,
+        stop: StopSignal::new(),
+    };
+    admin.redrive(&redrive, &mut |_, _| {}).await.unwrap();
+    assert_eq!(drain.handler.ids(), [1, 2, 4, 5, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_without_a_unique_index_cannot_be_parked() {
+    for (key, parked) in [("customer", false), ("id", true)] {
+        let world = AnyServer::start(
+            "CREATE TABLE dbo.t (id int NOT NULL PRIMARY KEY, rv rowversion NOT NULL, customer int NOT NULL, \
+             c nvarchar(max) NULL); \
+             INSERT INTO dbo.t (id, customer, c) VALUES (1, 7, N'too long'), (2, 7, N'b')",
+        )
+        .await;
+        let settings = SourceSettings { key: vec![key.to_owned()], ..limited(&world, 10, 1 << 20) };
+        let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
+        let drain = Drain::with_policy(world, settings, 10, policy);
+        let result = drain.tick().await.result;
+        assert_eq!(result.is_ok(), parked, "{key}: {result:?}");
+        if let Err(error) = result {
+            assert!(chain(&error).contains("no unique index covers `SOURCE__KEY`"), "{error:?}");
+            assert_eq!(drain.handler.ids(), [0; 0], "nothing is skipped");
+        }
+    }
+}
+
 #[tokio::test]
 async fn keys_are_read_regardless_of_the_limit() {
     let world = AnyServer::start(
@@ -97,7 +163,7 @@ async fn keys_are_read_regardless_of_the_limit() {
          INSERT INTO dbo.t (id, c) VALUES (N'a key longer than that', 0x000000)",
     )
     .await;
-    let (_, text) = failure(limited(&world, 2, 1 << 20)).await;
+    let text = unreadable(limited(&world, 2, 1 << 20)).await;
     assert!(
         text.contains("3 bytes in the row with key {\"id\":\"a key longer than that\"}"),
         "{text}"
@@ -169,8 +235,8 @@ async fn the_server_does_not_send_a_value_over_the_limit() {
     let counter = Counter::default();
     let mut settings = limited(&world, 1 << 20, 1 << 20);
     settings.connection.port = counter.start(&world).await;
-    let (error, _) = failure(settings).await;
-    assert!(error.reason.contains("a value of 16777216 bytes"), "{error}");
+    let why = unreadable(settings).await;
+    assert!(why.contains("a value of 16777216 bytes"), "{why}");
     let sent = counter.bytes();
     assert!((1..100_000).contains(&sent), "{sent} bytes");
 }

@@ -51,7 +51,7 @@ fn the_tests_run_on_the_configured_server() {
         .output()
         .unwrap();
     let stdout_text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && stdout_text.contains("43 passed"), "{stdout_text}");
+    assert!(output.status.success() && stdout_text.contains("45 passed"), "{stdout_text}");
 }
 
 #[test]

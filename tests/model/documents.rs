@@ -292,7 +292,16 @@ impl Documents {
     fn commit(&mut self, batch: Batch, then: AfterCommit) -> Commit {
         let rows = (batch.upto - batch.after).into();
         let (batch_id, upto) = (self.batch_id(batch), cursor(batch.upto));
-        Commit { batch_id, upto, rows, is_diverted: false, now: NOW, audit: AuditStep::Off, then }
+        Commit {
+            batch_id,
+            upto,
+            rows,
+            is_diverted: false,
+            unreadable_last: 0,
+            now: NOW,
+            audit: AuditStep::Off,
+            then,
+        }
     }
 
     fn in_flight(&mut self, batch: Batch) -> InFlight {

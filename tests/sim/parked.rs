@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
-use highwater_engine::quarantine::{Entry, EntryState, decode};
+use highwater_engine::quarantine::{Entry, EntryState, Reason, decode};
 use highwater_engine::store::{Precondition, StateKey, StateStore as _};
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -234,7 +234,9 @@ impl Judge {
         let is_old = now - entry.first_failed_at + slack >= age_max;
         let was_retried = self.parked.entries.get(&key).map(|live| live.state);
         if parks && !is_retried && was_retried != Some(EntryState::Quarantined) {
-            self.require(entry.retries >= retries_max || is_old, || {
+            let is_allowed =
+                entry.retries >= retries_max || is_old || entry.reason == Reason::Crashes;
+            self.require(is_allowed, || {
                 format!("tick {} quarantines key {key} after {} retries", tick.0, entry.retries)
             });
             self.saw.push(if retries_max == 0 {

@@ -18,7 +18,8 @@ use highwater::quarantine::{Entry, EntryState, Reason};
 /// Help heading of the filters.
 const HEADING: &str = "Filters";
 
-const REASONS: [Reason; 3] = [Reason::Refused, Reason::Attempts, Reason::Crashes];
+const REASONS: [Reason; 4] =
+    [Reason::Refused, Reason::Attempts, Reason::Crashes, Reason::Unreadable];
 
 const STATES: [EntryState; 2] = [EntryState::Retrying, EntryState::Quarantined];
 
@@ -325,7 +326,10 @@ mod tests {
             (format!("{id} --all"), "cannot be used with"),
             (format!("{id} --reason refused"), "cannot be used with"),
             (format!("{id} --key id=1"), "cannot be used with"),
-            ("--reason bad".to_owned(), "[possible values: refused, attempts, crashes]"),
+            (
+                "--reason bad".to_owned(),
+                "[possible values: refused, attempts, crashes, unreadable]",
+            ),
             ("--state parked".to_owned(), "[possible values: retrying, quarantined]"),
             ("--key 17".to_owned(), "such as `id=17`"),
             ("--key =17".to_owned(), "such as `id=17`"),

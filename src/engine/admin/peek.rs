@@ -1,10 +1,13 @@
 //! Shows what a tick would deliver, without a lease, a handler call or a write.
 
+use std::sync::Arc;
+
 use crate::admin::Admin;
 use crate::cursor::Cursor;
 use crate::document::Snapshot;
 use crate::event::ChangeEvent;
-use crate::normalize::normalize;
+use crate::normalize::{NormalizeError, normalize};
+use crate::policy::OnFailure;
 use crate::poller::TickError;
 use crate::poller::outcome::TickOutcome;
 use crate::source::FetchWindow;
@@ -107,6 +110,11 @@ impl Admin<'_> {
             peek.more = rows.more && !events.is_empty();
             peek.rows += u64::try_from(events.len()).unwrap_or(u64::MAX);
             peek.last = events.last().map(|event| event.cursor.clone()).or(peek.last);
+            if let Some(why) = events.iter().find_map(|event| event.unreadable.as_ref())
+                && self.poller.policy.on_failure != OnFailure::Park
+            {
+                return Err(TickError::Normalize(NormalizeError::Unreadable(Arc::clone(why))));
+            }
             for event in events {
                 peek.first.get_or_insert_with(|| event.cursor.clone());
                 if peek.events.len() < events_max {

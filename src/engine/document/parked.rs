@@ -43,9 +43,16 @@ pub struct ParkedKeys {
     /// Whether the newest grant is one for retries: a crash under it does not count against the batch in flight.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retrying: bool,
+    /// Unreadable rows, whose keys were parked, since the last accepted row.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unreadable_in_a_row: u32,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Entries that were counted in an epoch.

@@ -147,6 +147,8 @@ pub struct Commit {
     pub rows: u64,
     /// Whether the rows wait with their parked keys, so that they say nothing about the target.
     pub is_diverted: bool,
+    /// Unreadable rows after the last accepted one, whose keys were parked.
+    pub unreadable_last: u32,
     /// The service's clock.
     pub now: OffsetDateTime,
     /// How it affects the windows to read again.
@@ -301,11 +303,15 @@ impl StateDocument {
             checkpoint.metadata.row_count = commit.rows;
             next.count_in_range(commit.rows);
         }
-        if !commit.is_diverted {
-            // A commit without accepted rows moves the checkpoint past a quarantined one.
-            next.quarantined_in_a_row =
-                if commit.rows > 0 { 0 } else { self.quarantined_in_a_row.saturating_add(1) };
+        if commit.rows > 0 {
+            next.quarantined_in_a_row = 0;
+            next.parked.unreadable_in_a_row = 0;
+        } else if !commit.is_diverted {
+            // It moves the checkpoint past a quarantined row.
+            next.quarantined_in_a_row = self.quarantined_in_a_row.saturating_add(1);
         }
+        let unreadable = &mut next.parked.unreadable_in_a_row;
+        *unreadable = unreadable.saturating_add(commit.unreadable_last);
         next.touch(commit.now);
         next.succeed(commit.now);
         match commit.then {

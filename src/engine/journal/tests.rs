@@ -242,6 +242,7 @@ impl World {
                 upto,
                 rows: 1,
                 is_diverted: false,
+                unreadable_last: 0,
                 now,
                 audit: AuditStep::Off,
                 then,

@@ -97,6 +97,7 @@ fn commit(version: u64, now: OffsetDateTime) -> Commit {
         upto: at(version),
         rows: 1,
         is_diverted: false,
+        unreadable_last: 0,
         now,
         audit: AuditStep::Off,
         then: AfterCommit::Release(None),

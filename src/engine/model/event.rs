@@ -4,6 +4,7 @@ mod encoder;
 mod json;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -228,6 +229,8 @@ pub struct ChangeEvent {
     /// The event as one JSON object:
     /// `{id, op, pk, cursor, before: null, after, source}`.
     pub json: EventJson,
+    /// Why the row cannot be delivered; its columns are left out then.
+    pub unreadable: Option<Arc<str>>,
 }
 
 /// Where an event came from, as handlers see it.
@@ -261,7 +264,7 @@ impl ChangeEvent {
         after.push('}');
         let mut encoder = EventEncoder::new(source, 1, after.len());
         let id = encoder.write(op, &cursor, &after);
-        Self { id, op, cursor, json: encoder.into_json() }
+        Self { id, op, cursor, json: encoder.into_json(), unreadable: None }
     }
 }
 

@@ -115,7 +115,13 @@ mod tests {
     fn event(at: i64) -> ChangeEvent {
         let cursor = Cursor::integer(at, KeyValues::new());
         let id = EventId::of("p", &cursor);
-        ChangeEvent { id, op: Operation::Upsert, cursor, json: String::new().into() }
+        ChangeEvent {
+            id,
+            op: Operation::Upsert,
+            cursor,
+            json: String::new().into(),
+            unreadable: None,
+        }
     }
 
     fn events(range: std::ops::RangeInclusive<i64>) -> Vec<ChangeEvent> {

@@ -7,6 +7,8 @@ use time::OffsetDateTime;
 use super::{Entry, EntryState};
 use crate::cursor::KeyId;
 use crate::document::{EntryCounts, Generation, StateDocument};
+use crate::error::chain;
+use crate::source::Source;
 
 /// The keys that had an entry in one epoch of a document.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +18,8 @@ pub(crate) struct KnownKeys {
     keys: BTreeMap<KeyId, Due>,
     /// No key is retried before, because the target asked for it.
     not_before: Option<OffsetDateTime>,
+    /// Whether the source was found to have no two rows with the same key.
+    is_unique: bool,
 }
 
 /// When a key is retried.
@@ -43,6 +47,24 @@ impl KnownKeys {
     pub(crate) fn list(&mut self, document: &StateDocument, keys: impl IntoIterator<Item = KeyId>) {
         self.keys = keys.into_iter().map(|key| (key, Due::Unread)).collect();
         self.of = Some(epoch_of(document));
+    }
+
+    /// Makes sure that an entry is not about several rows.
+    ///
+    /// # Errors
+    ///
+    /// Why it may be.
+    pub(crate) async fn know_unique(&mut self, source: &dyn Source) -> Result<(), String> {
+        if self.is_unique {
+            return Ok(());
+        }
+        self.is_unique = source.has_unique_key().await.map_err(|error| chain(&error))?;
+        if self.is_unique {
+            return Ok(());
+        }
+        Err("no unique index covers `SOURCE__KEY`, so several rows may have the key: set `SOURCE__KEY` to the primary \
+             key, or `ON_FAILURE` to `retry`"
+            .to_owned())
     }
 
     /// Whether these are all keys that any process may have parked, as far as `document` says.

@@ -76,8 +76,10 @@ pub struct Row {
     pub position: Value,
     /// Values of the key columns, in key order.
     pub key: Vec<Value>,
-    /// All delivered columns; empty if the row was deleted.
+    /// All delivered columns; empty if the row was deleted or is unreadable.
     pub columns: EncodedColumns,
+    /// Why the columns could not be read, such as a value over the limit.
+    pub unreadable: Option<Arc<str>>,
 }
 
 /// The result of one fetch.
@@ -112,7 +114,7 @@ impl Rows {
     pub fn push(&mut self, op: Operation, position: Value, key: Vec<Value>, values: &[Value]) {
         let columns =
             self.columns.encode(&mut self.json, values, |json, value| value.push_json(json));
-        self.rows.push(Row { op, position, key, columns });
+        self.rows.push(Row { op, position, key, columns, unreadable: None });
     }
 
     /// Returns the columns of `row` as one JSON object; empty if the row was deleted.

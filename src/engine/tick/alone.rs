@@ -8,16 +8,16 @@ use crate::error::chain;
 use crate::event::{BatchId, BatchIdentity, ChangeEvent, EventsDigest, Operation};
 use crate::handler::{CallTries, Delivery, HandlerError, Progress};
 use crate::lease::{Lease, LeaseError};
-use crate::normalize::normalize;
+use crate::normalize::{fitting, normalize};
 use crate::poller::{Poller, StopSignal, TickError};
 use crate::quarantine::Entry;
 
-/// What is delivered for an entry.
+/// The event to deliver for an entry.
 pub(crate) enum EventToDeliver {
     Event(Box<ChangeEvent>),
     /// No row has the key any more, or none that the poller delivers.
     Gone,
-    /// Nothing can be, for this reason.
+    /// No event can be delivered, for this reason.
     Nothing(String),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct AloneCall<'a> {
 }
 
 impl Poller {
-    /// Reads the row of an entry as it is now.
+    /// Reads the current state of an entry's row.
     pub(crate) async fn current_row(&self, entry: &Entry) -> Result<EventToDeliver, TickError> {
         let stored = match entry.event() {
             Ok(event) => event,
@@ -54,9 +54,16 @@ impl Poller {
         if rows.is_unselected {
             return Ok(EventToDeliver::Gone);
         }
-        Ok(match normalize(self.source.shape(), &rows).map(|mut events| events.pop()) {
+        let events = normalize(self.source.shape(), &rows).map(|mut events| {
+            fitting(self.source.shape(), &rows, &mut events, self.limits.batch_bytes_max);
+            events.pop()
+        });
+        Ok(match events {
+            Ok(Some(ChangeEvent { unreadable: Some(why), .. })) => {
+                EventToDeliver::Nothing(why.as_ref().to_owned())
+            }
             Ok(Some(event)) => EventToDeliver::Event(Box::new(event)),
-            // That it is deleted is what the row's present state is.
+            // The row is deleted, and the stored event says so: it is the current state.
             Ok(None) if stored.op == Operation::Delete => EventToDeliver::Event(Box::new(stored)),
             Ok(None) => EventToDeliver::Gone,
             Err(error) => EventToDeliver::Nothing(chain(&error)),
@@ -102,7 +109,7 @@ impl Poller {
             Some(Ok(Err(error))) => CallResult::Failed(error),
             Some(Err(_late)) => CallResult::Failed(HandlerError::Stalled(limit)),
             None => {
-                // What it would still do must not follow the release.
+                // Wait for it to settle: its remaining effects must not come after the release.
                 self.handler.settle().await;
                 CallResult::Aborted
             }

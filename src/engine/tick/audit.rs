@@ -20,7 +20,6 @@ use super::{LeasedTick, Tick};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{Audit, AuditStep, ClosedWindow, IdSum, Snapshot, StateDocument};
 use crate::event::ChangeEvent;
-use crate::normalize::fitting;
 use crate::poller::delivered_ids::Auditor;
 use crate::poller::{Poller, TickError};
 use crate::source::{FetchWindow, Rows};
@@ -256,8 +255,8 @@ impl Poller {
         mut events: Vec<ChangeEvent>,
         scope: &AuditScope,
     ) -> Result<WindowState, TickError> {
-        let cut = fitting(self.source.shape(), rows, &events, self.limits.batch_bytes_max);
-        events.truncate(cut.map_err(TickError::Normalize)?);
+        let cut = self.deliverable(rows, &mut events)?;
+        events.truncate(cut);
         let position = Position {
             generation: scope.generation,
             replay_id: scope.replay_id.clone(),

@@ -26,8 +26,8 @@ pub(crate) struct Batch {
     pub(super) upto: Cursor,
     pub(super) digest: EventsDigest,
     pub(super) events: Events,
-    /// Rows of parked keys between and after the events, in order. They are not delivered: they are added to the
-    /// entries of their keys before anything of this batch is committed.
+    /// Rows of parked keys and unreadable rows between and after the events, in order. They are not delivered: they are
+    /// added to the entries of their keys before anything of this batch is committed.
     pub(super) diverted: Vec<Diverted>,
     /// Whether more rows were waiting after these.
     pub(super) more: bool,
@@ -42,12 +42,14 @@ pub(crate) struct Batch {
     pub(super) crashed_with: Option<BatchId>,
 }
 
-/// A row that is not delivered, because its key is parked.
+/// A row that is not delivered, because its key is parked or the row is unreadable.
 #[derive(Clone, Debug)]
 pub(super) struct Diverted {
     /// How many events of the batch come before it.
     before: usize,
     pub(super) event: ChangeEvent,
+    /// Whether its key was parked before. Otherwise the key is parked because of this row.
+    pub(super) is_parked: bool,
 }
 
 /// Why rows are delivered.
@@ -132,15 +134,17 @@ impl Batch {
         Self { diverted, remember, anchor, origin, crashed_with, ..other }
     }
 
-    /// Takes out the rows of parked keys.
+    /// Takes out the rows of parked keys, and unreadable rows.
     pub(super) fn without(self, poller: &str, is_parked: impl Fn(&ChangeEvent) -> bool) -> Self {
-        if !self.events.iter().any(&is_parked) {
+        let is_out = |event: &ChangeEvent| event.unreadable.is_some() || is_parked(event);
+        if !self.events.iter().any(is_out) {
             return self;
         }
         let (mut events, mut diverted) = (Vec::with_capacity(self.events.len()), Vec::new());
         for event in self.events.iter().cloned() {
-            if is_parked(&event) {
-                diverted.push(Diverted { before: events.len(), event });
+            if is_out(&event) {
+                let is_parked = is_parked(&event);
+                diverted.push(Diverted { before: events.len(), event, is_parked });
             } else {
                 events.push(event);
             }
@@ -148,16 +152,51 @@ impl Batch {
         self.with(poller, events, diverted)
     }
 
+    /// Returns the rows before the first unreadable one.
+    ///
+    /// # Errors
+    ///
+    /// Why the first row is unreadable.
+    pub(super) fn before_unreadable(self, poller: &str) -> Result<Self, Arc<str>> {
+        let unreadable = self.events.iter().enumerate();
+        let mut unreadable = unreadable.filter_map(|(at, row)| Some((at, row.unreadable.clone()?)));
+        let Some((at, why)) = unreadable.next() else { return Ok(self) };
+        let part = self.part(poller, 0..at).ok_or(why)?;
+        Ok(Self { anchor: self.anchor, crashed_with: self.crashed_with, ..part })
+    }
+
+    pub(super) fn has_unreadable(&self) -> bool {
+        self.events.iter().any(|event| event.unreadable.is_some())
+    }
+
+    /// Returns the unreadable rows before the first of `events`, whose keys are not parked yet.
+    pub(super) fn unreadable_first(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.unreadable_from(0).take_while(|(before, _)| *before == 0).map(|(_, why)| why)
+    }
+
+    /// Returns how many unreadable rows follow the last of `events`, whose keys are not parked yet.
+    pub(super) fn unreadable_last(&self) -> u32 {
+        u32::try_from(self.unreadable_from(self.events.len()).count()).unwrap_or(u32::MAX)
+    }
+
+    fn unreadable_from(&self, events: usize) -> impl Iterator<Item = (usize, &Arc<str>)> {
+        let new = self.diverted.iter().filter(move |row| !row.is_parked && row.before >= events);
+        new.filter_map(|row| Some((row.before, row.event.unreadable.as_ref()?)))
+    }
+
     /// Puts rows whose keys are not parked any more back between the others.
     pub(super) fn with_again(self, poller: &str, is_back: impl Fn(&ChangeEvent) -> bool) -> Self {
         let (mut events, mut diverted) = (Vec::with_capacity(self.events.len()), Vec::new());
         let mut taken_out = self.diverted.clone().into_iter().peekable();
         for row in 0..=self.events.len() {
-            while let Some(Diverted { event, .. }) = taken_out.next_if(|next| next.before <= row) {
-                if is_back(&event) {
-                    events.push(event);
+            while let Some(next) = taken_out.next_if(|next| next.before <= row) {
+                let is_back = is_back(&next.event);
+                if is_back && next.event.unreadable.is_none() {
+                    events.push(next.event);
                 } else {
-                    diverted.push(Diverted { before: events.len(), event });
+                    // An unreadable row is never delivered: its key is parked anew.
+                    let is_parked = next.is_parked && !is_back;
+                    diverted.push(Diverted { before: events.len(), is_parked, ..next });
                 }
             }
             events.extend(self.events.get(row).cloned());
@@ -176,10 +215,8 @@ impl Batch {
             rows.start <= diverted.before && (is_end || diverted.before < rows.end)
         };
         let diverted = self.diverted.iter().filter(is_within);
-        let diverted = diverted.map(|Diverted { before, event }| Diverted {
-            before: before - rows.start,
-            event: event.clone(),
-        });
+        let diverted =
+            diverted.map(|row| Diverted { before: row.before - rows.start, ..row.clone() });
         let diverted = diverted.collect();
         let events = self.events.part(rows).filter(|events| !events.is_empty())?;
         let upto = if is_end { self.upto.clone() } else { events.last()?.cursor.clone() };
@@ -194,10 +231,10 @@ impl Batch {
         let events = self.events.joined(&next.events);
         let (at, upto) = (self.at.clone(), next.upto.clone());
         let joined = Self::upto(poller, at, upto, events, next.more, self.lag);
-        let of_next = next.diverted.iter().map(|Diverted { before, event }| Diverted {
-            before: before + self.events.len(),
-            event: event.clone(),
-        });
+        let events_before = self.events.len();
+        let of_next = next.diverted.iter();
+        let of_next =
+            of_next.map(|row| Diverted { before: row.before + events_before, ..row.clone() });
         let diverted = self.diverted.iter().cloned().chain(of_next).collect();
         Self { diverted, remember: next.remember.clone(), origin: self.origin, ..joined }
     }
@@ -318,6 +355,11 @@ impl Work {
     pub(super) fn take_undiverted(&mut self) -> Option<Arc<Batch>> {
         let is_done = std::mem::replace(&mut self.is_diverted, true);
         (!is_done && !self.read.diverted.is_empty()).then(|| Arc::clone(&self.read))
+    }
+
+    /// Returns all rows of the fetch that are delivered.
+    pub(super) fn fetched(&self) -> impl Iterator<Item = &ChangeEvent> {
+        self.read.events.iter()
     }
 
     /// Returns the rows at these indexes.

@@ -24,7 +24,7 @@ use crate::handler::{
 };
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
-use crate::normalize::normalize;
+use crate::normalize::{fitting, normalize};
 use crate::poller::{Poller, TickError};
 use crate::source::{FetchError, FetchWindow};
 use crate::trace::context_of;
@@ -367,7 +367,7 @@ impl Reread for BatchRows<'_> {
         let window = FetchWindow {
             after: batch.at.after.as_ref(),
             upto: Some(&batch.upto),
-            rows_max: batch.events.len(),
+            rows_max: batch.events.len() + batch.diverted.len(),
             state: &serde_json::Map::new(),
         };
         let unread = |reason: String| HandlerError::Throttled { reason, retry_after: None };
@@ -376,7 +376,9 @@ impl Reread for BatchRows<'_> {
         };
         let rows = source.fetch_at_once(window).await.map_err(of_fetch)?;
         let events = normalize(source.shape(), &rows);
-        let events = events.map_err(|error| unread(chain(&error)))?;
+        let mut events = events.map_err(|error| unread(chain(&error)))?;
+        fitting(source.shape(), &rows, &mut events, self.poller.limits.batch_bytes_max);
+        events.retain(|event| event.unreadable.is_none());
         Ok(!rows.more && EventsDigest::of(&events) == batch.digest)
     }
 }

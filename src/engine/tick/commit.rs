@@ -165,6 +165,7 @@ impl Poller {
             upto: batch.upto.clone(),
             rows,
             is_diverted: false,
+            unreadable_last: batch.unreadable_last(),
             now,
             audit: self.audit_step(batch, document),
             then,

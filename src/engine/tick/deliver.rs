@@ -14,13 +14,14 @@ use super::park::NotRecorded;
 use crate::backoff::seed_of;
 use crate::document::InFlight;
 use crate::error::chain;
+use crate::event::{BatchId, ChangeEvent};
 use crate::handler::tries::DELAYS;
 use crate::handler::{CallTries, HandlerError};
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
 use crate::policy::ParkPolicy;
 use crate::poller::TickError;
-use crate::quarantine::{EntryState, QuarantinedRow, Reason};
+use crate::quarantine::{Entry, EntryState, QuarantinedRow, Reason};
 
 /// How often rows are read to find one that shows whether the target is down.
 const PROBE_READS_MAX: u32 = 4;
@@ -81,7 +82,7 @@ impl LeasedTick<'_, '_> {
                     self.record(outcome, None, &tried);
                 }
                 Step::ReadMore => {
-                    let rows = self.read_probe_rows().await?;
+                    let rows = Box::pin(self.read_probe_rows()).await?;
                     self.work.isolation.has_read_more(rows);
                 }
                 Step::Quarantine(reason) => {
@@ -225,7 +226,7 @@ impl LeasedTick<'_, '_> {
         let mut rows = 0;
         for _ in 0..PROBE_READS_MAX {
             let next = match self.read_batch_after_fetch().await {
-                Ok(Fetched::Batch(next)) => self.probe_rows_of(*next).await,
+                Ok(Fetched::Batch(next)) => Box::pin(self.probe_rows_of(*next)).await,
                 Ok(Fetched::Nothing(_)) => Ok(None),
                 Err(error) => Err(error),
             };
@@ -239,12 +240,11 @@ impl LeasedTick<'_, '_> {
                         break;
                     }
                 }
-                Ok(None) => break,
                 Err(lost @ TickError::LeaseLost(LeaseError::Lost(_) | LeaseError::Gone)) => {
                     return Err(lost);
                 }
                 // Without another row there is no proof either way.
-                Err(_) => break,
+                Ok(None) | Err(_) => break,
             }
         }
         Ok(rows)
@@ -277,29 +277,8 @@ impl LeasedTick<'_, '_> {
         let Some(Failure { error, .. }) = failure else { return Ok(()) };
         let known = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
         let tried = self.work.isolation.prior_attempts().unwrap_or(&known);
-        let (text, now) = (chain(error), self.lease.now());
-        let row = QuarantinedRow {
-            poller: self.poller.of(),
-            batch_id: &self.work.batch.id,
-            holder: self.lease.holder(),
-            reason,
-            attempts: tried.attempt.saturating_add(1),
-            crashes: tried.crashes,
-            first_failed_at: tried.first_failed_at.unwrap_or(now),
-            quarantined_at: now,
-            first_error: tried.first_error.as_deref().unwrap_or(&text),
-            last_error: &text,
-        };
-        // A range delivers rows of the past, and no tick of the range would come back to them.
-        let retries = match self.poller.range_of {
-            None => self.poller.policy.park,
-            Some(_) => ParkPolicy::NO_RETRIES,
-        };
-        let is_of_range = self.poller.range_of.is_some();
-        let entry = |event| {
-            let entry = row.entry(event).to_be_retried(&retries, now);
-            if is_of_range { entry.of_range() } else { entry }
-        };
+        let text = chain(error);
+        let entry = |event| self.entry_of(event, &self.work.batch.id, reason, tried, &text);
         let entries: Vec<_> = self.work.batch.events.iter().map(entry).collect();
         let is_retried = entries.iter().any(|entry| entry.state == EntryState::Retrying);
         let mut failed = None;
@@ -307,6 +286,7 @@ impl LeasedTick<'_, '_> {
             match self.record_entry(&entry).await {
                 Ok(()) => {}
                 Err(NotRecorded::Store(why)) => failed = Some(why),
+                Err(NotRecorded::OutOfTime) => failed = Some("the tick's time is over".to_owned()),
                 Err(NotRecorded::Lost(error)) => return Err(error),
             }
         }
@@ -318,9 +298,14 @@ impl LeasedTick<'_, '_> {
             return Err(TickError::Handler(error));
         }
         if is_retried {
-            self.report.parked(&self.work.batch, reason, error);
+            self.report.parked(&self.work.batch.id, &self.work.batch.events, reason, &chain(error));
         } else {
-            self.report.quarantined(&self.work.batch, reason, error);
+            self.report.quarantined(
+                &self.work.batch.id,
+                &self.work.batch.events,
+                reason,
+                &chain(error),
+            );
         }
         self.lease.note(EventKind::RowQuarantined, || Details {
             error: Some(text),
@@ -328,6 +313,37 @@ impl LeasedTick<'_, '_> {
             ..self.work.batch.details(None)
         });
         Ok(())
+    }
+
+    /// Returns the entry of a row whose key is parked now.
+    pub(super) fn entry_of(
+        &self,
+        event: &ChangeEvent,
+        batch_id: &BatchId,
+        reason: Reason,
+        tried: &PriorAttempts,
+        error: &str,
+    ) -> Entry {
+        let now = self.lease.now();
+        let row = QuarantinedRow {
+            poller: self.poller.of(),
+            batch_id,
+            holder: self.lease.holder(),
+            reason,
+            attempts: tried.attempt.saturating_add(1),
+            crashes: tried.crashes,
+            first_failed_at: tried.first_failed_at.unwrap_or(now),
+            quarantined_at: now,
+            first_error: tried.first_error.as_deref().unwrap_or(error),
+            last_error: error,
+        };
+        match self.poller.range_of {
+            // Each retry would end the process, and hold back all keys until its lease expires.
+            None if reason == Reason::Crashes => row.entry(event),
+            None => row.entry(event).to_be_retried(&self.poller.policy.park, now),
+            // A range delivers rows of the past, and no tick of the range would come back to them.
+            Some(_) => row.entry(event).to_be_retried(&ParkPolicy::NO_RETRIES, now).of_range(),
+        }
     }
 
     /// Records the failure, and pauses the poller if the policy says so.

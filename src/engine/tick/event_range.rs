@@ -60,7 +60,13 @@ mod tests {
             let key = KeyValues::from_iter([("id".to_owned(), number.into())]);
             let cursor = Cursor { mode: CursorMode::RowVersion, value: number.to_string(), key };
             let id = EventId::of("p", &cursor);
-            ChangeEvent { id, cursor, op: Operation::Upsert, json: EventJson::from(String::new()) }
+            ChangeEvent {
+                id,
+                cursor,
+                op: Operation::Upsert,
+                json: EventJson::from(String::new()),
+                unreadable: None,
+            }
         };
         Events::from(numbers.map(event).collect::<Vec<_>>())
     }

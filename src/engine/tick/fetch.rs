@@ -1,5 +1,6 @@
 //! From a position to a batch: fetch, normalise, cut to size, identify.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -12,7 +13,8 @@ use crate::cursor::SourceState;
 use crate::document::{InFlight, LeaseState, Snapshot};
 use crate::error::ErrorKind;
 use crate::event::ChangeEvent;
-use crate::normalize::{fitting, normalize};
+use crate::normalize::{NormalizeError, fitting, normalize};
+use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
 use crate::source::{FetchError, FetchWindow, RetainedState, Rows};
 
@@ -114,14 +116,12 @@ impl LeasedTick<'_, '_> {
         if !self.may_continue() {
             return Ok(Next::LimitReached);
         }
-        let read = match self.take_prefetched(prefetch).await {
-            Some(read) => read,
-            None => {
-                let end = self.work.end(self.lease.expected());
-                Box::pin(self.read_rows_after(end))
-                    .await
-                    .map(|rows| Prefetched::Rows(Box::new(rows)))
-            }
+        let read = if let Some(read) = self.take_prefetched(prefetch).await {
+            read
+        } else {
+            let end = self.work.end(self.lease.expected());
+            let rows = Box::pin(self.read_rows_after(end)).await;
+            rows.map(|rows| Prefetched::Rows(Box::new(rows)))
         };
         let next = match read {
             Ok(found) => self.build_batch_and_prefetch(found).await,
@@ -240,9 +240,7 @@ impl Poller {
             return Ok(Fetched::Nothing(rows.remember));
         }
         let mut events = self.events_of(&mut rows)?;
-        let shape = self.source.shape();
-        let cut = fitting(shape, &rows, &events, self.limits.batch_bytes_max);
-        let cut = cut.map_err(TickError::Normalize)?;
+        let cut = self.deliverable(&rows, &mut events)?;
         let whole = cut == events.len() && !again;
         let more = rows.more || cut < events.len();
         events.truncate(cut);
@@ -255,6 +253,37 @@ impl Poller {
             }
             None => Fetched::Nothing(rows.remember),
         })
+    }
+
+    /// Returns how many of these events make a batch: as many as fit, and none from an unreadable one on, unless its key is
+    /// parked instead.
+    ///
+    /// # Errors
+    ///
+    /// [`NormalizeError::Unreadable`] if there is none.
+    pub(super) fn deliverable(
+        &self,
+        rows: &Rows,
+        events: &mut [ChangeEvent],
+    ) -> Result<usize, TickError> {
+        let cut = fitting(self.source.shape(), rows, events, self.limits.batch_bytes_max);
+        let in_a_row = if self.policy.on_failure == OnFailure::Park {
+            usize::try_from(self.policy.breaker_rows).unwrap_or(usize::MAX)
+        } else {
+            0
+        };
+        let mut found = 0;
+        for (index, event) in events.iter().take(cut).enumerate() {
+            let Some(why) = &event.unreadable else {
+                found = 0;
+                continue;
+            };
+            found += 1;
+            if found > in_a_row {
+                return if index > 0 { Ok(index) } else { Err(unreadable(why)) };
+            }
+        }
+        Ok(cut)
     }
 
     /// Reads the rows of a window.
@@ -280,6 +309,10 @@ impl Poller {
         self.source.reuse(std::mem::take(&mut rows.json));
         Ok(events)
     }
+}
+
+pub(super) fn unreadable(why: &Arc<str>) -> TickError {
+    TickError::Normalize(NormalizeError::Unreadable(Arc::clone(why)))
 }
 
 pub(super) fn fetch_timeout() -> TickError {

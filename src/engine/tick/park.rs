@@ -1,14 +1,17 @@
-//! Parking the key of a failing row, and diverting later versions of the row to its entry.
+//! Parking the key of a failing or unreadable row, and diverting later versions of the row to its entry.
 //!
 //! Rows of parked keys are taken out of a fetch before the rest becomes a batch, so they cost no call and no commit of
 //! their own. They are added to the entries before anything of the batch is committed: the checkpoint moves past a row
 //! only after it was delivered or its entry has it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 
 use super::batch::{Batch, Diverted, Work};
+use super::fetch::unreadable;
+use super::isolate::PriorAttempts;
 use super::{LeasedTick, Tick};
 use crate::cursor::KeyId;
 use crate::document::{Snapshot, StateDocument};
@@ -17,15 +20,19 @@ use crate::event::ChangeEvent;
 use crate::lease::LeaseError;
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
-use crate::quarantine::{Entry, EntryState, RecordError, VersionRead, divert, keys_of, record};
+use crate::quarantine::{
+    Entry, EntryState, Reason, RecordError, VersionRead, divert, keys_of, record,
+};
 
 /// Entries that are changed at the same time.
 const WRITES_MAX: usize = 16;
 
 /// Why an entry is not known to be stored.
 pub(super) enum NotRecorded {
-    /// The store failed, or the tick's time is up.
+    /// The store failed.
     Store(String),
+    /// The tick's time is up.
+    OutOfTime,
     /// The lease is no longer held, so nothing more is written.
     Lost(TickError),
 }
@@ -33,7 +40,7 @@ pub(super) enum NotRecorded {
 impl From<LeaseError> for NotRecorded {
     fn from(error: LeaseError) -> Self {
         if matches!(error, LeaseError::OutOfTime) {
-            return Self::Store("the tick's time is over".to_owned());
+            return Self::OutOfTime;
         }
         Self::Lost(TickError::LeaseLost(error))
     }
@@ -46,88 +53,133 @@ impl Poller {
             && self.range_of.is_none()
             && document.may_have_entries()
     }
+
+    /// Whether the keys of unreadable rows may be parked. Most likely the settings are wrong if there are more in a row
+    /// than the breaker allows.
+    fn check_unreadable(&self, batch: &Batch, document: &StateDocument) -> Result<(), TickError> {
+        let first = u32::try_from(batch.unreadable_first().count()).unwrap_or(u32::MAX);
+        let in_a_row = first.saturating_add(document.parked.unreadable_in_a_row);
+        match batch.unreadable_first().next() {
+            Some(why) if in_a_row > self.policy.breaker_rows => Err(unreadable(why)),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Returns why an unreadable row stops the poller although its key would be parked.
+fn unparked(why: &str, error: &str) -> Arc<str> {
+    format!("{why}; and its key could not be parked: {error}").into()
 }
 
 impl Tick<'_> {
-    /// Takes the rows of parked keys out of a batch. The keys are those of `base`: if others are parked now, the lease
-    /// is not acquired under its tag.
+    /// Takes the rows of parked keys and unreadable rows out of a batch. The keys are those of `base`: if others are parked
+    /// now, the lease is not acquired under its tag.
     pub(super) async fn without_parked(
         &mut self,
         base: &Snapshot,
         batch: Box<Batch>,
     ) -> Result<Box<Batch>, TickError> {
         let poller = self.poller;
-        if !poller.diverts(&base.document) {
+        let diverts = poller.diverts(&base.document);
+        if !diverts && !batch.has_unreadable() {
             return Ok(batch);
         }
         let keys = &mut self.memory.keys;
-        if !keys.are_current(&base.document) {
+        if diverts && !keys.are_current(&base.document) {
             let listed = keys_of(&*poller.store, poller.of()).await;
             keys.list(&base.document, listed.map_err(|error| TickError::Load(error.into()))?);
         }
-        let is_parked = |event: &ChangeEvent| keys.contains(&KeyId::of(&event.cursor.key));
-        Ok(Box::new(batch.without(&poller.name, is_parked)))
+        let mut batch = *batch;
+        if batch.has_unreadable()
+            && let Err(error) = keys.know_unique(&*poller.source).await
+        {
+            // As without `park`: the rows before it are delivered.
+            let front = batch.before_unreadable(&poller.name);
+            batch = front.map_err(|why| unreadable(&unparked(&why, &error)))?;
+        }
+        let is_parked =
+            |event: &ChangeEvent| diverts && keys.contains(&KeyId::of(&event.cursor.key));
+        let batch = batch.without(&poller.name, is_parked);
+        poller.check_unreadable(&batch, &base.document)?;
+        Ok(Box::new(batch))
     }
 }
 
 impl LeasedTick<'_, '_> {
-    /// Makes a fetched batch the next work, without the rows of parked keys.
+    /// Makes a fetched batch the next work, without the rows of parked keys and unreadable rows.
     pub(super) async fn work_of(&mut self, batch: Box<Batch>) -> Result<Work, TickError> {
         let batch = self.without_parked(*batch).await?;
         Ok(Work::of(Box::new(batch), self.poller, &self.lease))
     }
 
     async fn without_parked(&mut self, batch: Batch) -> Result<Batch, TickError> {
-        if !self.poller.diverts(self.lease.expected()) {
+        let diverts = self.poller.diverts(self.lease.expected());
+        if !diverts && !batch.has_unreadable() {
             return Ok(batch);
         }
-        self.know_keys().await?;
-        let is_parked = |event: &ChangeEvent| self.keys.contains(&KeyId::of(&event.cursor.key));
+        if diverts {
+            self.know_keys().await?;
+        }
+        let is_parked =
+            |event: &ChangeEvent| diverts && self.keys.contains(&KeyId::of(&event.cursor.key));
         Ok(batch.without(&self.poller.name, is_parked))
     }
 
-    /// Adds the diverted rows of the fetch to the entries of their keys. Rows whose entries are gone, because an operator
-    /// dropped them, become rows to deliver.
+    /// Adds the diverted rows of the fetch to the entries of their keys, and parks the keys of unreadable rows. Rows whose
+    /// entries are gone, because an operator dropped them, become rows to deliver.
     ///
     /// # Errors
     ///
     /// [`TickError`] if the tick ends with it, because entries cannot be read or written. The lease is released then.
     pub(super) async fn divert(&mut self) -> Result<(), TickError> {
         let Some(read) = self.work.take_undiverted() else { return Ok(()) };
-        match self.divert_rows(&read).await {
-            Ok(gone) if gone.is_empty() => {}
-            Ok(gone) => {
-                let is_back = |event: &ChangeEvent| gone.contains(&event.id);
-                let read = Batch::clone(&read).with_again(&self.poller.name, is_back);
+        match Box::pin(self.divert_all(Batch::clone(&read))).await {
+            Ok((_, false)) => Ok(()),
+            Ok((read, true)) => {
                 self.work = Work::of(Box::new(read), self.poller, &self.lease);
                 self.work.take_undiverted();
+                Ok(())
             }
             Err(TickError::LeaseLost(LeaseError::OutOfTime)) => {
                 self.release().await;
-                return Err(TickError::OutOfTime);
+                Err(TickError::OutOfTime)
             }
             Err(error) => {
                 if !matches!(error, TickError::LeaseLost(_)) {
                     self.release().await;
                 }
-                return Err(error);
+                Err(error)
             }
         }
-        Ok(())
     }
 
     /// Returns the rows of `next` that may be probed, once the others are diverted; `None` if it has nothing more. A later
     /// version of a failing row proves nothing, and would be delivered before an earlier one.
     pub(super) async fn probe_rows_of(&mut self, next: Batch) -> Result<Option<Batch>, TickError> {
         let id = |event: &ChangeEvent| KeyId::of(&event.cursor.key);
-        let failing: BTreeSet<KeyId> = self.work.batch.events.iter().map(id).collect();
+        let failing: BTreeSet<KeyId> = self.work.fetched().map(id).collect();
         let failing_at = next.events.iter().position(|event| failing.contains(&id(event)));
         let rows = failing_at.unwrap_or(next.events.len());
         let Some(mut next) = next.part(&self.poller.name, 0..rows) else { return Ok(None) };
         next.more &= failing_at.is_none();
         let next = self.without_parked(next).await?;
-        let gone = self.divert_rows(&next).await?;
-        Ok(Some(next.with_again(&self.poller.name, |event| gone.contains(&event.id))))
+        Ok(Some(self.divert_all(next).await?.0))
+    }
+
+    /// Adds the diverted rows of a batch to the entries of their keys, until each has one. Returns the batch, and whether
+    /// rows whose entries are gone were put back.
+    async fn divert_all(&mut self, mut batch: Batch) -> Result<(Batch, bool), TickError> {
+        // Only now does the document have the rows before these.
+        self.poller.check_unreadable(&batch, self.lease.expected())?;
+        let mut is_changed = false;
+        loop {
+            let gone = self.divert_rows(&batch).await?;
+            if gone.is_empty() {
+                return Ok((batch, is_changed));
+            }
+            is_changed = true;
+            batch = batch.with_again(&self.poller.name, |event| gone.contains(&event.id));
+        }
     }
 
     /// Adds the diverted rows of a batch to the entries of their keys. Returns those whose entries are gone.
@@ -137,9 +189,12 @@ impl LeasedTick<'_, '_> {
     ) -> Result<BTreeSet<crate::event::EventId>, TickError> {
         let (poller, mut gone) = (self.poller, BTreeSet::new());
         let (at, holder) = (self.lease.now(), self.lease.holder().clone());
-        for rows in batch.diverted.chunks(WRITES_MAX) {
+        self.park_unreadable(batch).await?;
+        let parked: Vec<&Diverted> = batch.diverted.iter().filter(|row| row.is_parked).collect();
+        for rows in parked.chunks(WRITES_MAX) {
             let holder = &holder;
-            let writes = rows.iter().map(|Diverted { event, .. }| async move {
+            let writes = rows.iter().map(|row| async move {
+                let event = &row.event;
                 let key = KeyId::of(&event.cursor.key);
                 let read = VersionRead { event, holder, at };
                 let is_kept = divert(&*poller.store, &poller.entry_key(&key), &read).await?;
@@ -159,6 +214,32 @@ impl LeasedTick<'_, '_> {
         Ok(gone)
     }
 
+    /// Parks the keys of the unreadable rows of a batch.
+    async fn park_unreadable(&mut self, batch: &Batch) -> Result<(), TickError> {
+        for Diverted { event, .. } in batch.diverted.iter().filter(|row| !row.is_parked) {
+            let Some(why) = &event.unreadable else { continue };
+            let tried = PriorAttempts::default();
+            let entry = self.entry_of(event, &batch.id, Reason::Unreadable, &tried, why);
+            match self.record_entry(&entry).await {
+                Ok(()) => {}
+                Err(NotRecorded::Lost(error)) => return Err(error),
+                Err(NotRecorded::OutOfTime) => {
+                    return Err(TickError::LeaseLost(LeaseError::OutOfTime));
+                }
+                Err(NotRecorded::Store(error)) => {
+                    return Err(unreadable(&unparked(why, &error)));
+                }
+            }
+            let rows = std::slice::from_ref(event);
+            if entry.state == EntryState::Retrying {
+                self.report.parked(&batch.id, rows, Reason::Unreadable, why);
+            } else {
+                self.report.quarantined(&batch.id, rows, Reason::Unreadable, why);
+            }
+        }
+        Ok(())
+    }
+
     /// Writes an entry, or adds a version to it. The document announces that before.
     ///
     /// # Errors
@@ -168,6 +249,7 @@ impl LeasedTick<'_, '_> {
         let poller = self.poller;
         // The document of a range says nothing of the entries of its poller.
         let is_of_poller = poller.range_of.is_none();
+        self.know_unique_key().await?;
         if is_of_poller {
             match self.know_keys().await {
                 Ok(()) => {}
@@ -183,6 +265,14 @@ impl LeasedTick<'_, '_> {
             self.count_keys();
         }
         Ok(())
+    }
+
+    /// Makes sure that an entry is not about several rows.
+    async fn know_unique_key(&mut self) -> Result<(), NotRecorded> {
+        // A prefetch in progress would keep the source busy, and nothing else continues it here.
+        self.prefetch = None;
+        let known = self.keys.know_unique(&*self.poller.source);
+        self.lease.hold_while(known).await?.map_err(NotRecorded::Store)
     }
 
     /// Lists the parked keys, unless this process knows them.

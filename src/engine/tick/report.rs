@@ -37,7 +37,7 @@ use super::fetch::{FetchObserver, Next};
 use crate::cursor::{Cursor, KeyId};
 use crate::document::{Checkpoint, ClosedWindow, IdSum, Snapshot, StateDocument};
 use crate::error::chain;
-use crate::event::{BatchId, EventId, counted};
+use crate::event::{BatchId, ChangeEvent as RowEvent, EventId, counted};
 use crate::handler::HandlerError;
 use crate::lease::{Lease, LeaseError};
 use crate::metrics::SourceLag;
@@ -48,6 +48,9 @@ use crate::quarantine::{Entry, Reason};
 use crate::source::{Lag, Rows};
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
+
+/// Retries that took less than this share of a tick left its regular rows the time of a whole tick.
+const RETRY_TIME_SHARE: u32 = 10;
 
 /// What is known about one tick so far.
 pub(super) struct Report<'a> {
@@ -60,8 +63,8 @@ pub(super) struct Report<'a> {
     batches: u64,
     quarantined: u64,
     parked: u64,
-    /// Grants for retries of parked keys.
-    retry_grants: u32,
+    /// How much of the tick's time retries of parked keys took.
+    retried_for: Duration,
     /// The batch whose rows were counted last.
     counted: Option<BatchId>,
     warned_of_skips: bool,
@@ -99,7 +102,7 @@ impl<'a> Report<'a> {
             batches: 0,
             quarantined: 0,
             parked: 0,
-            retry_grants: 0,
+            retried_for: Duration::ZERO,
             counted: None,
             warned_of_skips: false,
             breaker_was_open: None,
@@ -367,14 +370,14 @@ impl<'a> Report<'a> {
         );
     }
 
-    /// Notes that keys were retried, which took some of the tick's time.
+    /// Notes that keys were retried until now.
     pub(super) fn note_retries(&mut self) {
-        self.retry_grants += 1;
+        self.retried_for = self.started_at.elapsed();
     }
 
     /// Whether rows that are delivered now do not have the time of a whole tick.
     pub(super) fn is_late_start(&self) -> bool {
-        self.batches > 0 || self.retry_grants > 0
+        self.batches > 0 || self.retried_for > self.poller.limits.tick_time_max / RETRY_TIME_SHARE
     }
 
     /// Logs rows that wait because their keys are parked.
@@ -394,23 +397,29 @@ impl<'a> Report<'a> {
     }
 
     /// Logs rows whose keys were parked, to be retried automatically.
-    pub(super) fn parked(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
-        self.parked += batch.rows();
-        self.rows_were_set_aside(ChangeEvent::RowParked, batch, reason, error);
+    pub(super) fn parked(
+        &mut self,
+        batch_id: &BatchId,
+        events: &[RowEvent],
+        reason: Reason,
+        error: &str,
+    ) {
+        self.parked += rows_of(events);
+        self.rows_were_set_aside(ChangeEvent::RowParked, events, reason, error);
         let name = &self.poller.name;
-        for event in batch.events.iter() {
+        for event in events {
             let key_id = KeyId::of(&event.cursor.key);
             tick_event!(
                 self,
                 warn,
                 event = "row_parked",
-                batch_id = batch.id.as_str(),
+                batch_id = batch_id.as_str(),
                 event_id = event.id.as_str(),
                 key_id = key_id.as_str(),
                 token = self.fencing_token,
                 cursor = event.cursor.value,
                 reason = reason.as_str(),
-                error = chain(error),
+                error,
                 "Parked a row of poller `{name}` with the later versions of its key, and retries it; look at it with \
                  `highwater quarantine show {name} {key_id}`",
             );
@@ -418,26 +427,32 @@ impl<'a> Report<'a> {
     }
 
     /// Logs and counts quarantined rows.
-    pub(super) fn quarantined(&mut self, batch: &Batch, reason: Reason, error: &HandlerError) {
-        let rows = batch.rows();
+    pub(super) fn quarantined(
+        &mut self,
+        batch_id: &BatchId,
+        events: &[RowEvent],
+        reason: Reason,
+        error: &str,
+    ) {
+        let rows = rows_of(events);
         self.quarantined += rows;
         self.poller.metrics.quarantined(&self.poller.name, reason.as_str(), rows);
-        self.rows_were_set_aside(ChangeEvent::RowQuarantined, batch, reason, error);
+        self.rows_were_set_aside(ChangeEvent::RowQuarantined, events, reason, error);
         // Rows that a range quarantines are kept under the name of its poller.
         let name = self.poller.of();
-        for event in batch.events.iter() {
+        for event in events {
             let key_id = KeyId::of(&event.cursor.key);
             tick_event!(
                 self,
                 error,
                 event = "row_quarantined",
-                batch_id = batch.id.as_str(),
+                batch_id = batch_id.as_str(),
                 event_id = event.id.as_str(),
                 key_id = key_id.as_str(),
                 token = self.fencing_token,
                 cursor = event.cursor.value,
                 reason = reason.as_str(),
-                error = chain(error),
+                error,
                 "Quarantined a row of poller `{name}`; look at it with `highwater quarantine show {name} {key_id}`",
             );
         }
@@ -642,6 +657,10 @@ impl FetchObserver for Report<'_> {
     fn fetched(&mut self, found: &Rows, took: Duration) {
         self.rows_read(found.rows.len(), found.lag, took);
     }
+}
+
+fn rows_of(events: &[RowEvent]) -> u64 {
+    u64::try_from(events.len()).unwrap_or(u64::MAX)
 }
 
 fn ms(duration: Duration) -> u64 {

@@ -22,16 +22,21 @@ use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::policy::{Blame, OnFailure};
 use crate::poller::{Poller, StopSignal, TickError};
 use crate::quarantine::{Entry, EntryState, KnownKeys, decode, keys_of};
+use crate::source::FetchWindow;
 use crate::store::{ETag, Precondition, StoreError};
 
-/// Most keys that one tick retries, so that other rows do not wait for long.
-const RETRIES_MAX: usize = 10;
+/// Most keys that one tick retries. They also end with a share of its time, so that other rows do not wait for long.
+const RETRIES_MAX: usize = 50;
+/// Most keys that one tick retries while the breaker is open: the target seems to reject everything.
+const RETRIES_WITH_BREAKER_MAX: usize = 1;
 /// Most entries that one tick reads to learn when their keys are due.
 const READS_MAX: usize = 100;
 /// So long after it has read some entries, a tick reads more of them.
 const READ_INTERVAL: Duration = Duration::from_secs(60);
 /// So many retries in a row that fail for no known reason end the retries of a tick: most likely it is the target.
 const UNKNOWN_FAILURES_MAX: u32 = 3;
+/// A retry that says nothing about the row, such as one without a connection to the database, is repeated after this time.
+const UNCOUNTED_DELAY: Duration = Duration::from_secs(60);
 /// The share of a tick's time after which no further key is retried.
 const TIME_SHARE: u32 = 4;
 /// The share of a tick's time that one retry may take.
@@ -121,7 +126,6 @@ impl Tick<'_> {
             }
         }
         let Some(lease) = held else { return Ok(Retried::Done) };
-        self.report.note_retries();
         let mut retries = Retries {
             poller,
             lease: *lease,
@@ -137,6 +141,7 @@ impl Tick<'_> {
             ended => ended,
         };
         let lease = retries.end(&ended).await;
+        self.report.note_retries();
         if let Some(lease) = lease.filter(|_| ended.is_ok()) {
             self.memory.remember(lease);
         }
@@ -184,7 +189,14 @@ impl<'p> Retries<'_, 'p> {
             }
             self.entry(&key).await?;
         }
-        for (number, key) in self.keys.due(self.lease.now(), RETRIES_MAX).iter().enumerate() {
+        let rejected = self.lease.document().quarantined_in_a_row;
+        let is_open = poller.policy.breaker_is_open(rejected);
+        let most = if is_open { RETRIES_WITH_BREAKER_MAX } else { RETRIES_MAX };
+        let due = self.keys.due(self.lease.now(), most);
+        if !due.is_empty() && !self.is_same_source().await? {
+            return Ok(());
+        }
+        for (number, key) in due.iter().enumerate() {
             // The first is retried however long it took to find it. Otherwise none would be where each tick has to find
             // them again, because another instance retries, too.
             let is_over = if number == 0 { self.stop.is_set() } else { self.is_over() };
@@ -196,6 +208,20 @@ impl<'p> Retries<'_, 'p> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the source still is the one of the checkpoint: a row that another table does not have is not deleted. Only a
+    /// fetch finds that out. The regular batch reports the error.
+    async fn is_same_source(&mut self) -> Result<bool, TickError> {
+        let document = self.lease.document().clone();
+        let window = FetchWindow {
+            after: document.checkpoint.cursor.as_ref(),
+            upto: None,
+            rows_max: 1,
+            state: &document.source_state,
+        };
+        let fetched = self.lease.hold_while(self.poller.source.fetch_at_once(window)).await;
+        Ok(fetched.map_err(TickError::LeaseLost)?.is_ok())
     }
 
     /// Whether no further key is retried in this tick.
@@ -264,7 +290,7 @@ impl<'p> Retries<'_, 'p> {
             return Ok(Then::NextKey);
         }
         let park = &poller.policy.park;
-        if entry.may_be_retried(park, now) {
+        if entry.may_be_retried(park) {
             self.retry_entry(key, entry, etag).await
         } else {
             // A process crashed during the last retry, or an operator lowered the limits.
@@ -300,7 +326,7 @@ impl<'p> Retries<'_, 'p> {
             Err(error) => {
                 // It says nothing about the target.
                 self.report_failed(&chain(&error));
-                self.write(key, &counted.uncounted(), etag).await?;
+                self.write(key, &counted.uncounted(now + self.uncounted_delay()), etag).await?;
                 return Ok(self.after_unknown_failure());
             }
         };
@@ -318,7 +344,7 @@ impl<'p> Retries<'_, 'p> {
             }
             CallResult::Failed(failed) => failed,
             CallResult::Aborted => {
-                self.write(key, &counted.uncounted(), etag).await?;
+                self.write(key, &counted.uncounted(now), etag).await?;
                 return Err(TickError::Aborted);
             }
         };
@@ -338,7 +364,7 @@ impl<'p> Retries<'_, 'p> {
         match blame(&failed) {
             Blame::Target => {
                 // It says nothing about the row.
-                self.write(key, &counted.uncounted(), etag).await?;
+                self.write(key, &counted.uncounted(now + self.uncounted_delay()), etag).await?;
                 self.report_failed(&chain(&failed));
                 let limits = &poller.limits;
                 let asked = failed.retry_after().map(|asked| asked.min(limits.retry_after_max));
@@ -361,6 +387,10 @@ impl<'p> Retries<'_, 'p> {
                 Ok(Then::NextKey)
             }
         }
+    }
+
+    fn uncounted_delay(&self) -> Duration {
+        UNCOUNTED_DELAY.min(self.poller.policy.park.backoff.max)
     }
 
     fn after_unknown_failure(&mut self) -> Then {
@@ -448,7 +478,7 @@ impl<'p> Retries<'_, 'p> {
             Err(error) => {
                 // The target has accepted it, so this was no failed retry.
                 self.store_failed(&error);
-                self.write(key, &entry.uncounted(), etag.clone()).await?;
+                self.write(key, &entry.uncounted(self.lease.now()), etag.clone()).await?;
             }
         }
         Ok(Then::NextKey)

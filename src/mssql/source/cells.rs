@@ -17,7 +17,6 @@ use crate::connection::{Connection, SqlError};
 
 use super::describe::{self, Column};
 use super::identity::Identity;
-use super::limit::ReadStop;
 use super::plan::{FetchProgress, Plan};
 use super::{decode, values, variant};
 
@@ -227,12 +226,20 @@ impl Plan {
             } else {
                 self.guard.is_full(rows, bytes)
             };
-        answer.cut = if full { Some(ReadStop::Full) } else { self.guard.check(&sizes, &key) };
-        if answer.is_cut() {
+        if full {
+            answer.is_full = true;
             answer.json.truncate(begin);
             return Err(SqlError::new(ErrorKind::Data, "no further row is wanted"));
         }
-        answer.rows.push(Row { op, position, key, columns });
+        let is_delete = op == Operation::Delete;
+        let unreadable = if is_delete { None } else { self.guard.check(&sizes, &key) };
+        let columns = if unreadable.is_some() {
+            answer.json.truncate(begin);
+            EncodedColumns::default()
+        } else {
+            columns
+        };
+        answer.rows.push(Row { op, position, key, columns, unreadable });
         Ok(())
     }
 }

@@ -12,7 +12,6 @@ use crate::filter::Filter;
 use crate::ident::quote;
 
 use super::form::KeyValue;
-use super::limit::ReadStop;
 use super::plan::{FetchProgress, Plan, unexpected};
 use super::query::{SAME_ALIAS, operation};
 use super::tracking::position;
@@ -78,7 +77,7 @@ impl Plan {
         at: &Cursor,
     ) -> Result<Rows, FetchError> {
         // If the answer was cut after its first row, there was another row.
-        if answer.rows.len() >= ROWS_MAX || matches!(answer.cut, Some(ReadStop::Full)) {
+        if answer.rows.len() >= ROWS_MAX || answer.is_full {
             let key = at.key.to_json();
             let reason = format!("several rows of `{}` have the key {key}", self.table);
             return Err(FetchError::new(ErrorKind::Configuration, reason));

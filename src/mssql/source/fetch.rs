@@ -84,7 +84,7 @@ impl Mssql {
             return Ok(None);
         }
         if let Err(error) = read
-            && !answer.is_cut()
+            && !answer.is_full
         {
             return self.failed(state, &plan, window, error).await.map(|()| None);
         }
@@ -92,7 +92,7 @@ impl Mssql {
             let read = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await?;
             answer.tail = read.into_iter().flatten().next();
         }
-        if answer.is_cut() {
+        if answer.is_full {
             let sql = self.origin.describe();
             answer.described = connection.query(&sql, &[], describe::column).await?;
         }

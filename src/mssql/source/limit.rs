@@ -8,6 +8,8 @@
 //! at most a batch and one more row: at most one largest value for each column of unlimited length. If
 //! reading stops early, the connection is dropped together with the rest of the answer.
 
+use std::sync::Arc;
+
 use highwater_engine::value::Value;
 use serde_json::{Map, Value as Json};
 
@@ -35,15 +37,6 @@ impl Default for SizeLimits {
 /// Approximate bytes of an event besides its columns: some 240 in its JSON for id, key, position and source,
 /// and as many again in memory. With this, a batch of small rows needs no more memory than one of large rows.
 const EVENT_BYTES: usize = 450;
-
-/// Why reading stopped.
-#[derive(Debug)]
-pub(super) enum ReadStop {
-    /// The batch is full.
-    Full,
-    /// A value exceeds the limit; the error text.
-    Value(String),
-}
 
 /// The columns whose values can be too large, and the context for the error.
 #[derive(Debug)]
@@ -99,7 +92,7 @@ impl Guard {
     }
 
     /// Returns why a row with these sizes and this key cannot be read, if it cannot.
-    pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<ReadStop> {
+    pub(super) fn check(&self, sizes: &[Value], key: &[Value]) -> Option<Arc<str>> {
         let bytes_max = self.limits.value_bytes_max;
         let sizes = sizes.iter().map(|size| {
             // NULL has no size.
@@ -110,13 +103,13 @@ impl Guard {
             self.columns.iter().zip(sizes).find(|(_, bytes)| *bytes > bytes_max)?;
         let key = self.key.iter().cloned().zip(key.iter().map(Value::to_json));
         let key = Json::from(key.collect::<Map<_, _>>());
-        Some(ReadStop::Value(format!(
+        let why = format!(
             "poller `{}`: column `{column}` of `{}` has a value of {bytes} bytes in the row with key \
              {key}, more than the {bytes_max} that `VALUE_BYTES_MAX` allows: raise that setting of \
-             the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; \
-             nothing after the row is delivered until then",
+             the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value",
             self.poller, self.table
-        )))
+        );
+        Some(why.into())
     }
 
     /// Returns how many rows of this size fit into a batch, so that the server is not asked for more. A tenth
@@ -207,11 +200,10 @@ mod tests {
         for sizes in [[Value::Null, Value::Null], [Value::Int(20), Value::Int(0)]] {
             assert!(guard.check(&sizes, &key).is_none());
         }
-        let Some(ReadStop::Value(reason)) = guard.check(&[Value::Null, Value::Int(21)], &key)
-        else {
+        let Some(reason) = guard.check(&[Value::Null, Value::Int(21)], &key) else {
             panic!("not rejected");
         };
-        expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value; nothing after the row is delivered until then"#]].assert_eq(&reason);
+        expect_test::expect![[r#"poller `orders`: column `note` of `dbo.t` has a value of 21 bytes in the row with key {"ID":"k"}, more than the 20 that `VALUE_BYTES_MAX` allows: raise that setting of the poller, remove the column from its `SOURCE__COLUMNS`, or shorten the value"#]].assert_eq(&reason);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::choice::{self, Choice};
 use super::columns::{self, Role};
 use super::describe::Column;
 use super::identity::{self, Identity};
-use super::limit::{Guard, ReadStop};
+use super::limit::Guard;
 use super::mark::{Marks, ServerReport};
 use super::origin::Origin;
 use super::query::{Bounds, KeyTypes, RowQuery};
@@ -117,7 +117,8 @@ pub(super) struct FetchProgress {
     /// Whether this is a range with a given end, which is cut only if necessary.
     pub(super) is_range: bool,
     pub(super) more: bool,
-    pub(super) cut: Option<ReadStop>,
+    /// Whether reading stopped because a batch is full, so that the resulting error is not a real one.
+    pub(super) is_full: bool,
     /// Why the page must not be delivered: two of its rows share a position.
     pub(super) repeated: Option<String>,
 }
@@ -133,28 +134,14 @@ impl FetchProgress {
         Self { is_range: window.upto.is_some(), ..Self::new(window.rows_max) }
     }
 
-    /// Whether the plan stopped reading, so that the resulting error is not a real one.
-    pub(super) fn is_cut(&self) -> bool {
-        self.cut.is_some()
-    }
-
     /// Whether there are rows after those that were kept.
     pub(super) fn has_more(&self) -> bool {
-        self.more || self.is_cut()
+        self.more || self.is_full
     }
 
-    /// Rejects an answer with two rows at one position, and one whose first row has a value over the limit.
-    /// Rows before such a value are delivered.
+    /// Rejects an answer with two rows at one position.
     pub(super) fn check_rows(&self) -> Result<(), FetchError> {
-        if let Some(reason) = &self.repeated {
-            return Err(unique_key::not_unique(reason));
-        }
-        match &self.cut {
-            Some(ReadStop::Value(reason)) if self.rows.is_empty() => {
-                Err(FetchError::new(ErrorKind::Data, reason.as_str()))
-            }
-            _ => Ok(()),
-        }
+        self.repeated.as_ref().map_or(Ok(()), |reason| Err(unique_key::not_unique(reason)))
     }
 }
 
@@ -419,7 +406,7 @@ impl Plan {
         };
         answer.check_rows()?;
         // Nothing is concluded from an answer that was not read to its end.
-        let remember = remember.filter(|_| !answer.is_cut());
+        let remember = remember.filter(|_| !answer.is_full);
         let lag = lag(self.mode, &answer.head, &answer.rows, window.after);
         let more = answer.has_more();
         let (json, rows) = (answer.json, answer.rows);

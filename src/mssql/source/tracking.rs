@@ -146,7 +146,7 @@ impl Plan {
     ///
     /// The version that shows whether all changes were retained comes last, so a cut answer lacks it.
     pub(super) fn missing_statement(&self, answer: &FetchProgress) -> Option<String> {
-        (self.cursor.is_none() && answer.is_cut()).then(|| self.kept_since_text())
+        (self.cursor.is_none() && answer.is_full).then(|| self.kept_since_text())
     }
 
     pub(super) fn kept_since_text(&self) -> String {

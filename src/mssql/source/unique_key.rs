@@ -19,7 +19,7 @@ use crate::ident::{QualifiedName, literal, quote};
 use super::describe::Column;
 use super::examine::index;
 use super::plan::Plan;
-use super::{Mssql, values};
+use super::{Mssql, Relation, values};
 
 /// Most characters of a value in an error.
 const SHOWN_CHARS_MAX: usize = 60;
@@ -126,11 +126,14 @@ impl Plan {
         )
     }
 
-    /// Whether the described primary key makes every position unique.
-    fn has_primary_key(&self) -> bool {
+    /// Whether the described primary key makes the values of these columns unique.
+    fn has_primary_key(&self, columns: &[&str]) -> bool {
         let mut primary = self.described.iter().filter(|column| column.primary).peekable();
-        let identity = self.identity();
-        primary.peek().is_some() && primary.all(|column| identity.contains(&column.name.as_str()))
+        primary.peek().is_some() && primary.all(|column| columns.contains(&column.name.as_str()))
+    }
+
+    fn key_names(&self) -> Vec<&str> {
+        self.key.iter().map(|column| column.name.as_str()).collect()
     }
 }
 
@@ -168,14 +171,14 @@ impl Mssql {
         warns: bool,
     ) -> bool {
         // For most tables the description has the answer already.
-        if plan.has_primary_key() {
+        if plan.has_primary_key(&plan.identity()) {
             return true;
         }
         let matters = plan.key.iter().any(Column::equates_loosely);
         if !warns && !matters {
             return false;
         }
-        let found = self.uniqueness(connection, table, plan).await;
+        let found = uniqueness(connection, table, &plan.identity()).await;
         let is_unique = matches!(found, Ok(Some(Uniqueness::Guaranteed)));
         if warns {
             self.say_uniqueness(plan, found);
@@ -223,25 +226,21 @@ impl Mssql {
         );
     }
 
-    async fn uniqueness(
+    /// Whether no two rows have the same key. Nobody can tell for a query or a view, or if the catalogue cannot be read.
+    pub(super) async fn is_key_unique(
         &self,
         connection: &mut Connection,
-        table: &QualifiedName,
         plan: &Plan,
-    ) -> Result<Option<Uniqueness>, crate::connection::SqlError> {
-        let name = [Param::Text(table.quoted())];
-        let rows = connection.query(index::INDEXES, &name, |row| Ok(values(&row))).await?;
-        let Some(indexes) = index::read(&rows) else { return Ok(None) };
-        if index::unique_in(&indexes, &plan.identity()).is_some() {
-            return Ok(Some(Uniqueness::Guaranteed));
+    ) -> Result<bool, FetchError> {
+        let columns = plan.key_names();
+        let Relation::Table(name) = &self.settings.relation else { return Ok(true) };
+        // The version store of change tracking has one change for each primary key.
+        if plan.cursor.is_none() || plan.has_primary_key(&columns) {
+            return Ok(true);
         }
-        if indexes.is_empty() {
-            let is_view = connection.query(IS_VIEW, &name, |row| Ok(values(&row))).await?;
-            if matches!(is_view.as_slice(), [row] if row.as_slice() == [Value::Int(1)]) {
-                return Ok(Some(Uniqueness::View));
-            }
-        }
-        Ok(Some(Uniqueness::NoIndex))
+        let table = QualifiedName::parse(name).map_err(|error| not_unique(&error.to_string()))?;
+        let found = uniqueness(connection, &table, &columns).await?;
+        Ok(!matches!(found, Some(Uniqueness::NoIndex)))
     }
 
     /// Reports once that the server cannot show whether the key of a query or view is unique.
@@ -255,6 +254,26 @@ impl Mssql {
              never NULL: make sure that it is. A tick that reads two rows with the same cursor and key fails"
         );
     }
+}
+
+async fn uniqueness(
+    connection: &mut Connection,
+    table: &QualifiedName,
+    columns: &[&str],
+) -> Result<Option<Uniqueness>, crate::connection::SqlError> {
+    let name = [Param::Text(table.quoted())];
+    let rows = connection.query(index::INDEXES, &name, |row| Ok(values(&row))).await?;
+    let Some(indexes) = index::read(&rows) else { return Ok(None) };
+    if index::unique_in(&indexes, columns).is_some() {
+        return Ok(Some(Uniqueness::Guaranteed));
+    }
+    if indexes.is_empty() {
+        let is_view = connection.query(IS_VIEW, &name, |row| Ok(values(&row))).await?;
+        if matches!(is_view.as_slice(), [row] if row.as_slice() == [Value::Int(1)]) {
+            return Ok(Some(Uniqueness::View));
+        }
+    }
+    Ok(Some(Uniqueness::NoIndex))
 }
 
 #[cfg(test)]

@@ -86,7 +86,16 @@ fn acquired(
 
 fn commit(upto: i64, audit: AuditStep, then: AfterCommit) -> Commit {
     let batch_id = in_flight(0, upto, false).batch_id;
-    Commit { batch_id, upto: at(upto), rows: 1, is_diverted: false, now: NOW, audit, then }
+    Commit {
+        batch_id,
+        upto: at(upto),
+        rows: 1,
+        is_diverted: false,
+        unreadable_last: 0,
+        now: NOW,
+        audit,
+        then,
+    }
 }
 
 fn failure() -> Failure {

@@ -137,6 +137,7 @@ fn results_do_not_outlive_their_batch() {
             upto: at(9),
             rows: 3,
             is_diverted: false,
+            unreadable_last: 0,
             now: LATER,
             audit: AuditStep::Off,
             then,

@@ -51,6 +51,7 @@ fn commit(upto: u64, then: AfterCommit) -> Commit {
         upto: at(upto),
         rows: 3,
         is_diverted: false,
+        unreadable_last: 0,
         now: NOW,
         audit: AuditStep::Off,
         then,

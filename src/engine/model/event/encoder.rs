@@ -1,5 +1,7 @@
 //! Converts rows to events: the JSON of a batch is written once, one event after another.
 
+use std::sync::Arc;
+
 use super::json::Buffer;
 use super::{ChangeEvent, EventId, EventJson, Operation, SourceLabel};
 use crate::cursor::{Cursor, update_sized};
@@ -45,7 +47,19 @@ impl EventEncoder {
     /// Adds the event of a row. `after` has its columns as a JSON object; a deleted row has none.
     pub fn push(&mut self, op: Operation, cursor: Cursor, after: &str) {
         let id = self.write(op, &cursor, after);
-        self.events.push(ChangeEvent { id, op, cursor, json: self.buffer.end() });
+        self.events.push(ChangeEvent { id, op, cursor, json: self.buffer.end(), unreadable: None });
+    }
+
+    /// Adds the event of a row that cannot be delivered, without its columns.
+    pub fn push_unreadable(&mut self, op: Operation, cursor: Cursor, why: Arc<str>) {
+        let id = self.write(op, &cursor, "null");
+        self.events.push(ChangeEvent {
+            id,
+            op,
+            cursor,
+            json: self.buffer.end(),
+            unreadable: Some(why),
+        });
     }
 
     /// Returns the events, in the order in which they were added.

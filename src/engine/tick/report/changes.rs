@@ -1,6 +1,6 @@
 //! Changes that the notifier of a poller reports.
 
-use super::{Batch, HandlerError, Reason, Report};
+use super::{Reason, Report, RowEvent, rows_of};
 use crate::cursor::KeyId;
 use crate::document::{Paused, StateDocument};
 use crate::error::chain;
@@ -50,13 +50,13 @@ impl Report<'_> {
     pub(super) fn rows_were_set_aside(
         &mut self,
         event: ChangeEvent,
-        batch: &Batch,
+        events: &[RowEvent],
         reason: Reason,
-        error: &HandlerError,
+        error: &str,
     ) {
-        let change = Change::new(event, Some(reason.as_str()), chain(error));
-        let key_id = batch.events.first().map(|event| KeyId::of(&event.cursor.key));
-        self.add(Change { key_id, count: batch.rows(), ..change });
+        let change = Change::new(event, Some(reason.as_str()), error.to_owned());
+        let key_id = events.first().map(|event| KeyId::of(&event.cursor.key));
+        self.add(Change { key_id, count: rows_of(events), ..change });
     }
 
     pub(super) fn key_was_quarantined(&mut self, entry: &Entry) {

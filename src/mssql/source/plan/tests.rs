@@ -246,11 +246,11 @@ fn an_answer_that_was_cut_advances_no_mark() {
     let plan = plan(&listed(CursorMode::IntegerPk, "id")).unwrap();
     let state = SourceState::new();
     let window = FetchWindow { after: None, upto: None, rows_max: 10, state: &state };
-    for (cut, remembers) in [(None, true), (Some(ReadStop::Full), false)] {
+    for (is_full, remembers) in [(false, true), (true, false)] {
         let now = Value::Text("2026-01-01T12:00:00".to_owned());
         let head = vec![Value::Null, Value::Int(3), Value::Null, now];
         let rows =
-            plan.finish(FetchProgress { head, cut, ..FetchProgress::new(10) }, window).unwrap();
+            plan.finish(FetchProgress { head, is_full, ..FetchProgress::new(10) }, window).unwrap();
         assert_eq!((rows.remember.is_some(), rows.more), (remembers, !remembers));
     }
 }

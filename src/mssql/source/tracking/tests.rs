@@ -12,7 +12,6 @@ use crate::source::Relation;
 use crate::source::choice::Choice;
 use crate::source::describe::Column;
 use crate::source::identity::Identity;
-use crate::source::limit::ReadStop;
 use crate::source::origin::Origin;
 use crate::source::plan::ReadSpec;
 use crate::source::{SizeLimits, SourceSettings};
@@ -283,20 +282,20 @@ fn the_complete_version_is_recorded_with_rows_and_sometimes_without() {
 #[test]
 fn a_cut_answer_is_not_used_before_its_changes_are_known_to_be_kept() {
     let plan = plan(None);
-    let answer = |cut, tail| {
+    let answer = |is_full, tail| {
         let mut answer = FetchProgress::new(9);
         answer.head = vec![Value::Int(9), Value::Text(NOON.to_owned())];
-        (answer.tail, answer.cut) = (tail, cut);
+        (answer.tail, answer.is_full) = (tail, is_full);
         answer
     };
     let (after, state) = (at("8"), SourceState::new());
     let window = window(Some(&after), None, &state);
-    assert_eq!(plan.missing_statement(&answer(None, None)), None);
-    let asked = plan.missing_statement(&answer(Some(ReadStop::Full), None));
+    assert_eq!(plan.missing_statement(&answer(false, None)), None);
+    let asked = plan.missing_statement(&answer(true, None));
     assert!(asked.unwrap().contains("CHANGE_TRACKING_MIN_VALID_VERSION"));
     // `NULL` may mean that tracking is off, or that a permission is missing.
     for (begin, is_lost) in [(Value::Null, true), (Value::Int(3), false)] {
-        let mut unknown = answer(Some(ReadStop::Full), None);
+        let mut unknown = answer(true, None);
         let table = [Value::Int(1), Value::Text(NOON.to_owned())];
         unknown.identity = Identity::read(&[&table[..], &[begin, Value::Null]].concat());
         let error = plan.tracked_rows(unknown, window).unwrap_err();
@@ -307,12 +306,11 @@ fn a_cut_answer_is_not_used_before_its_changes_are_known_to_be_kept() {
         );
         assert!(error.reason.contains("GRANT VIEW CHANGE TRACKING ON "), "{error}");
     }
-    let error =
-        plan.tracked_rows(answer(Some(ReadStop::Full), Some(Value::Int(8))), window).unwrap_err();
+    let error = plan.tracked_rows(answer(true, Some(Value::Int(8))), window).unwrap_err();
     assert!(error.reason.contains("are kept from version `8` on"), "{error}");
-    let complete = plan.tracked_rows(answer(None, Some(Value::Int(7))), window).unwrap();
+    let complete = plan.tracked_rows(answer(false, Some(Value::Int(7))), window).unwrap();
     assert!(!complete.more && complete.remember.is_some());
-    let cut = plan.tracked_rows(answer(Some(ReadStop::Full), Some(Value::Int(7))), window).unwrap();
+    let cut = plan.tracked_rows(answer(true, Some(Value::Int(7))), window).unwrap();
     assert!(cut.more && cut.remember.is_none(), "the rest was not read");
 }
 
