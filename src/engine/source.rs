@@ -1,5 +1,6 @@
 //! The port for sources: where changes come from.
 
+mod lookup;
 mod rows;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use crate::cursor::{Cursor, CursorMode, SourceDefinition, SourceFingerprint, Sou
 use crate::error::ErrorKind;
 use crate::event::SourceLabel;
 
+pub use self::lookup::{LookupError, Predicate, RowLookup, RowReport, Session};
 pub use self::rows::{Columns, EncodedColumns, Row, Rows};
 
 /// The properties of a source that do not change while it runs.
@@ -230,6 +232,16 @@ pub trait Source: fmt::Debug + Send + Sync {
     async fn current(&self, _at: &Cursor) -> Result<Rows, FetchError> {
         let reason = "this source cannot read a row by its key";
         Err(FetchError::new(ErrorKind::Configuration, reason))
+    }
+
+    /// Returns what decides when the row with a key is delivered, in at most two requests. Opens the source.
+    ///
+    /// # Errors
+    ///
+    /// [`LookupError`] if the source cannot be read, or not by this key.
+    async fn look_up(&self, _lookup: RowLookup<'_>) -> Result<RowReport, LookupError> {
+        let reason = "this source cannot look up a row by its key";
+        Err(FetchError::new(ErrorKind::Configuration, reason).into())
     }
 
     /// Counts the rows of `window`, up to its `rows_max`, for people who plan an operation. A window without an

@@ -36,9 +36,11 @@ use crate::cursor::{
 use crate::error::ErrorKind;
 use crate::event::{BatchId, Operation, SourceLabel};
 use crate::handler::{Delivery, Handler, HandlerError};
+use crate::normalize::end_of;
 use crate::partition::Partition;
 use crate::source::{
-    EncodedColumns, FetchError, FetchWindow, Lag, RetainedState, Row, Rows, Source, SourceShape,
+    EncodedColumns, FetchError, FetchWindow, Lag, LookupError, RetainedState, Row, RowLookup,
+    RowReport, Rows, Source, SourceShape,
 };
 use crate::value::Value;
 
@@ -344,6 +346,24 @@ impl Source for TableSource {
             push(&mut rows, Value::Int(id), found);
         }
         Ok(rows)
+    }
+
+    async fn look_up(&self, lookup: RowLookup<'_>) -> Result<RowReport, LookupError> {
+        let id = lookup.key.get("id").and_then(|id| id.as_str()?.parse::<i64>().ok());
+        let after = lookup.after.map(place_of);
+        let mut rows = no_rows();
+        let state = locked(&self.state);
+        let found = state.rows.iter().find(|row| Some(row.id) == id);
+        let Some(found) = found else { return Ok(RowReport::default()) };
+        push(&mut rows, Value::Int(found.id), found);
+        Ok(RowReport {
+            exists: true,
+            position: end_of(&self.shape, &rows),
+            is_after: after.is_none_or(|after| found.place() > after),
+            is_readable: true,
+            is_selected: true,
+            ..RowReport::default()
+        })
     }
 
     async fn present(&self) -> Result<Option<Cursor>, FetchError> {

@@ -161,6 +161,57 @@ impl Filter {
         self.values.iter().map(|value| value.text.as_str())
     }
 
+    /// Returns the conditions that this one connects with `AND`; itself if it is a single condition.
+    ///
+    /// All have the values of this one, so that the parameters of one list fit each of them.
+    pub(crate) fn conditions(&self) -> Vec<Self> {
+        let Ok(tokens) = tsql::tokens(&self.text) else { return vec![self.clone()] };
+        let (mut depth, mut open_between, mut at) = (0_usize, 0_usize, 0);
+        let mut found = Vec::new();
+        for token in &tokens {
+            let word = if token.kind == Kind::Word { token.text } else { "" };
+            let is = |name: &str| word.eq_ignore_ascii_case(name);
+            if token.text == "(" || is("CASE") {
+                depth += 1;
+            } else if token.text == ")" || is("END") {
+                depth = depth.saturating_sub(1);
+            } else if depth > 0 {
+                // Part of an expression.
+            } else if is("OR") {
+                return vec![self.clone()];
+            } else if is("BETWEEN") {
+                open_between += 1;
+            } else if is("AND") && open_between > 0 {
+                open_between -= 1;
+            } else if is("AND") {
+                found.extend(self.text.get(at..token.at).map(|text| self.part(text)));
+                at = token.at + token.text.len();
+            }
+        }
+        found.extend(self.text.get(at..).map(|text| self.part(text)));
+        found
+    }
+
+    /// Returns the condition `text`, which is a part of this one.
+    fn part(&self, text: &str) -> Self {
+        let text = text.trim();
+        let mut part =
+            Self { text: text.to_owned(), parts: Vec::new(), values: self.values.clone() };
+        let mut at = 0;
+        for token in tsql::tokens(text).unwrap_or_default() {
+            let name = token.text.strip_prefix('@').filter(|_| token.kind == Kind::Variable);
+            let is_of =
+                |value: &TypedValue| name.is_some_and(|name| value.name.eq_ignore_ascii_case(name));
+            if let Some(index) = self.values.iter().position(is_of) {
+                part.push_text(text.get(at..token.at));
+                part.parts.push(Part::Value(index));
+                at = token.at + token.text.len();
+            }
+        }
+        part.push_text(text.get(at..));
+        part
+    }
+
     /// Returns names, types and values as one text that identifies them; empty if there are none.
     pub(crate) fn values_text(&self) -> String {
         let written = self.values.iter().map(|TypedValue { name, declared, text }| {
@@ -298,6 +349,31 @@ mod tests {
         ] {
             let problems = parsed(text, &[]).unwrap_err();
             assert!(matches!(problems.as_slice(), [FilterProblem::Text(_)]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_condition_is_divided_where_and_connects_it() {
+        for (text, expected) in [
+            ("a = 1", &["(a = 1\n)"][..]),
+            (
+                "a = @x AND [and] = 'b AND c' and d = @Y",
+                &["(a = @P1\n)", "([and] = 'b AND c'\n)", "(d = @P2\n)"],
+            ),
+            ("a BETWEEN 1 AND 2 AND b = 3", &["(a BETWEEN 1 AND 2\n)", "(b = 3\n)"]),
+            ("(a = 1 AND b = 2) AND c = 3", &["((a = 1 AND b = 2)\n)", "(c = 3\n)"]),
+            (
+                "CASE WHEN a = 1 AND b = 2 THEN 1 END = 1 AND c = 3",
+                &["(CASE WHEN a = 1 AND b = 2 THEN 1 END = 1\n)", "(c = 3\n)"],
+            ),
+            ("a = 1 AND b = 2 OR c = 3", &["(a = 1 AND b = 2 OR c = 3\n)"]),
+            ("a = 1 -- AND\nAND b = 2 -- end", &["(a = 1 -- AND\n)", "(b = 2 -- end\n)"]),
+        ] {
+            let values: &[(&str, &str)] =
+                if text.contains('@') { &[("X", "1"), ("Y", "2")] } else { &[] };
+            let parts = parsed(text, values).unwrap().conditions();
+            let parts = parts.iter().map(|part| part.sql(|index| format!("@P{}", index + 1)));
+            assert_eq!(parts.collect::<Vec<_>>(), expected, "{text}");
         }
     }
 

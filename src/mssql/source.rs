@@ -28,6 +28,7 @@ mod identity;
 mod json_schema;
 mod key;
 mod limit;
+mod lookup;
 mod mark;
 mod origin;
 mod other_databases;
@@ -56,7 +57,9 @@ use azure_core::credentials::TokenCredential;
 use highwater_engine::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use highwater_engine::error::ErrorKind;
 use highwater_engine::metrics::DatabaseCalls;
-use highwater_engine::source::{Anchor, FetchError, FetchWindow, Rows, Source, SourceShape};
+use highwater_engine::source::{
+    Anchor, FetchError, FetchWindow, LookupError, RowLookup, RowReport, Rows, Source, SourceShape,
+};
 use highwater_engine::value::Value;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -468,6 +471,11 @@ impl Source for Mssql {
             return Err(error);
         }
         plan.current(answer, at)
+    }
+
+    async fn look_up(&self, lookup: RowLookup<'_>) -> Result<RowReport, LookupError> {
+        let mut state = self.state.lock().await;
+        self.look_up_row(&mut state, lookup).await
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

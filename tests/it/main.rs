@@ -42,6 +42,7 @@ mod source_faults;
 mod source_identity;
 mod source_integer;
 mod source_keys;
+mod source_lookup;
 mod source_partitions;
 mod source_query;
 mod source_range;

@@ -97,7 +97,7 @@ impl Plan {
     }
 
     /// Returns the condition that a row has the key in the first parameters.
-    fn key_is(&self, alias: &str, values: &[KeyValue]) -> String {
+    pub(super) fn key_is(&self, alias: &str, values: &[KeyValue]) -> String {
         let columns = self.key.iter().zip(values).zip(1..);
         let equal = columns.map(|((column, value), number)| {
             let value = column.cast(&format!("@P{number}"), value.base.as_ref());

@@ -26,8 +26,12 @@ use super::variant;
 
 /// Returns the condition that a row, whose key columns are qualified with `alias`, belongs to `partition`.
 pub(super) fn condition(partition: Partition, key: &[Column], alias: &str) -> String {
-    let Partition { index, count } = partition;
-    format!("{} % {count} = {index}", hash(key, alias))
+    format!("{} = {}", number(partition, key, alias), partition.index)
+}
+
+/// Returns the number of the partition of a row, if there are as many as for `partition`.
+pub(super) fn number(partition: Partition, key: &[Column], alias: &str) -> String {
+    format!("{} % {}", hash(key, alias), partition.count)
 }
 
 /// Returns the hash of a key as a number from 0 to 4,294,967,295.

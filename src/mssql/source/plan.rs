@@ -570,4 +570,4 @@ fn age(now: &str, first: Option<&Value>) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

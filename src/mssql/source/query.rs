@@ -177,6 +177,12 @@ impl RowQuery<'_> {
         }
     }
 
+    /// Returns the condition that a row is after a position, whose cursor and key values are the parameters from
+    /// `first` on; `None` for the beginning.
+    pub(super) fn is_after(&self, after: BoundKind, first: usize) -> Option<String> {
+        self.lower(after, &mut Params(first - 1))
+    }
+
     /// Returns the conditions of a range of the past, and the columns that order its rows.
     ///
     /// `first` is the number of the first parameter: the cursor and the key values of each bound, then the

@@ -117,7 +117,7 @@ impl Plan {
     }
 
     /// Returns position and key of a row, of which nothing else is read.
-    fn place(&self, mut cells: Vec<Value>) -> Result<(Value, Vec<Value>), SqlError> {
+    pub(super) fn place(&self, mut cells: Vec<Value>) -> Result<(Value, Vec<Value>), SqlError> {
         let position = cells.pop().unwrap_or(Value::Null);
         for (cell, at) in cells.iter_mut().zip(&self.key_at) {
             if let Some(form) = self.forms.get(*at) {
@@ -132,7 +132,7 @@ impl Plan {
 }
 
 /// Returns an item of a select list without its alias.
-fn bare(item: &str) -> &str {
+pub(super) fn bare(item: &str) -> &str {
     match item.rfind(" AS [") {
         Some(at) if !item.starts_with("t.") => item.get(..at).unwrap_or(item),
         Some(_) | None => item,

@@ -526,7 +526,8 @@ pub(super) fn anchored(kept: &SourceState) -> SourceState {
     known.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-fn known(state: &SourceState) -> Option<i64> {
+/// Returns the version up to which all changes are known.
+pub(super) fn known(state: &SourceState) -> Option<i64> {
     state.get(COMPLETE_TO).and_then(Json::as_str).and_then(|digits| digits.parse().ok())
 }
 

@@ -14,7 +14,7 @@ fn column(name: &str, type_name: &str) -> Column {
 
 static NOTHING: std::sync::LazyLock<SourceState> = std::sync::LazyLock::new(SourceState::new);
 
-fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
+pub(in crate::source) fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
     SourceSettings {
         poller: "p".to_owned(),
         connection: SqlConnection::parse("Server=s;User ID=u;Password=p").unwrap(),
@@ -36,7 +36,7 @@ fn settings(mode: CursorMode, cursor: &str) -> SourceSettings {
     }
 }
 
-fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
+pub(in crate::source) fn plan(settings: &SourceSettings) -> Result<Plan, FetchError> {
     let origin = Origin::of(settings).unwrap();
     let filter = crate::source::origin::filter(settings).unwrap();
     let columns = [
