@@ -25,6 +25,7 @@ mod appender;
 mod changes;
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+mod days;
 mod entry;
 mod fold;
 mod history;
@@ -35,6 +36,7 @@ mod verify;
 
 pub use self::appender::Appender;
 pub use self::changes::{ApplyError, Changes};
+pub use self::days::Days;
 pub use self::entry::{Details, Entry, EventKind, JournalMode, VERSION};
 pub use self::fold::{Finding, FoldResult, fold, read_lines};
 pub use self::history::{Filter, History, Line};
