@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::builder::BuildError;
 use crate::document::LoadError;
 use crate::error::{ErrorKind, chain};
+use crate::explain::TraceError;
 use crate::lease::LeaseError;
 use crate::poller::TickError;
 use crate::printable::printable;
@@ -123,6 +124,18 @@ impl From<StatusError> for Failed {
         match error {
             StatusError::NoPoller(_) => Self::new(Exit::Usage, error.text()),
             StatusError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<TraceError> for Failed {
+    fn from(error: TraceError) -> Self {
+        match error {
+            TraceError::NoPoller(_) | TraceError::Key(_) => {
+                Self::new(Exit::Usage, error.to_string())
+            }
+            TraceError::Load(error) => TickError::Load(error).into(),
+            TraceError::Fetch(error) => TickError::Fetch(error).into(),
         }
     }
 }

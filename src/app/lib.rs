@@ -53,6 +53,7 @@
 //! | log, export metrics and traces | [`telemetry`] |
 //! | pause, reset, clone, restore, redrive | [`admin`] |
 //! | read the state of pollers | [`status`], [`recovery`] |
+//! | explain why a row was or was not delivered | [`explain`] |
 //!
 //! The other public modules are shared with the programs and hidden here; they may change at any time.
 //!
@@ -156,8 +157,8 @@
 //! | fingerprint | hash of the source settings that give a checkpoint its meaning | |
 
 pub use highwater_engine::{
-    admin, clock, cursor, error, event, lease, metrics, partition, policy, poller, recovery,
-    status, tick, value,
+    admin, clock, cursor, error, event, explain, lease, metrics, partition, policy, poller,
+    recovery, status, tick, value,
 };
 // Shared by the programs, the engine and the adapters.
 #[doc(hidden)]

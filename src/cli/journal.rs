@@ -26,6 +26,8 @@ use highwater::state::FencingToken;
 /// Interval at which `tail --follow` looks for new entries.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Options {
     /// List entries, oldest first.
@@ -295,12 +297,16 @@ fn event(text: &str) -> Result<EventKind, String> {
     Err("expected the name of an event, such as `batch_complete` or `lease_acquired`".to_owned())
 }
 
-fn time_or_ago(text: &str) -> Result<OffsetDateTime, String> {
+pub(super) fn time_or_ago(text: &str) -> Result<OffsetDateTime, String> {
     if let Ok(at) = OffsetDateTime::parse(text, &Rfc3339) {
         return Ok(at);
     }
     let expected = "expected a time such as `2026-04-07T01:23:45Z`, or how long ago, such as `2h`";
-    let ago = parse_duration(text).map_err(|_other| expected.to_owned())?;
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    let ago = match days {
+        Some(days) => DAY * days,
+        None => parse_duration(text).map_err(|_other| expected.to_owned())?,
+    };
     SystemClock
         .now()
         .checked_sub(time::Duration::try_from(ago).unwrap_or_default())
@@ -326,6 +332,10 @@ mod tests {
         assert_eq!(at, time::macros::datetime!(2026-04-07 01:23:45 UTC));
         let ago = SystemClock.now() - time_or_ago("2h").unwrap();
         assert!((ago - time::Duration::hours(2)).abs() < time::Duration::minutes(1), "{ago}");
-        assert!(time_or_ago("yesterday").is_err());
+        let ago = SystemClock.now() - time_or_ago("30d").unwrap();
+        assert!((ago - time::Duration::days(30)).abs() < time::Duration::minutes(1), "{ago}");
+        for text in ["yesterday", "d", "-1d"] {
+            assert!(time_or_ago(text).is_err(), "{text}");
+        }
     }
 }

@@ -37,6 +37,7 @@ mod state;
 mod status;
 mod terminal_line;
 mod tick;
+mod trace;
 mod validate;
 mod version;
 mod warnings;
@@ -89,6 +90,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Show the status of each poller, from its state document. Writes nothing.
     Status(status::Options),
+    /// Explain why a row was or was not delivered. Writes nothing.
+    Trace(trace::Options),
     /// Find pollers that are stuck, and with `--yes` repair what is safe to repair.
     Recover(recover::Options),
     /// Pause a poller in all processes until it is resumed.
@@ -184,6 +187,7 @@ async fn run() -> ExitCode {
         Command::Init(options) => end(init::run(vars, &options).await),
         Command::Doctor(options) => end(doctor::run(vars, &options, settings).await),
         Command::Status(options) => end(status::run(vars, &options, settings).await),
+        Command::Trace(options) => end(Box::pin(trace::run(vars, &options, settings)).await),
         Command::Recover(options) => end(recover::run(vars, &options, settings).await),
         Command::Pause(options) => end(pause::pause(vars, &options).await),
         Command::Resume(options) => end(pause::resume(vars, &options).await),

@@ -44,7 +44,7 @@
 //!
 //! | layer | modules | uses |
 //! |---|---|---|
-//! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document::DocumentStore`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`] | everything below, and each other |
+//! | engine | [`tick`], [`admin`], [`poller`], [`lease`], [`document::DocumentStore`], [`journal::Appender`], [`journal::History`], [`metrics`], [`doctor`], [`recovery`], [`repartition`], [`status`], [`explain`] | everything below, and each other |
 //! | ports | [`source`], [`handler`], [`store::StateStore`], [`journal::JournalStore`], [`notification::Notifier`] | vocabulary; a handler also reports a [`document::StaleWrite`] |
 //! | pure rules | [`document`], [`journal`], [`normalize`], [`policy`], [`quarantine`], [`range`], [`schedule`] | vocabulary, each other, and the data types of the ports: [`normalize`] reads [`source::Rows`]; [`document::Snapshot`] and [`quarantine`] name what is stored by a [`store::StateKey`] |
 //! | vocabulary | [`backoff`], [`clock`], [`cursor`], [`error`], [`event`], [`grant`], [`partition`], [`printable`], [`redaction`], [`repeats`], [`trace`], [`value`] | each other |
@@ -80,6 +80,7 @@ pub mod store;
 pub mod admin;
 pub mod doctor;
 pub mod document;
+pub mod explain;
 pub mod lease;
 pub mod metrics;
 pub mod poller;

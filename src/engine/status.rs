@@ -178,7 +178,12 @@ impl StatusReader {
     }
 
     /// Returns the health of a poller. `now` is `None` if the store gave no time; then nothing is judged by time.
-    fn health(&self, name: &str, now: Option<OffsetDateTime>, stored: StoredState<'_>) -> Health {
+    pub(crate) fn health(
+        &self,
+        name: &str,
+        now: Option<OffsetDateTime>,
+        stored: StoredState<'_>,
+    ) -> Health {
         let poller = self.pollers.get(name);
         let process = now.zip(poller).map(|(now, poller)| poller.process(now));
         Evidence {
@@ -212,7 +217,7 @@ impl StatusReader {
     }
 
     /// Returns when the first of a poller's functions is due, by the storage service's clock.
-    fn next_tick(&self, name: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
+    pub(crate) fn next_tick(&self, name: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
         let schedules = self.schedules.get(name)?;
         schedules.iter().filter_map(|schedule| schedule.next_after(now)).min()
     }

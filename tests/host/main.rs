@@ -56,6 +56,7 @@ mod suggested_commands;
 mod suggestions;
 mod timeouts;
 mod token_doubles;
+mod trace;
 mod upgrades;
 
 use std::collections::BTreeSet;

@@ -6,6 +6,9 @@
 //! about it, such as whether it is after the checkpoint, is computed for this row alone. So the size of the table does
 //! not matter.
 //!
+//! Conditions of the filter are evaluated one by one, also those that a read does not reach because an earlier one
+//! fails. If the server cannot do that, the whole filter is evaluated instead, in a further request.
+//!
 //! The sessions that hold rows back come last in the batch, as dynamic SQL. A login that may not see them gets an
 //! error there, after everything else has arrived, and that error is ignored.
 
@@ -67,6 +70,17 @@ struct Answer {
     sessions: Vec<Session>,
 }
 
+/// How the filter is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FilterForm {
+    /// Each condition by itself.
+    Conditions,
+    /// As a read evaluates it.
+    Whole,
+    /// Not at all.
+    Without,
+}
+
 impl Answer {
     fn read(&mut self, row: &tiberius::Row, is_tracked: bool) {
         let cells = values(row);
@@ -77,6 +91,18 @@ impl Answer {
             (2, true) => self.changes.push(cells),
             (2, false) | (3, true) => self.is_complete = true,
             (_, _) => self.sessions.extend(session(&cells)),
+        }
+    }
+}
+
+impl FilterForm {
+    /// Returns the next form to try if the server cannot evaluate this one. Without the filter, an error is about the
+    /// key.
+    fn simpler(self) -> Option<Self> {
+        match self {
+            Self::Conditions => Some(Self::Whole),
+            Self::Whole => Some(Self::Without),
+            Self::Without => None,
         }
     }
 }
@@ -105,15 +131,28 @@ impl Mssql {
         // A position in another source says nothing about this one.
         let is_same = lookup.stored == Some(&shape.fingerprint);
         let lookup = RowLookup { after: lookup.after.filter(|_| is_same), ..lookup };
-        let (sql, params) = plan.lookup_statement(lookup)?;
-        let (mut answer, is_tracked) = (Answer::default(), plan.untracked().is_none());
+        let is_tracked = plan.untracked().is_none();
         let connection = &mut state.connection;
-        let read = connection.query(&sql, &params, |row| {
-            answer.read(&row, is_tracked);
-            Ok(())
-        });
-        let read = read.await;
-        plan.check_encoding(connection).map_err(FetchError::from)?;
+        let mut form = FilterForm::Conditions;
+        let mut of_filter = None;
+        let (answer, read) = loop {
+            let (sql, params) = plan.lookup_statement(lookup, form)?;
+            let mut answer = Answer::default();
+            let read = connection.query(&sql, &params, |row| {
+                answer.read(&row, is_tracked);
+                Ok(())
+            });
+            let read = read.await;
+            plan.check_encoding(connection).map_err(FetchError::from)?;
+            let failed = read.as_ref().err();
+            let failed = failed.filter(|error| !answer.is_complete && error.is_rejected());
+            let message = failed.and_then(|error| Some(error.message()?.to_owned()));
+            let next = plan.filter.as_ref().and_then(|_| form.simpler());
+            match (message, next) {
+                (Some(message), Some(next)) => (of_filter, form) = (Some(message), next),
+                (_, _) => break (answer, read),
+            }
+        };
         match read {
             Err(error) if error.number() == Some(LOCKED) => {
                 return Ok(RowReport { exists: true, is_locked: true, ..RowReport::default() });
@@ -127,7 +166,11 @@ impl Mssql {
             // The login may not see the sessions.
             Ok(_) | Err(_) => {}
         }
-        plan.report(answer, lookup, shape)
+        if let (FilterForm::Without, Some(message)) = (form, of_filter) {
+            let reason = format!("`SOURCE__FILTER` could not be evaluated for the row: {message}");
+            return Err(FetchError::new(ErrorKind::Configuration, reason).into());
+        }
+        plan.report(answer, lookup, (shape, form))
     }
 
     /// Describes the columns, and chooses the mode if the settings leave it open; in one request.
@@ -194,7 +237,11 @@ struct Parts {
 
 impl Plan {
     /// Returns the batch that looks up a row: the bounds, the row, its changes, a mark, and the sessions.
-    fn lookup_statement(&self, lookup: RowLookup<'_>) -> Result<(String, Vec<Param>), LookupError> {
+    fn lookup_statement(
+        &self,
+        lookup: RowLookup<'_>,
+        form: FilterForm,
+    ) -> Result<(String, Vec<Param>), LookupError> {
         let key = self.lookup_key(lookup)?;
         let mut params: Vec<Param> = key.iter().map(|value| value.param.clone()).collect();
         let parts = match self.untracked() {
@@ -202,9 +249,9 @@ impl Plan {
             None => self.tracked_parts(lookup, &key, &mut params)?,
         };
         let first = params.len() + 1;
-        let filter = self.filter.iter();
-        params.extend(filter.clone().flat_map(Filter::values).map(|it| Param::Text(it.to_owned())));
-        let predicates = filter.flat_map(Filter::conditions);
+        let filter = self.filter.iter().filter(|_| form != FilterForm::Without);
+        params.extend(filter.flat_map(Filter::values).map(|it| Param::Text(it.to_owned())));
+        let predicates = self.conditions(form).into_iter();
         let predicates = predicates.map(|it| it.sql(|at| format!("@P{}", first + at)));
         let mut select = self.key_list(&self.select);
         select.push(format!("{} AS [__cursor]", parts.cursor));
@@ -360,7 +407,7 @@ impl Plan {
         &self,
         mut answer: Answer,
         lookup: RowLookup<'_>,
-        shape: &SourceShape,
+        (shape, form): (&SourceShape, FilterForm),
     ) -> Result<RowReport, LookupError> {
         if answer.rows.len() >= ROWS_MAX {
             let key = lookup.key.to_json();
@@ -370,9 +417,10 @@ impl Plan {
         let row = answer.rows.pop();
         let sessions = std::mem::take(&mut answer.sessions);
         if self.cursor.is_none() {
-            return self.tracked_report(&answer, row, lookup, shape);
+            return self.tracked_report(&answer, row, lookup, (shape, form));
         }
-        let Some(row) = row else { return Ok(RowReport::default()) };
+        // One of the sessions may have inserted it.
+        let Some(row) = row else { return Ok(RowReport { sessions, ..RowReport::default() }) };
         let Some(found) = Found::of(row, self.key.len()) else {
             return Err(unexpected(&answer.head, "a row").into());
         };
@@ -390,7 +438,7 @@ impl Plan {
             is_readable: found.is_readable || is_newer,
             bound,
             settles_in,
-            predicates: self.predicates(&found.predicates),
+            predicates: self.predicates(&found.predicates, form),
             is_selected: self.selection.is_possible(operation_of_row(found.is_deleted)),
             partition: found.partition,
             sessions,
@@ -423,8 +471,17 @@ impl Plan {
         }
     }
 
-    fn predicates(&self, hold: &[bool]) -> Vec<Predicate> {
-        let texts = self.filter.iter().flat_map(Filter::conditions);
+    /// Returns the conditions to evaluate.
+    fn conditions(&self, form: FilterForm) -> Vec<Filter> {
+        match (&self.filter, form) {
+            (Some(filter), FilterForm::Conditions) => filter.conditions(),
+            (Some(filter), FilterForm::Whole) => vec![filter.clone()],
+            (Some(_), FilterForm::Without) | (None, _) => Vec::new(),
+        }
+    }
+
+    fn predicates(&self, hold: &[bool], form: FilterForm) -> Vec<Predicate> {
+        let texts = self.conditions(form).into_iter();
         let texts = texts.map(|condition| condition.text().to_owned());
         texts.zip(hold).map(|(text, holds)| Predicate { text, holds: *holds }).collect()
     }
@@ -434,7 +491,7 @@ impl Plan {
         answer: &Answer,
         row: Option<Vec<Value>>,
         lookup: RowLookup<'_>,
-        shape: &SourceShape,
+        (shape, form): (&SourceShape, FilterForm),
     ) -> Result<RowReport, LookupError> {
         let at = lookup.after.map(|after| position(after, &self.poller)).transpose()?;
         let found = row.and_then(|row| Found::of(row, self.key.len()));
@@ -473,7 +530,7 @@ impl Plan {
         let exists = found.is_some();
         let partition = found.as_ref().and_then(|found| found.partition);
         let partition = partition.or_else(|| change.as_ref().and_then(|change| change.partition));
-        let predicates = found.as_ref().map(|found| self.predicates(&found.predicates));
+        let predicates = found.as_ref().map(|found| self.predicates(&found.predicates, form));
         let key = match (found, change) {
             (Some(found), _) => found.place,
             (None, Some(change)) => change.key,
@@ -660,7 +717,8 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use highwater_engine::cursor::{KeyValues, SourceState};
+    use highwater_engine::cursor::{KeyValues, SourceDefinition, SourceFingerprint, SourceState};
+    use highwater_engine::event::SourceLabel;
     use highwater_engine::partition::Partition;
     use serde_json::json;
 
@@ -676,7 +734,7 @@ mod tests {
         let settings = SourceSettings { columns: Some(vec!["price".to_owned()]), ..settings };
         let (key, state) = (key(json!("17")), SourceState::new());
         let lookup = RowLookup { key: &key, stored: None, after, state: &state };
-        plan(&settings).unwrap().lookup_statement(lookup).unwrap()
+        plan(&settings).unwrap().lookup_statement(lookup, FilterForm::Conditions).unwrap()
     }
 
     #[test]
@@ -715,6 +773,58 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_is_evaluated_as_a_whole_if_its_conditions_fail_and_at_last_not_at_all() {
+        let settings = SourceSettings {
+            filter: Some("price > 1 AND [any] = @a".to_owned()),
+            filter_params: [("A".to_owned(), "int:5".to_owned())].into(),
+            columns: Some(vec!["price".to_owned()]),
+            ..settings(CursorMode::RowVersion, "rv")
+        };
+        let plan = plan(&settings).unwrap();
+        let (key, state) = (key(json!("17")), SourceState::new());
+        let lookup = RowLookup { key: &key, stored: None, after: None, state: &state };
+        let whole =
+            "CASE WHEN (price > 1 AND [any] = CAST(@P2 AS int)\n) THEN 1 ELSE 0 END AS [__filter0]";
+        for (form, next, conditions, values) in [
+            (FilterForm::Conditions, Some(FilterForm::Whole), 2, 2),
+            (FilterForm::Whole, Some(FilterForm::Without), 1, 2),
+            (FilterForm::Without, None, 0, 1),
+        ] {
+            let (sql, params) = plan.lookup_statement(lookup, form).unwrap();
+            assert_eq!(sql.matches("AS [__filter").count(), conditions, "{sql}");
+            assert_eq!(sql.contains(whole), form == FilterForm::Whole, "{sql}");
+            assert_eq!((params.len(), form.simpler()), (values, next));
+        }
+        let found = plan.predicates(&[false], FilterForm::Whole);
+        assert_eq!(found[0].text, "price > 1 AND [any] = @a");
+    }
+
+    #[test]
+    fn a_row_that_is_not_found_may_be_inserted_by_an_open_session() {
+        let settings = settings(CursorMode::RowVersion, "rv");
+        let plan =
+            plan(&SourceSettings { columns: Some(vec!["price".to_owned()]), ..settings }).unwrap();
+        let (key, state) = (key(json!("17")), SourceState::new());
+        let lookup = RowLookup { key: &key, stored: None, after: None, state: &state };
+        let row = [Value::Int(61), Value::Null, Value::Null, Value::Null, Value::Int(340)];
+        let sessions: Vec<Session> = session(&row).into_iter().collect();
+        let answer = Answer { sessions: sessions.clone(), ..Answer::default() };
+        let shape = SourceShape {
+            label: SourceLabel {
+                poller: "p".to_owned(),
+                object: "dbo.t".to_owned(),
+                mode: CursorMode::RowVersion.as_str(),
+            },
+            mode: CursorMode::RowVersion,
+            key: vec!["ID".to_owned()],
+            fingerprint: SourceFingerprint::of(&[]),
+            definition: SourceDefinition::default(),
+        };
+        let found = plan.report(answer, lookup, (&shape, FilterForm::Conditions)).unwrap();
+        assert_eq!(found, RowReport { sessions, ..RowReport::default() });
+    }
+
+    #[test]
     fn a_tracked_row_and_its_last_change_are_found_by_their_key() {
         let settings =
             SourceSettings { cursor_column: None, ..settings(CursorMode::ChangeTracking, "") };
@@ -743,7 +853,8 @@ mod tests {
         let key = KeyValues::from_iter([("rv", json!("0x00000000000007D1"))]);
         let state = SourceState::new();
         let lookup = RowLookup { key: &key, stored: None, after: Some(&after), state: &state };
-        let (sql, params) = plan(&settings).unwrap().lookup_statement(lookup).unwrap();
+        let plan = plan(&settings).unwrap();
+        let (sql, params) = plan.lookup_statement(lookup, FilterForm::Conditions).unwrap();
         assert!(!sql.contains("MAX("), "{sql}");
         assert!(
             sql.contains("CASE WHEN t.[id] > CAST(@P6 AS int) THEN 1 ELSE 0 END AS [__after]"),
