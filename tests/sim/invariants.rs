@@ -350,6 +350,15 @@ impl Judge {
         self.written_since_loss.insert((key, version));
     }
 
+    /// Whether an idle tick has written source state for which rows wait, while a lease is recorded that its holder let
+    /// lapse. Owner, token and checkpoint stay, so the next holder finds what it would have found.
+    fn is_idle_note_over_lapsed_lease(&self, holds: bool, seen: &Seen) -> bool {
+        let Some((holder, owner)) = self.holder.as_ref().filter(|_| !holds) else { return false };
+        let is_lapsed = self.landed_at(*holder).is_some_and(|at| at.elapsed() >= self.ttl);
+        let is_unchanged = (seen.grant, seen.checkpoint) == (self.grant, self.checkpoint);
+        is_lapsed && is_unchanged && seen.owner_id.as_ref() == Some(owner)
+    }
+
     fn tick_landed(&mut self, tick: TickId, owner_id: &str, seen: &Seen) -> Landed {
         let (checkpoint, grant) = (self.checkpoint, self.grant);
         let holds = self.holder.as_ref().is_some_and(|(holder, _)| *holder == tick);
@@ -361,6 +370,9 @@ impl Judge {
                 format!("tick {} took the lease from {owner:?} as it wrote a loss", tick.0)
             });
             self.saw.push("document: keeps that the position is lost");
+            return Landed::Other;
+        }
+        if self.is_idle_note_over_lapsed_lease(holds, seen) {
             return Landed::Other;
         }
         let asks = seen.owner_id.as_deref() == Some(owner_id);
