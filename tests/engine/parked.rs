@@ -76,21 +76,18 @@ async fn counted(world: &World) -> (u64, u64) {
     (parked.keys, parked.epoch)
 }
 
+fn redrive(keys: &[KeyId]) -> Redrive<'_> {
+    let (interval, stop) = (Duration::ZERO, StopSignal::new());
+    Redrive { id: "replay-1", keys, as_stored: false, drop_gone: false, interval, stop }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_redrive_starts_an_epoch_and_counts_the_entries_that_are_left() {
     let (world, poller) = parked(&[1, 2, 3], 3).await;
     assert_eq!(counted(&world).await, (3, 3));
     reject(&world, &[2]);
     let keys = admin(&poller).quarantined().await.unwrap();
-    let stop = StopSignal::new();
-    let redrive = Redrive {
-        id: "replay-1",
-        keys: &keys,
-        as_stored: false,
-        drop_gone: false,
-        interval: Duration::ZERO,
-        stop,
-    };
+    let redrive = redrive(&keys);
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(world.quarantined().await, [2]);
     assert_eq!(counted(&world).await, (1, 4));
@@ -412,15 +409,7 @@ async fn retries_are_further_and_further_apart_and_end_in_quarantine() {
     // An operator redrives it.
     reject(&world, &[]);
     let keys = admin(&poller).quarantined().await.unwrap();
-    let stop = StopSignal::new();
-    let redrive = Redrive {
-        id: "replay-1",
-        keys: &keys,
-        as_stored: false,
-        drop_gone: false,
-        interval: Duration::ZERO,
-        stop,
-    };
+    let redrive = redrive(&keys);
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(counted(&world).await.0, 0);
     world.assert_all_delivered();
@@ -571,15 +560,7 @@ async fn a_redrive_of_a_quarantined_key_leaves_another_one_retrying_on_an_idle_t
     world.source.put(2, "bad");
     tick(&poller).await.unwrap();
     let keys = vec![world.quarantine().await.remove(0).1.key_id];
-    let stop = StopSignal::new();
-    let redrive = Redrive {
-        id: "replay-1",
-        keys: &keys,
-        as_stored: false,
-        drop_gone: false,
-        interval: Duration::ZERO,
-        stop,
-    };
+    let redrive = redrive(&keys);
     admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
     assert_eq!(world.quarantined().await, [2]);
     reject(&world, &[]);

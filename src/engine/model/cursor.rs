@@ -360,6 +360,13 @@ pub(crate) fn short_hex(hash: &[u8; 32]) -> [u8; 32] {
     text
 }
 
+/// Reads what [`short_hex`] wrote; `None` if the text is not 32 hex digits in lower case.
+pub(crate) fn parse_short_hex(text: &str) -> Option<[u8; 32]> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let digits = text.as_bytes().try_into().ok()?;
+    text.bytes().all(is_hex).then_some(digits)
+}
+
 /// Writes hex, with the letter `ten` as the digit for ten.
 fn push_hex(text: &mut String, ten: u8, bytes: &[u8]) {
     let mut push = |digits: &[u8]| text.push_str(str::from_utf8(digits).unwrap_or_default());

@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use crate::cursor::{Cursor, hex, short_hex, update_sized};
+use crate::cursor::{Cursor, hex, parse_short_hex, short_hex, update_sized};
 use crate::value::{Value, push_text};
 
 pub use self::encoder::EventEncoder;
@@ -87,9 +87,7 @@ impl EventId {
 
     /// Parses an id; `None` if the text is malformed.
     pub fn parse(text: &str) -> Option<Self> {
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        let digits = text.as_bytes().try_into().ok()?;
-        text.bytes().all(is_hex).then_some(Self(digits))
+        parse_short_hex(text).map(Self)
     }
 
     /// Returns the 32 hex digits.

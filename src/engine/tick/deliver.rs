@@ -21,7 +21,7 @@ use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
 use crate::policy::ParkPolicy;
 use crate::poller::TickError;
-use crate::quarantine::{Entry, EntryState, QuarantinedRow, Reason};
+use crate::quarantine::{Entry, QuarantinedRow, Reason};
 
 /// How often rows are read to find one that shows whether the target is down.
 const PROBE_READS_MAX: u32 = 4;
@@ -280,7 +280,8 @@ impl LeasedTick<'_, '_> {
         let text = chain(error);
         let entry = |event| self.entry_of(event, &self.work.batch.id, reason, tried, &text);
         let entries: Vec<_> = self.work.batch.events.iter().map(entry).collect();
-        let is_retried = entries.iter().any(|entry| entry.state == EntryState::Retrying);
+        // Only single rows are set aside.
+        let state = entries.first().map(|entry| entry.state).unwrap_or_default();
         let mut failed = None;
         for entry in entries {
             match self.record_entry(&entry).await {
@@ -297,16 +298,8 @@ impl LeasedTick<'_, '_> {
             self.record_failure(&error, None).await;
             return Err(TickError::Handler(error));
         }
-        if is_retried {
-            self.report.parked(&self.work.batch.id, &self.work.batch.events, reason, &chain(error));
-        } else {
-            self.report.quarantined(
-                &self.work.batch.id,
-                &self.work.batch.events,
-                reason,
-                &chain(error),
-            );
-        }
+        let batch = &self.work.batch;
+        self.report.set_aside(state, &batch.id, &batch.events, reason, &text);
         self.lease.note(EventKind::RowQuarantined, || Details {
             error: Some(text),
             reason: Some(reason.as_str().to_owned()),

@@ -16,7 +16,7 @@ use super::{LeasedTick, Tick};
 use crate::cursor::KeyId;
 use crate::document::{Snapshot, StateDocument};
 use crate::error::chain;
-use crate::event::ChangeEvent;
+use crate::event::{ChangeEvent, EventId};
 use crate::lease::LeaseError;
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
@@ -47,11 +47,14 @@ impl From<LeaseError> for NotRecorded {
 }
 
 impl Poller {
-    /// Whether later versions of parked keys are diverted. A range delivers rows of the past, which hold back nothing.
+    /// Whether keys wait and are retried. A range delivers rows of the past, which hold back nothing.
+    pub(super) fn holds_keys(&self) -> bool {
+        self.policy.on_failure == OnFailure::Park && self.range_of.is_none()
+    }
+
+    /// Whether later versions of parked keys are diverted.
     fn diverts(&self, document: &StateDocument) -> bool {
-        self.policy.on_failure == OnFailure::Park
-            && self.range_of.is_none()
-            && document.may_have_entries()
+        self.holds_keys() && document.may_have_entries()
     }
 
     /// Whether the keys of unreadable rows may be parked. Most likely the settings are wrong if there are more in a row
@@ -80,8 +83,8 @@ impl Tick<'_> {
         batch: Box<Batch>,
     ) -> Result<Box<Batch>, TickError> {
         let poller = self.poller;
-        let diverts = poller.diverts(&base.document);
-        if !diverts && !batch.has_unreadable() {
+        let (diverts, has_unreadable) = (poller.diverts(&base.document), batch.has_unreadable());
+        if !diverts && !has_unreadable {
             return Ok(batch);
         }
         let keys = &mut self.memory.keys;
@@ -90,9 +93,7 @@ impl Tick<'_> {
             keys.list(&base.document, listed.map_err(|error| TickError::Load(error.into()))?);
         }
         let mut batch = *batch;
-        if batch.has_unreadable()
-            && let Err(error) = keys.know_unique(&*poller.source).await
-        {
+        if has_unreadable && let Err(error) = keys.know_unique(&*poller.source).await {
             // As without `park`: the rows before it are delivered.
             let front = batch.before_unreadable(&poller.name);
             batch = front.map_err(|why| unreadable(&unparked(&why, &error)))?;
@@ -183,10 +184,7 @@ impl LeasedTick<'_, '_> {
     }
 
     /// Adds the diverted rows of a batch to the entries of their keys. Returns those whose entries are gone.
-    async fn divert_rows(
-        &mut self,
-        batch: &Batch,
-    ) -> Result<BTreeSet<crate::event::EventId>, TickError> {
+    async fn divert_rows(&mut self, batch: &Batch) -> Result<BTreeSet<EventId>, TickError> {
         let (poller, mut gone) = (self.poller, BTreeSet::new());
         let (at, holder) = (self.lease.now(), self.lease.holder().clone());
         self.park_unreadable(batch).await?;
@@ -231,11 +229,7 @@ impl LeasedTick<'_, '_> {
                 }
             }
             let rows = std::slice::from_ref(event);
-            if entry.state == EntryState::Retrying {
-                self.report.parked(&batch.id, rows, Reason::Unreadable, why);
-            } else {
-                self.report.quarantined(&batch.id, rows, Reason::Unreadable, why);
-            }
+            self.report.set_aside(entry.state, &batch.id, rows, entry.reason, why);
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ use crate::metrics::SourceLag;
 use crate::notification::{Change, ChangeEvent};
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use crate::quarantine::{Entry, Reason};
+use crate::quarantine::{Entry, EntryState, Reason};
 use crate::source::{Lag, Rows};
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
@@ -396,14 +396,23 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Logs rows whose keys were parked, to be retried automatically.
-    pub(super) fn parked(
+    /// Logs and counts rows whose keys were parked, or quarantined at once.
+    pub(super) fn set_aside(
         &mut self,
+        state: EntryState,
         batch_id: &BatchId,
         events: &[RowEvent],
         reason: Reason,
         error: &str,
     ) {
+        match state {
+            EntryState::Retrying => self.parked(batch_id, events, reason, error),
+            EntryState::Quarantined => self.quarantined(batch_id, events, reason, error),
+        }
+    }
+
+    /// Logs rows whose keys were parked, to be retried automatically.
+    fn parked(&mut self, batch_id: &BatchId, events: &[RowEvent], reason: Reason, error: &str) {
         self.parked += rows_of(events);
         self.rows_were_set_aside(ChangeEvent::RowParked, events, reason, error);
         let name = &self.poller.name;
@@ -427,7 +436,7 @@ impl<'a> Report<'a> {
     }
 
     /// Logs and counts quarantined rows.
-    pub(super) fn quarantined(
+    fn quarantined(
         &mut self,
         batch_id: &BatchId,
         events: &[RowEvent],

@@ -19,7 +19,7 @@ use crate::error::chain;
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
-use crate::policy::{Blame, OnFailure};
+use crate::policy::Blame;
 use crate::poller::{Poller, StopSignal, TickError};
 use crate::quarantine::{Entry, EntryState, KnownKeys, decode, keys_of};
 use crate::source::FetchWindow;
@@ -92,7 +92,7 @@ impl Tick<'_> {
     /// [`TickError`] if the tick ends with it: the lease is lost, or the process stops. A key that fails again is not an error.
     pub(super) async fn retry_parked_keys(&mut self, when: When) -> Result<Retried, TickError> {
         let poller = self.poller;
-        if poller.policy.on_failure != OnFailure::Park || poller.range_of.is_some() {
+        if !poller.holds_keys() {
             return Ok(Retried::Done);
         }
         let started_at = self.report.started_at();

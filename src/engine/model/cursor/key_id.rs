@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use super::{KeyValues, short_hex, update_sized};
+use super::{KeyValues, parse_short_hex, short_hex, update_sized};
 
 /// A hash of the key of a row: 32 hex digits, the same for all versions of the row.
 ///
@@ -30,9 +30,7 @@ impl KeyId {
 
     /// Reads an id; `None` if the text is not 32 hex digits in lower case.
     pub fn parse(text: &str) -> Option<Self> {
-        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        let digits = text.as_bytes().try_into().ok()?;
-        text.bytes().all(is_hex).then_some(Self(digits))
+        parse_short_hex(text).map(Self)
     }
 
     /// Returns the 32 hex digits.
