@@ -328,7 +328,7 @@ const BREAKS = [
   ["row set aside that nobody died with alone", POLICY, "(rows == 1 && alone).then_some(", "(rows == 1 && (alone || true)).then_some("],
   ["death with another row taken for one with this", FETCH, "let crashed = in_flight.rows == 1 && self.is_abandoned(base);", "let crashed = in_flight.rows == 1;"],
   ["batch accepted whole handed over again", "src/engine/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
-  ["probe that found nothing taken for a proof", ISOLATE, "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::GivenUp(End::Retry);", "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::Again { accepted: None };"],
+  ["probe that found nothing taken for a proof", ISOLATE, "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::GivenUp(End::Retry);", "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::RetryRow { accepted: None };"],
   ["row not tried again after its probe", ISOLATE, "        if self.evidence() == Some(Evidence::FailedBetween) {", "        if self.evidence() != Some(Evidence::Crashes) {"],
   ["fault looked for row by row", ISOLATE, "let half = (end - start) / 2;", "let half = usize::from(end - start > 1);"],
   ["rows that may kill not written down", ISOLATE, "            Some(Evidence::Crashes) => State::Announce,\n", ""],

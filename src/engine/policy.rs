@@ -2,7 +2,7 @@
 //! they are.
 //!
 //! The terms are those of AWS Lambda's stream sources, which users know: attempts, bisecting, age and
-//! destinations for failures. Rows are not quarantined lightly, because a target that is down rejects every
+//! destinations for failures. Rows are not parked lightly, because a target that is down rejects every
 //! row: see [`Verdict::Probe`].
 
 mod flow;
@@ -28,7 +28,7 @@ pub struct FailurePolicy {
     pub record_age_max: Option<Duration>,
     /// Whether a batch is halved to find the failing row.
     pub bisect_on_error: bool,
-    /// Rows quarantined in a row, with none accepted in between, until the target itself is assumed to fail; at
+    /// Rows parked in a row, with none accepted in between, until the target itself is assumed to fail; at
     /// least 1.
     pub breaker_rows: u32,
     /// How parked keys are retried.
@@ -36,7 +36,7 @@ pub struct FailurePolicy {
 }
 
 impl Default for FailurePolicy {
-    /// Everything is retried forever: nothing is skipped, and nothing is quarantined.
+    /// Everything is retried forever: nothing is skipped, and nothing is parked.
     fn default() -> Self {
         Self {
             on_failure: OnFailure::Retry,
@@ -89,7 +89,7 @@ pub struct Attempt {
     pub attempts: u32,
     /// Time since the first of them.
     pub failing_for: Duration,
-    /// Rows quarantined since a row was last accepted.
+    /// Rows parked since a row was last accepted.
     pub quarantined_in_a_row: u32,
 }
 
@@ -102,10 +102,10 @@ pub enum Verdict {
     Bisect,
     /// Try the first row alone, now.
     Isolate,
-    /// Quarantine the row.
-    Quarantine,
-    /// Quarantine the row if the target accepts another row now. Otherwise the target may be at fault, and an
-    /// outage would quarantine the whole table.
+    /// Park the row.
+    Park,
+    /// Park the row if the target accepts another row now. Otherwise the target may be at fault, and an
+    /// outage would park the whole table.
     Probe,
     /// Pause the poller.
     Stop,
@@ -114,7 +114,7 @@ pub enum Verdict {
 impl FailurePolicy {
     /// Judges a failed attempt.
     ///
-    /// A row is quarantined only if the target permanently rejected it on its own, or accepts another row after its
+    /// A row is parked only if the target permanently rejected it on its own, or accepts another row after its
     /// last failure. While the breaker is open, the second is required even after a permanent rejection.
     pub fn judge(&self, attempt: Attempt) -> Verdict {
         if attempt.blame == Blame::Target {
@@ -140,13 +140,13 @@ impl FailurePolicy {
                 if attempt.blame == Blame::Rows
                     && !self.breaker_is_open(attempt.quarantined_in_a_row) =>
             {
-                Verdict::Quarantine
+                Verdict::Park
             }
             OnFailure::Park => Verdict::Probe,
         }
     }
 
-    /// Whether the breaker is open: so many rows were quarantined in a row that the target is assumed to be failing.
+    /// Whether the breaker is open: so many rows were parked in a row that the target is assumed to be failing.
     ///
     /// A target that answers 400 to everything looks like a table of bad rows. The difference is that it accepts no
     /// row: the breaker closes with the first accepted one.
@@ -168,7 +168,7 @@ impl FailurePolicy {
         match self.on_failure {
             OnFailure::Retry => None,
             OnFailure::Stop => Some(Verdict::Stop),
-            OnFailure::Park => (rows == 1 && alone).then_some(Verdict::Quarantine),
+            OnFailure::Park => (rows == 1 && alone).then_some(Verdict::Park),
         }
     }
 
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_row_is_quarantined_and_immediately_only_if_rejected() {
+    fn only_a_single_row_is_parked_and_immediately_only_if_rejected() {
         for (attempt, policy) in all() {
             let verdict = policy.judge(attempt);
-            if matches!(verdict, Verdict::Quarantine | Verdict::Probe) {
+            if matches!(verdict, Verdict::Park | Verdict::Probe) {
                 assert_eq!(attempt.rows, 1, "{attempt:?} {policy:?}");
                 assert_eq!(policy.on_failure, OnFailure::Park);
             }
-            if verdict == Verdict::Quarantine {
+            if verdict == Verdict::Park {
                 assert_eq!(attempt.blame, Blame::Rows);
             }
         }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_permanent_rejection_needs_no_further_attempt() {
         let refused = |end, bisect, rows| policy(end, bisect).judge(attempt(Blame::Rows, rows, 1));
-        assert_eq!(refused(OnFailure::Park, true, 1), Verdict::Quarantine);
+        assert_eq!(refused(OnFailure::Park, true, 1), Verdict::Park);
         assert_eq!(refused(OnFailure::Park, true, 2), Verdict::Bisect);
         assert_eq!(refused(OnFailure::Park, false, 2), Verdict::Retry);
         assert_eq!(refused(OnFailure::Stop, false, 2), Verdict::Stop);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_named_by_the_handler_is_retried_alone_before_it_is_quarantined() {
+    fn a_row_named_by_the_handler_is_retried_alone_before_it_is_parked() {
         let policy = policy(OnFailure::Park, false);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 4)), Verdict::Retry);
         assert_eq!(policy.judge(attempt(Blame::FirstRow, 9, 5)), Verdict::Isolate);
@@ -291,24 +291,24 @@ mod tests {
     }
 
     #[test]
-    fn an_open_breaker_needs_another_accepted_row_before_one_is_quarantined() {
+    fn an_open_breaker_needs_another_accepted_row_before_one_is_parked() {
         let policy = policy(OnFailure::Park, true);
         let rejected = |quarantined_in_a_row| {
             policy.judge(Attempt { quarantined_in_a_row, ..attempt(Blame::Rows, 1, 1) })
         };
-        assert_eq!(rejected(9), Verdict::Quarantine);
+        assert_eq!(rejected(9), Verdict::Park);
         assert_eq!(rejected(10), Verdict::Probe);
         let stop = FailurePolicy { on_failure: OnFailure::Stop, ..policy };
-        assert!(!stop.breaker_is_open(u32::MAX), "it quarantines nothing");
+        assert!(!stop.breaker_is_open(u32::MAX), "it parks nothing");
     }
 
     #[test]
-    fn a_row_is_quarantined_for_crashes_only_if_a_process_crashed_with_it_alone() {
+    fn a_row_is_parked_for_crashes_only_if_a_process_crashed_with_it_alone() {
         let policy = policy(OnFailure::Park, true);
         assert_eq!(policy.judge_crashes(8, 4, false), None);
         assert_eq!(policy.judge_crashes(8, 5, false), Some(Verdict::Bisect));
         assert_eq!(policy.judge_crashes(1, 5, false), None);
-        assert_eq!(policy.judge_crashes(1, 5, true), Some(Verdict::Quarantine));
+        assert_eq!(policy.judge_crashes(1, 5, true), Some(Verdict::Park));
         let stop = FailurePolicy { on_failure: OnFailure::Stop, ..policy };
         assert_eq!(stop.judge_crashes(1, 5, false), Some(Verdict::Stop));
     }

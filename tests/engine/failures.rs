@@ -510,7 +510,7 @@ async fn a_row_whose_quarantine_write_fails_is_not_skipped() {
     }
     world.store.break_next(Call::Store, Fault::Refused);
     let error = tick(&poller).await.unwrap_err();
-    assert!(chain(&error).contains("could not be quarantined"), "{}", chain(&error));
+    assert!(chain(&error).contains("could not be parked"), "{}", chain(&error));
     assert_eq!(world.in_flight().await.unwrap().attempt, 1);
     drain(&poller, 3).await;
     assert_eq!(world.quarantined().await, [1]);

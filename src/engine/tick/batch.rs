@@ -339,7 +339,7 @@ impl Work {
         };
         // The tokens of the grants for one batch may all be even.
         let seed = seed_of(lease.token().0);
-        let isolation = Isolation::of(poller.policy, halving, rows, rows_after, seed);
+        let isolation = Isolation::new(poller.policy, halving, rows, rows_after, seed);
         let read = Arc::new(*read);
         Self {
             batch: Arc::clone(&read),
@@ -393,7 +393,7 @@ impl Work {
     /// Returns the rows that wait after the settled ones, as work of their own; `None` if there are none.
     pub(super) fn next(&mut self, poller: &Poller) -> Option<Self> {
         let mut isolation = self.isolation.clone();
-        if !isolation.advance() {
+        if !isolation.start_waiting() {
             return None;
         }
         let read = Arc::clone(&self.read);
@@ -406,7 +406,7 @@ impl Work {
     pub(super) fn rows_accepted(&self) -> u64 {
         match self.settlement {
             Settlement::Accepted => self.batch.rows(),
-            Settlement::Quarantined | Settlement::Diverted => 0,
+            Settlement::Parked | Settlement::Diverted => 0,
         }
     }
 

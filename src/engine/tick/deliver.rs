@@ -46,16 +46,16 @@ impl LeasedTick<'_, '_> {
             return Ok(());
         }
         let mut failure = self.judge_crashes();
-        self.begin();
+        self.prepare();
         loop {
-            match self.work.isolation.next() {
+            match self.work.isolation.next_step() {
                 Step::Wait(retry) => {
                     self.wait_before(retry).await?;
-                    self.work.isolation.proceed();
+                    self.work.isolation.step_done();
                 }
                 Step::Announce(announcement) => {
                     self.announce(announcement).await?;
-                    self.work.isolation.proceed();
+                    self.work.isolation.step_done();
                 }
                 Step::Deliver { rows, tries } => {
                     let tried = self.work.part(self.poller, &rows);
@@ -83,12 +83,12 @@ impl LeasedTick<'_, '_> {
                 }
                 Step::ReadMore => {
                     let rows = Box::pin(self.read_probe_rows()).await?;
-                    self.work.isolation.has_read_more(rows);
+                    self.work.isolation.rows_read(rows);
                 }
-                Step::Quarantine(reason) => {
-                    self.quarantine(reason, failure.as_ref()).await?;
+                Step::Park(reason) => {
+                    self.park(reason, failure.as_ref()).await?;
                     let before = self.work.isolation.rows();
-                    self.work.isolation.quarantined();
+                    self.work.isolation.parked();
                     self.work.follow(self.poller, &before);
                 }
                 Step::Settle(settlement) => {
@@ -190,7 +190,7 @@ impl LeasedTick<'_, '_> {
             CrashedWith::SeveralRows
         };
         let when = self.call_context(None);
-        let decision = self.work.isolation.crashed(crashes, last, &when);
+        let decision = self.work.isolation.judge_crashes(crashes, last, &when);
         let error = HandlerError::Retryable(format!(
             "the process crashed {crashes} times in a row while these rows were in flight"
         ));
@@ -201,10 +201,10 @@ impl LeasedTick<'_, '_> {
     }
 
     /// Lets the state machine decide how to start with the current rows.
-    fn begin(&mut self) {
+    fn prepare(&mut self) {
         let (when, before) = (self.call_context(None), self.work.isolation.rows());
         self.report.breaker(when.quarantined_in_a_row);
-        self.work.isolation.begin(&when);
+        self.work.isolation.prepare(&when);
         self.work.follow(self.poller, &before);
     }
 
@@ -266,14 +266,10 @@ impl LeasedTick<'_, '_> {
         self.lease.narrow(in_flight).await.map_err(TickError::LeaseLost)
     }
 
-    /// Writes the current row to quarantine, so that the checkpoint may move past it.
+    /// Parks the key of the current row, so that the checkpoint may move past it.
     ///
     /// If that write fails, the checkpoint stays: the failure is recorded instead.
-    async fn quarantine(
-        &mut self,
-        reason: Reason,
-        failure: Option<&Failure>,
-    ) -> Result<(), TickError> {
+    async fn park(&mut self, reason: Reason, failure: Option<&Failure>) -> Result<(), TickError> {
         let Some(Failure { error, .. }) = failure else { return Ok(()) };
         let known = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
         let tried = self.work.isolation.prior_attempts().unwrap_or(&known);
@@ -292,9 +288,8 @@ impl LeasedTick<'_, '_> {
             }
         }
         if let Some(why) = failed {
-            let error = HandlerError::Retryable(format!(
-                "{text}; and the row could not be quarantined: {why}"
-            ));
+            let error =
+                HandlerError::Retryable(format!("{text}; and the row could not be parked: {why}"));
             self.record_failure(&error, None).await;
             return Err(TickError::Handler(error));
         }

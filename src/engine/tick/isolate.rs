@@ -1,6 +1,6 @@
 //! Finding the row that the target does not accept: a pure state machine.
 //!
-//! [`Isolation::next`] says what to do, and the caller reports the result with [`Isolation::record`]. Rows are
+//! [`Isolation::next_step`] says what to do, and the caller reports the result with [`Isolation::record`]. Rows are
 //! referred to by their index in the fetch. The machine knows no handler, no lease and no clock.
 //!
 //! ```text
@@ -9,15 +9,21 @@
 //!    │ └─ failed ─┬─ too large ──── the front half ──▶ Deliver
 //!    │            ├─ search ─────── the front half ──▶ Deliver
 //!    │            ├─ retry ──────── the front half ──▶ Wait ──▶ Deliver
-//!    │            ├─ rejected alone, permanently ────▶ Quarantine ──▶ Settle
-//!    │            │  (an open breaker: Probe, too)
-//!    │            ├─ failed alone too often ─ Probe ─┬ nothing is accepted ▶ GiveUp
-//!    └───────────────── once more ──────────────────┘ (and Quarantine if it fails again)
+//!    │            ├─ rejected alone, permanently ────▶ Park ──▶ Settle
+//!    │            │  (an open breaker: ReadMore and Probe, too)
+//!    │            ├─ failed alone too often ─ ReadMore ─ Announce ─ Probe ─┬ nothing is accepted ▶ GiveUp
+//!    └─────────────────────────────── once more ────────────────────────┘ (and Park if it fails again)
 //!                 └─ anything else, or no time ──────▶ GiveUp
+//!
+//! several processes crashed ─┬─ with several rows ─── the front half ──▶ Announce ──▶ Deliver
+//!                            └─ with one row ────────▶ Park ──▶ Settle
 //! ```
 //!
+//! `ReadMore` is skipped if rows of the fetch follow. `Announce` writes to the document what is delivered next: a
+//! process that crashes cannot record it afterwards.
+//!
 //! Rows are delivered in order, and accepted rows are settled before the rows after them are delivered. The one
-//! exception is a probe: before a row is quarantined that failed for an unknown reason, rows after it are delivered.
+//! exception is a probe: before a row is parked that failed for an unknown reason, rows after it are delivered.
 //! Whether the target accepts another row tells a bad row from a target that is down.
 //!
 //! # How the row is found
@@ -31,9 +37,9 @@
 //! # The breaker
 //!
 //! A target that rejects everything permanently looks like a table of bad rows. So a breaker opens once
-//! [`FailurePolicy::breaker_rows`] rows were quarantined in a row: then a tick tries one row, and one other row if that
-//! is rejected, and quarantines no rejected row unless the other row is accepted. A row with which processes crash is
-//! quarantined as ever.
+//! [`FailurePolicy::breaker_rows`] rows were parked in a row: then a tick tries one row, and one other row if that
+//! is rejected, and parks no rejected row unless the other row is accepted. A row with which processes crash is
+//! parked as ever.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -57,9 +63,9 @@ pub(super) type Rows = Range<usize>;
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Wait before that retry of the tick, counted from 1, then [`Isolation::proceed`].
+    /// Wait before that retry of the tick, counted from 1, then [`Isolation::step_done`].
     Wait(u32),
-    /// Write to the document what is delivered next, then [`Isolation::proceed`].
+    /// Write to the document what is delivered next, then [`Isolation::step_done`].
     Announce(Announcement),
     /// Deliver these rows to the handler, then [`Isolation::record`] the outcome.
     Deliver {
@@ -68,13 +74,13 @@ pub(super) enum Step {
         /// How often the handler may try them.
         tries: CallTries,
     },
-    /// Read the rows after the last one, then call [`Isolation::has_read_more`].
+    /// Read the rows after the last one, then call [`Isolation::rows_read`].
     ReadMore,
     /// Deliver these rows out of turn, with a single try, then [`Isolation::record`] the outcome.
     Probe(Rows),
-    /// Quarantine the current row, then call [`Isolation::quarantined`].
-    Quarantine(Reason),
-    /// The current rows are settled: commit them, then [`Isolation::advance`].
+    /// Park the current row, then call [`Isolation::parked`].
+    Park(Reason),
+    /// The current rows are settled: commit them, then [`Isolation::start_waiting`].
     Settle(Settlement),
     /// Record that the current rows were not accepted, and end the tick.
     GiveUp(End),
@@ -94,8 +100,8 @@ pub(super) enum Announcement {
 pub(super) enum Settlement {
     /// The handler accepted them.
     Accepted,
-    /// They were quarantined.
-    Quarantined,
+    /// They were parked.
+    Parked,
     /// There are none: all rows of the fetch wait with their parked keys.
     Diverted,
 }
@@ -168,7 +174,7 @@ pub(super) struct CallContext {
     pub(super) error: String,
     /// Whether another call may follow in this tick.
     pub(super) next_call: NextCall,
-    /// Rows that were quarantined since a row was last accepted.
+    /// Rows that were parked since a row was last accepted.
     pub(super) quarantined_in_a_row: u32,
 }
 
@@ -252,7 +258,7 @@ impl Segment {
     }
 
     /// Keeps the first `rows`; the others wait until the failing row is found.
-    fn narrow(&mut self, rows: usize) {
+    fn narrow_to(&mut self, rows: usize) {
         let Rows { start, end } = self.rows;
         let middle = end.min(start + rows);
         self.rows = start..middle;
@@ -323,10 +329,10 @@ enum State {
     Probe(Probe),
     /// Other rows were accepted, so the current row is retried: an outage may have ended in between.
     RetryRow {
-        /// The accepted rows that follow the current one, and go into the same commit if it is quarantined.
+        /// The accepted rows that follow the current one, and go into the same commit if it is parked.
         accepted: Option<Rows>,
     },
-    Quarantine {
+    Park {
         reason: Reason,
         accepted: Option<Rows>,
     },
@@ -416,7 +422,7 @@ pub(super) struct Isolation {
 
 impl Isolation {
     /// Starts with that many rows. `seed` should differ for each grant.
-    pub(super) fn of(
+    pub(super) fn new(
         policy: FailurePolicy,
         halving: Halving,
         rows: usize,
@@ -459,7 +465,7 @@ impl Isolation {
     }
 
     /// Makes the next rows the current ones; `false` if none wait.
-    pub(super) fn advance(&mut self) -> bool {
+    pub(super) fn start_waiting(&mut self) -> bool {
         let Some(next) = self.waiting.pop() else { return false };
         self.current = next;
         self.state = self.delivery();
@@ -467,7 +473,7 @@ impl Isolation {
     }
 
     /// Returns what to do next.
-    pub(super) fn next(&self) -> Step {
+    pub(super) fn next_step(&self) -> Step {
         match &self.state {
             State::Wait => Step::Wait(self.retries),
             State::Announce => Step::Announce(Announcement::Suspects(self.next_rows())),
@@ -483,14 +489,14 @@ impl Isolation {
                 Step::Announce(Announcement::Probe(whole))
             }
             State::Probe(probe) => Step::Probe(probe.rows()),
-            State::Quarantine { reason, .. } => Step::Quarantine(*reason),
+            State::Park { reason, .. } => Step::Park(*reason),
             State::Settled(settlement) => Step::Settle(*settlement),
             State::GivenUp(end) => Step::GiveUp(*end),
         }
     }
 
     /// Reports that [`Step::Wait`] or [`Step::Announce`] is done.
-    pub(super) fn proceed(&mut self) {
+    pub(super) fn step_done(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Deliver) {
             State::Wait | State::Announce => State::Deliver,
             State::AnnounceProbe(probe) => State::Probe(probe),
@@ -498,14 +504,14 @@ impl Isolation {
             | State::ReadMore(_)
             | State::Probe(_)
             | State::RetryRow { .. }
-            | State::Quarantine { .. }
+            | State::Park { .. }
             | State::Settled(_)
             | State::GivenUp(_)) => state,
         };
     }
 
     /// Decides how to start with the current rows, given what the document says of them.
-    pub(super) fn begin(&mut self, when: &CallContext) {
+    pub(super) fn prepare(&mut self, when: &CallContext) {
         let rows = self.current.rows.len();
         let has_failed = when.tried.attempt > 0;
         self.tries = match self.halving {
@@ -522,12 +528,12 @@ impl Isolation {
             self.suspect(when.tried.clone(), Evidence::Failed);
         }
         if breaker_is_open {
-            self.narrow(1);
+            self.narrow_to(1);
         }
     }
 
-    /// Reports that `crashes` processes in a row have crashed with the current rows; before [`Self::begin`].
-    pub(super) fn crashed(
+    /// Reports that `crashes` processes in a row have crashed with the current rows; before [`Self::prepare`].
+    pub(super) fn judge_crashes(
         &mut self,
         crashes: u32,
         last: CrashedWith,
@@ -546,8 +552,8 @@ impl Isolation {
                 self.state = self.delivery();
                 Some(Decision::Bisect)
             }
-            Verdict::Quarantine => {
-                self.state = State::Quarantine { reason: Reason::Crashes, accepted: None };
+            Verdict::Park => {
+                self.state = State::Park { reason: Reason::Crashes, accepted: None };
                 None
             }
             Verdict::Stop => {
@@ -558,7 +564,7 @@ impl Isolation {
         }
     }
 
-    /// Records the outcome of the call that [`Self::next`] asked for; returns a decision to log.
+    /// Records the outcome of the call that [`Self::next_step`] asked for; returns a decision to log.
     pub(super) fn record(&mut self, outcome: Outcome, when: &CallContext) -> Option<Decision> {
         match std::mem::replace(&mut self.state, State::Deliver) {
             State::Probe(probe) => {
@@ -571,14 +577,14 @@ impl Isolation {
             | State::Deliver
             | State::ReadMore(_)
             | State::AnnounceProbe(_)
-            | State::Quarantine { .. }
+            | State::Park { .. }
             | State::Settled(_)
             | State::GivenUp(_) => self.delivered(outcome, when),
         }
     }
 
     /// Reports that many rows read after the last one.
-    pub(super) fn has_read_more(&mut self, rows: usize) {
+    pub(super) fn rows_read(&mut self, rows: usize) {
         let rest = self.read..self.read + rows;
         self.read = rest.end;
         let State::ReadMore(width) = self.state else { return };
@@ -589,11 +595,11 @@ impl Isolation {
         };
     }
 
-    /// Reports that the current row was quarantined.
-    pub(super) fn quarantined(&mut self) {
-        let settled = State::Settled(Settlement::Quarantined);
+    /// Reports that the current row was parked.
+    pub(super) fn parked(&mut self) {
+        let settled = State::Settled(Settlement::Parked);
         let accepted = match std::mem::replace(&mut self.state, settled) {
-            State::Quarantine { accepted, .. } => accepted,
+            State::Park { accepted, .. } => accepted,
             State::Wait
             | State::Announce
             | State::Deliver
@@ -604,7 +610,7 @@ impl Isolation {
             | State::Settled(_)
             | State::GivenUp(_) => None,
         };
-        self.clear();
+        self.clear_suspicion();
         // The rows after it were split off while it was searched for.
         self.join_waiting();
         // The rows that the target accepted go into the same commit, because they are next to the row.
@@ -648,25 +654,25 @@ impl Isolation {
         if outcome == Outcome::Accepted {
             self.accepted_max = self.accepted_max.max(delivered.len());
             if is_front {
-                self.split_front(delivered.len());
+                self.split_at(delivered.len());
             } else {
-                self.clear();
+                self.clear_suspicion();
             }
             self.state = State::Settled(Settlement::Accepted);
             return None;
         }
         if is_front {
-            self.narrow(delivered.len());
+            self.narrow_to(delivered.len());
         }
         let rows = self.current.rows.len();
         match outcome {
             Outcome::AcceptedFrontByStep(to) if when.may_call_again() && self.can_split(to) => {
-                self.split_front(to);
+                self.split_at(to);
                 Some(Decision::FrontOfChain { to })
             }
             Outcome::TooLarge if rows > 1 => self.too_large(when),
             Outcome::AcceptedFront(to) if self.is_suspected() && self.can_split(to) => {
-                self.split_front(to);
+                self.split_at(to);
                 self.suspect_next_row();
                 self.state = State::Settled(Settlement::Accepted);
                 None
@@ -694,7 +700,7 @@ impl Isolation {
             return Some(Decision::Bisect);
         }
         let to = rows.div_ceil(2);
-        self.split_front(to);
+        self.split_at(to);
         Some(Decision::Halved { to })
     }
 
@@ -704,13 +710,13 @@ impl Isolation {
             let decision = self.prove(Evidence::FailedAgain);
             if self.evidence().is_some_and(Evidence::is_proof) && self.current.rows.len() > 1 {
                 if blame == Blame::FirstRow {
-                    self.narrow(1);
+                    self.narrow_to(1);
                 }
                 self.state = self.next_delivery(when);
                 return decision;
             }
         }
-        self.answer(self.judge(blame, when), blame, when)
+        self.apply(self.judge(blame, when), blame, when)
     }
 
     /// Notes that the current rows failed, in case rows in front of them were accepted since they failed before.
@@ -723,11 +729,11 @@ impl Isolation {
         Some(Decision::Bisect)
     }
 
-    fn answer(&mut self, verdict: Verdict, blame: Blame, when: &CallContext) -> Option<Decision> {
+    fn apply(&mut self, verdict: Verdict, blame: Blame, when: &CallContext) -> Option<Decision> {
         let calls_again = !matches!(verdict, Verdict::Retry | Verdict::Stop);
         if calls_again && !when.may_call_again() {
             if verdict == Verdict::Bisect {
-                self.shrink(when);
+                self.halve(when);
             }
             self.state = State::GivenUp(End::Retry);
             return None;
@@ -745,14 +751,14 @@ impl Isolation {
             }
             Verdict::Isolate => {
                 self.suspect_for(when, Evidence::Failed);
-                self.narrow(1);
+                self.narrow_to(1);
             }
-            Verdict::Quarantine => {
-                self.state = State::Quarantine { reason: Reason::Refused, accepted: None };
+            Verdict::Park => {
+                self.state = State::Park { reason: Reason::Refused, accepted: None };
             }
             Verdict::Probe => {
                 self.suspect_for(when, Evidence::Failed);
-                self.state = self.begin_probe(when);
+                self.state = self.start_probe(when);
             }
         }
         None
@@ -769,7 +775,7 @@ impl Isolation {
             }
             Blame::FirstRow if halves => {
                 self.suspect_for(when, Evidence::Failed);
-                self.narrow(1);
+                self.narrow_to(1);
                 State::GivenUp(End::Retry)
             }
             Blame::Rows | Blame::FirstRow | Blame::Unknown | Blame::Target => {
@@ -804,7 +810,7 @@ impl Isolation {
         })
     }
 
-    /// Whether these rows would be quarantined if they failed now for an unknown reason.
+    /// Whether these rows would be parked if they failed now for an unknown reason.
     pub(super) fn is_last_attempt(&self, rows: &Rows, when: &CallContext) -> bool {
         let known = self.prior_attempts().filter(|_| *rows == self.current.rows);
         self.judge_rows(rows.len(), known.unwrap_or(&when.tried), Blame::Unknown, when)
@@ -819,13 +825,13 @@ impl Isolation {
         }
         self.state = State::GivenUp(End::Retry);
         // A retry had what the first call left.
-        if given == TimeGiven::WholeTick && self.retries == 0 && self.shrink(when) {
+        if given == TimeGiven::WholeTick && self.retries == 0 && self.halve(when) {
             return Some(Decision::Halved { to: self.current.rows.len() });
         }
         None
     }
 
-    fn begin_probe(&mut self, when: &CallContext) -> State {
+    fn start_probe(&mut self, when: &CallContext) -> State {
         let of_suspicion = self.current.suspicion.as_mut().and_then(|found| found.rest.take());
         self.waiting.extend(of_suspicion.map(Segment::plain));
         self.join_waiting();
@@ -906,7 +912,7 @@ impl Isolation {
     fn after_accepted(&self, rows: Rows) -> State {
         let accepted = Some(rows);
         if self.evidence() == Some(Evidence::FailedBetween) {
-            return State::Quarantine { reason: Reason::Attempts, accepted };
+            return State::Park { reason: Reason::Attempts, accepted };
         }
         State::RetryRow { accepted }
     }
@@ -933,11 +939,11 @@ impl Isolation {
                 None
             }
             Outcome::Failed(Blame::Rows) => {
-                self.state = State::Quarantine { reason: Reason::Refused, accepted };
+                self.state = State::Park { reason: Reason::Refused, accepted };
                 None
             }
             Outcome::TooLarge | Outcome::Failed(Blame::FirstRow | Blame::Unknown) => {
-                self.state = State::Quarantine { reason: Reason::Attempts, accepted };
+                self.state = State::Park { reason: Reason::Attempts, accepted };
                 None
             }
         }
@@ -948,7 +954,7 @@ impl Isolation {
     }
 
     /// Keeps the first `rows` current; the rest waits, with the failing row known to be there.
-    fn split_front(&mut self, rows: usize) {
+    fn split_at(&mut self, rows: usize) {
         let Rows { start, end } = self.current.rows;
         let mut suspicion = self.current.suspicion.take();
         if let Some(suspicion) = &mut suspicion {
@@ -959,14 +965,14 @@ impl Isolation {
     }
 
     /// Continues the search in the first `rows`; the rest can wait.
-    fn narrow(&mut self, rows: usize) {
-        self.current.narrow(rows);
+    fn narrow_to(&mut self, rows: usize) {
+        self.current.narrow_to(rows);
     }
 
     /// Continues the search with the first row that waits: the target accepted those in front of it.
     fn suspect_next_row(&mut self) {
         if let Some(next) = self.waiting.last_mut() {
-            next.narrow(1);
+            next.narrow_to(1);
             if let Some(suspicion) = &mut next.suspicion {
                 suspicion.evidence = Evidence::Proven;
             }
@@ -975,7 +981,7 @@ impl Isolation {
 
     /// Keeps half of the rows for which there is no time now, so that a later tick starts with fewer. `false` for a
     /// single row.
-    fn shrink(&mut self, when: &CallContext) -> bool {
+    fn halve(&mut self, when: &CallContext) -> bool {
         let half = self.current.rows.len() / 2;
         if half == 0 {
             return false;
@@ -999,7 +1005,7 @@ impl Isolation {
     }
 
     /// Drops the suspicion with the current rows; the rows that waited for it come next.
-    fn clear(&mut self) {
+    fn clear_suspicion(&mut self) {
         let rest = self.current.suspicion.take().and_then(|suspicion| suspicion.rest);
         self.waiting.extend(rest.map(Segment::plain));
     }

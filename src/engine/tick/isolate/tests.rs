@@ -61,13 +61,13 @@ impl Run {
         self.settled.last().map_or(0, |(rows, _)| rows.end)
     }
 
-    /// Returns how many rows were quarantined since a row was last committed as accepted.
+    /// Returns how many rows were parked since a row was last committed as accepted.
     fn quarantined_in_a_row(&self) -> u32 {
         let aside = self
             .settled
             .iter()
             .rev()
-            .take_while(|(_, settlement)| *settlement == Settlement::Quarantined);
+            .take_while(|(_, settlement)| *settlement == Settlement::Parked);
         u32::try_from(aside.count()).unwrap()
     }
 
@@ -112,15 +112,15 @@ fn run(
     calls_max: usize,
 ) -> Run {
     let halving = if policy.bisect_on_error { Halving::FirstRetry } else { Halving::Exhausted };
-    let mut machine = Isolation::of(policy, halving, rows, RowsAfter::Readable, 3);
+    let mut machine = Isolation::new(policy, halving, rows, RowsAfter::Readable, 3);
     let mut run = Run::default();
-    machine.begin(&CallContext { tried: tried.clone(), ..nothing_known() });
+    machine.prepare(&CallContext { tried: tried.clone(), ..nothing_known() });
     loop {
         assert!(run.calls.len() < 10_000, "it does not end");
-        let step = machine.next();
-        assert_eq!(step, machine.next(), "asking changes nothing");
+        let step = machine.next_step();
+        assert_eq!(step, machine.next_step(), "asking changes nothing");
         match step {
-            Step::Wait(_) | Step::Announce(_) => machine.proceed(),
+            Step::Wait(_) | Step::Announce(_) => machine.step_done(),
             Step::Deliver { rows, .. } | Step::Probe(rows) => {
                 assert!(!rows.is_empty() && rows.end <= target.bad.len());
                 let outcome = target.answer(&rows, run.calls.len());
@@ -142,12 +142,12 @@ fn run(
                 };
                 machine.record(outcome, &when);
             }
-            Step::ReadMore => machine.has_read_more(target.bad.len() - rows),
-            Step::Quarantine(reason) => {
-                assert_eq!(machine.rows().len(), 1, "one row at a time is quarantined");
+            Step::ReadMore => machine.rows_read(target.bad.len() - rows),
+            Step::Park(reason) => {
+                assert_eq!(machine.rows().len(), 1, "one row at a time is parked");
                 run.set_aside.push((machine.rows().start, reason));
                 run.set_aside_at.push(run.calls.len());
-                machine.quarantined();
+                machine.parked();
             }
             Step::Settle(settlement) => {
                 let rows = machine.rows();
@@ -161,11 +161,11 @@ fn run(
                 });
                 assert_eq!(rows.start, begins_at, "in order and without a gap");
                 run.settled.push((rows, settlement));
-                if !machine.advance() {
+                if !machine.start_waiting() {
                     return run;
                 }
                 let quarantined_in_a_row = run.quarantined_in_a_row();
-                machine.begin(&CallContext { quarantined_in_a_row, ..nothing_known() });
+                machine.prepare(&CallContext { quarantined_in_a_row, ..nothing_known() });
             }
             Step::GiveUp(end) => {
                 run.end = Some((machine.rows(), end));
@@ -205,7 +205,7 @@ fn check(run: &Run, policy: FailurePolicy, target: &Target, rows: usize) {
             };
             assert!(run.calls.iter().any(accepts), "no row proves that the target is up: {run:?}");
         }
-        assert_eq!(run.accepted(*row), 0, "a row was quarantined and accepted: {run:?}");
+        assert_eq!(run.accepted(*row), 0, "a row was parked and accepted: {run:?}");
     }
     match &run.end {
         None => assert!(run.done() >= rows, "{run:?}"),
@@ -270,7 +270,7 @@ fn refused_alone(bad: Vec<bool>) -> Target {
 }
 
 #[test]
-fn a_target_that_is_down_gets_few_calls_with_ever_fewer_rows_and_no_row_is_quarantined() {
+fn a_target_that_is_down_gets_few_calls_with_ever_fewer_rows_and_no_row_is_parked() {
     for policy in policies() {
         let target = Target { up_from: usize::MAX, ..refused_alone(vec![false; 1_000]) };
         let run = run(policy, 1_000, &PriorAttempts::default(), &target, usize::MAX);
@@ -363,7 +363,7 @@ fn one_bad_row_in_a_thousand_costs_few_calls_wherever_it_is_and_whatever_the_rep
 }
 
 #[test]
-fn a_row_that_fails_alone_is_quarantined_only_if_another_row_is_accepted() {
+fn a_row_that_fails_alone_is_parked_only_if_another_row_is_accepted() {
     let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let mut target = Target { blame: Blame::Unknown, ..refused_alone(vec![true, false]) };
     let taken = run(policy, 1, &failed_before(9), &target, usize::MAX);
@@ -377,7 +377,7 @@ fn a_row_that_fails_alone_is_quarantined_only_if_another_row_is_accepted() {
 }
 
 #[test]
-fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
+fn an_outage_that_ends_before_the_probe_parks_nothing() {
     let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let target = Target { up_from: 1, ..refused_alone(vec![false; 2]) };
     let run = run(policy, 1, &failed_before(9), &target, usize::MAX);
@@ -391,20 +391,20 @@ fn an_outage_that_ends_before_the_probe_quarantines_nothing() {
 fn deadly_rows_are_written_down_before_each_call_and_halved() {
     let policy = FailurePolicy { bisect_on_error: true, ..FailurePolicy::default() };
     let of =
-        |policy, rows| Isolation::of(policy, Halving::FirstRetry, rows, RowsAfter::Readable, 3);
+        |policy, rows| Isolation::new(policy, Halving::FirstRetry, rows, RowsAfter::Readable, 3);
     let mut machine = of(policy, 8);
     let (when, several) = (nothing_known(), CrashedWith::SeveralRows);
-    assert_eq!(machine.crashed(4, several, &when), None);
-    assert_eq!(machine.next(), Step::Deliver { rows: 0..8, tries: CallTries::Several });
-    assert_eq!(machine.crashed(5, several, &when), Some(Decision::Bisect));
-    assert_eq!(machine.next(), Step::Announce(Announcement::Suspects(0..4)));
-    machine.proceed();
-    assert_eq!(machine.next(), Step::Deliver { rows: 0..4, tries: CallTries::One });
+    assert_eq!(machine.judge_crashes(4, several, &when), None);
+    assert_eq!(machine.next_step(), Step::Deliver { rows: 0..8, tries: CallTries::Several });
+    assert_eq!(machine.judge_crashes(5, several, &when), Some(Decision::Bisect));
+    assert_eq!(machine.next_step(), Step::Announce(Announcement::Suspects(0..4)));
+    machine.step_done();
+    assert_eq!(machine.next_step(), Step::Deliver { rows: 0..4, tries: CallTries::One });
     assert_eq!(machine.prior_attempts().map(|tried| tried.crashes), Some(4), "one more is enough");
     let policy = FailurePolicy { on_failure: OnFailure::Park, ..policy };
     let mut machine = of(policy, 1);
-    assert_eq!(machine.crashed(5, CrashedWith::OneRow, &when), None);
-    assert_eq!(machine.next(), Step::Quarantine(Reason::Crashes));
+    assert_eq!(machine.judge_crashes(5, CrashedWith::OneRow, &when), None);
+    assert_eq!(machine.next_step(), Step::Park(Reason::Crashes));
 }
 
 #[test]
@@ -453,9 +453,9 @@ proptest! {
         check(&run, policy, &target, rows);
         // Between the first and the last of more of them, a row was accepted: in a call, or by its position.
         let most = usize::try_from(breaker_rows).unwrap();
-        let quarantined: Vec<(usize, usize)> =
+        let parked: Vec<(usize, usize)> =
             run.set_aside.iter().map(|(row, _)| *row).zip(run.set_aside_at.clone()).collect();
-        for some in quarantined.windows(most + 1) {
+        for some in parked.windows(most + 1) {
             let ((first, from), (last, to)) = (some[0], some[most]);
             let in_a_call =
                 run.calls[from..to].iter().any(|(_, outcome)| *outcome == Outcome::Accepted);
@@ -495,9 +495,9 @@ proptest! {
 
 /// A machine with eight rows in a state that it reaches by these outcomes.
 fn after(attempt: u32, outcomes: &[Outcome]) -> Isolation {
-    let mut machine = Isolation::of(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let mut machine = Isolation::new(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
     let when = CallContext { tried: failed_before(attempt), ..nothing_known() };
-    machine.begin(&when);
+    machine.prepare(&when);
     settle(&mut machine, &when);
     for outcome in outcomes {
         machine.record(*outcome, &when);
@@ -509,13 +509,13 @@ fn after(attempt: u32, outcomes: &[Outcome]) -> Isolation {
 /// Goes on until the next call, or the end.
 fn settle(machine: &mut Isolation, when: &CallContext) {
     loop {
-        match machine.next() {
-            Step::Wait(_) | Step::Announce(_) => machine.proceed(),
-            Step::Settle(_) if machine.advance() => machine.begin(when),
+        match machine.next_step() {
+            Step::Wait(_) | Step::Announce(_) => machine.step_done(),
+            Step::Settle(_) if machine.start_waiting() => machine.prepare(when),
             Step::ReadMore
             | Step::Deliver { .. }
             | Step::Probe(_)
-            | Step::Quarantine(_)
+            | Step::Park(_)
             | Step::Settle(_)
             | Step::GiveUp(_) => return,
         }
@@ -531,7 +531,7 @@ fn word(step: Step) -> String {
         Step::Deliver { rows, .. } => format!("deliver {}", range(&rows)),
         Step::ReadMore => "read more".to_owned(),
         Step::Probe(rows) => format!("probe {}", range(&rows)),
-        Step::Quarantine(_) => "quarantine".to_owned(),
+        Step::Park(_) => "park".to_owned(),
         Step::Settle(_) => "settle".to_owned(),
         Step::GiveUp(_) => "give up".to_owned(),
     }
@@ -567,11 +567,11 @@ fn every_outcome_has_its_next_step_in_every_state() {
     ];
     let mut table = String::new();
     for (state, machine) in states {
-        writeln!(table, "{state}: {}", word(machine.next())).unwrap();
+        writeln!(table, "{state}: {}", word(machine.next_step())).unwrap();
         for (name, outcome) in outcomes {
             let mut machine = machine.clone();
             machine.record(outcome, &nothing_known());
-            writeln!(table, "    {name:12} {}", word(machine.next())).unwrap();
+            writeln!(table, "    {name:12} {}", word(machine.next_step())).unwrap();
         }
     }
     if std::env::var_os("UPDATE_EXPECT").is_some() {
@@ -584,9 +584,11 @@ fn every_outcome_has_its_next_step_in_every_state() {
 #[test]
 fn a_handler_may_try_again_only_what_is_not_delivered_with_fewer_rows() {
     let tries = |halving, rows, attempt| {
-        let mut machine = Isolation::of(isolating(5), halving, rows, RowsAfter::Readable, 3);
-        machine.begin(&CallContext { tried: failed_before(attempt), ..nothing_known() });
-        let Step::Deliver { tries, .. } = machine.next() else { panic!("{:?}", machine.next()) };
+        let mut machine = Isolation::new(isolating(5), halving, rows, RowsAfter::Readable, 3);
+        machine.prepare(&CallContext { tried: failed_before(attempt), ..nothing_known() });
+        let Step::Deliver { tries, .. } = machine.next_step() else {
+            panic!("{:?}", machine.next_step())
+        };
         tries
     };
     assert_eq!(tries(Halving::FirstRetry, 8, 0), CallTries::One);
@@ -600,34 +602,34 @@ fn a_handler_may_try_again_only_what_is_not_delivered_with_fewer_rows() {
 
 #[test]
 fn a_row_that_failed_once_is_retried_though_others_were_too_large_with_it() {
-    let mut machine = Isolation::of(isolating(1), Halving::FirstRetry, 4, RowsAfter::Readable, 3);
+    let mut machine = Isolation::new(isolating(1), Halving::FirstRetry, 4, RowsAfter::Readable, 3);
     let (when, unknown) = (nothing_known(), Outcome::Failed(Blame::Unknown));
-    machine.begin(&when);
+    machine.prepare(&when);
     machine.record(Outcome::TooLarge, &when);
-    assert_eq!(word(machine.next()), "deliver 0..2");
+    assert_eq!(word(machine.next_step()), "deliver 0..2");
     machine.record(Outcome::Accepted, &when);
     settle(&mut machine, &when);
     machine.record(Outcome::TooLarge, &when);
-    assert_eq!(word(machine.next()), "deliver 2..3", "as many others were accepted");
+    assert_eq!(word(machine.next_step()), "deliver 2..3", "as many others were accepted");
     machine.record(Outcome::Accepted, &when);
     settle(&mut machine, &when);
-    assert_eq!(word(machine.next()), "deliver 3..4");
+    assert_eq!(word(machine.next_step()), "deliver 3..4");
     machine.record(unknown, &when);
-    assert_eq!(word(machine.next()), "read more");
-    machine.has_read_more(1);
-    machine.proceed();
+    assert_eq!(word(machine.next_step()), "read more");
+    machine.rows_read(1);
+    machine.step_done();
     machine.record(Outcome::Accepted, &when);
-    assert_eq!(word(machine.next()), "deliver 3..4", "it has failed once only");
+    assert_eq!(word(machine.next_step()), "deliver 3..4", "it has failed once only");
 }
 
 #[test]
 fn a_retry_that_runs_out_of_time_does_not_count_as_one_that_had_the_whole_tick() {
     let policy = FailurePolicy { attempts_max: 9, ..isolating(9) };
-    let mut machine = Isolation::of(policy, Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let mut machine = Isolation::new(policy, Halving::FirstRetry, 8, RowsAfter::Readable, 3);
     let when = nothing_known();
-    machine.begin(&when);
+    machine.prepare(&when);
     machine.record(Outcome::Failed(Blame::Unknown), &when);
-    machine.proceed();
+    machine.step_done();
     assert_eq!(machine.record(Outcome::OutOfTime(TimeGiven::WholeTick), &when), None);
-    assert_eq!((machine.next(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
+    assert_eq!((machine.next_step(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
 }
