@@ -1,5 +1,4 @@
 //! Handlers that implement the port [`highwater_engine::handler`].
-
 //!
 //! # Your own handler
 //!

@@ -229,12 +229,12 @@ const RENAMED: &[(&str, &str)] = &[
     ("quarantine replay", "quarantine redrive"),
 ];
 
-/// Returns a hint to the current name, if a command line starts with a former one.
+/// Returns a hint to the current name, if a command line has a former one. Options may come before it.
 fn renamed(arguments: impl Iterator<Item = String>) -> Option<String> {
-    let words: Vec<String> = arguments.take_while(|word| !word.starts_with('-')).collect();
-    let line = words.join(" ");
+    let words: Vec<String> = arguments.filter(|word| !word.starts_with('-')).collect();
     let (old, new) = RENAMED.iter().find(|(old, _)| {
-        line.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        let old: Vec<&str> = old.split(' ').collect();
+        words.windows(old.len()).any(|words| words == old)
     })?;
     Some(format!("`{old}` is now `{new}`: `highwater help` lists all commands"))
 }
@@ -327,6 +327,19 @@ mod tests {
         "serve",
         "state export",
     ];
+
+    #[test]
+    fn a_former_command_is_answered_with_the_current_one_also_after_options() {
+        let hint = |line: &str| renamed(line.split(' ').map(str::to_owned));
+        for (line, current) in [
+            ("quarantine replay orders", "`quarantine redrive`"),
+            ("--settings f.json quarantine replay orders --key 7", "`quarantine redrive`"),
+            ("ledger ddl", "`ddl ledger`"),
+        ] {
+            assert!(hint(line).is_some_and(|hint| hint.contains(current)), "{line}");
+        }
+        assert_eq!(hint("quarantine list replay"), None);
+    }
 
     /// Returns the names of all leaf commands, each with whether it has `--output`.
     fn leaves(of: &clap::Command, path: &str) -> Vec<(String, bool)> {

@@ -5,6 +5,7 @@
 //! # One tick
 //!
 //! ```text
+//! 0 retry      parked keys that are due, under a grant of their own
 //! 1 load       the state document: from memory, or one read
 //! 2 blocked?   another instance's lease, a pause, a backoff ─► skipped, nothing written
 //! 3 fetch      one query, rows become events; no rows, none late ─► idle
@@ -23,7 +24,7 @@
 //!
 //! # The path of one batch
 //!
-//! The control flow of a batch that is accepted at once passes through these files, in this order:
+//! These files decide what happens to a batch that is accepted at once, in this order:
 //!
 //! | step | file | function |
 //! |---|---|---|
@@ -36,9 +37,10 @@
 //! | | `lease/hold.rs` | `Lease::hold_while_accepting` |
 //! | commit | `tick/commit.rs` | `LeasedTick::commit`, then `Lease::commit` |
 //!
-//! What they call decides, stores or reports: `tick/isolate.rs` (which rows are delivered next),
-//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure, and `tick/report.rs` logs, counts, and
-//! knows how much time the tick has left.
+//! What they call is pure, reports, or returns at once. `tick/isolate.rs` (which rows are delivered next),
+//! `document/transitions.rs` (who may write what) and `tick/batch.rs` are pure. `tick/report.rs` logs, counts, and
+//! knows how much time the tick has left. `tick/retry.rs`, `tick/park.rs` and `tick/audit.rs` return at once unless
+//! keys are parked or rows came late.
 //!
 //! # Modules
 //!

@@ -1,7 +1,8 @@
 //! One tick of one poller, from its position to the last commit.
 //!
-//! [`Tick::round`] tells the whole story, top to bottom; its steps are the modules of the same names. While a tick
-//! holds the lease it is a [`LeasedTick`]: the lease, and the current batch.
+//! [`Tick::round`] tells the story from top to bottom, and says at each step what it may write. The modules hold what
+//! the steps do; [`rounds`] repeats the story in follow mode and after failures that a repetition may cure. While a
+//! tick holds the lease it is a [`LeasedTick`]: the lease, and the current batch.
 
 mod alone;
 mod audit;
@@ -162,11 +163,13 @@ impl<'p> Tick<'p> {
     /// Delivers from the position in the state document on, until no row is left or a limit is reached.
     async fn round(&mut self) -> Result<TickOutcome, TickError> {
         let poller = self.poller;
-        // Parked keys that are due are retried first, under a grant of their own.
+        // Parked keys that are due are retried first, under a grant of their own: it writes that grant, what becomes of
+        // the keys' entries, and the release.
         let retries = Box::pin(self.retry_parked_keys(When::BeforeTheBatch)).await?;
         for _ in 0..ACQUIRE_TRIES_MAX {
-            // Load the state document, from memory if that is fresh enough. Writes nothing. A poller that never ran
-            // is first looked for under other names.
+            // Load the state document, from memory if that is fresh enough. A poller that never ran is first looked
+            // for under other names. Writes nothing, except that the first start of a partition creates the document of
+            // the first one, which fixes their number.
             let mut base = poller.load(&mut self.memory).await?;
             self.memory.begin(&base);
             self.report.note_known_failure(&base.document);
@@ -189,7 +192,8 @@ impl<'p> Tick<'p> {
             };
 
             // Acquire the lease: one write, under the tag of the document that gave the position, which proves that
-            // the position still was current. The first lease of a poller also writes its marker.
+            // the position still was current. The first lease of a process also checks, and if need be writes, the
+            // poller's marker.
             let lease = match self.acquire(&base, &batch).await? {
                 TickLease::Held(lease) => *lease,
                 TickLease::Refused(outcome) => return Ok(outcome),
@@ -204,11 +208,13 @@ impl<'p> Tick<'p> {
                 LeasedTick::start(poller, &mut self.report, &mut self.memory.keys, lease, batch);
             let end = loop {
                 // Deliver the current batch. Meanwhile the lease is renewed; a renewal also commits rows that the
-                // handler has accepted early. Rows may be written to quarantine. A failure is recorded with the
-                // release, and ends the tick.
+                // handler has accepted early, and the commit of the batch before this one may still be running. Writes
+                // the entries of rows that are parked or belong to parked keys, rows that are announced while a failing
+                // one is searched for, and each step of a chain. A failure is recorded with the release, and ends the
+                // tick.
                 Box::pin(held.deliver()).await?;
 
-                // Next: rows of the same fetch that wait, the prefetched batch, or one read now. Writes nothing.
+                // Next: rows of the same fetch that wait, the prefetched batch, or one read now. Writes only renewals.
                 let next = Box::pin(held.next()).await;
 
                 // Commit: one write, which moves the checkpoint and either announces the next batch or releases the
@@ -216,7 +222,8 @@ impl<'p> Tick<'p> {
                 held.commit(&next).await?;
                 match next {
                     Ok(Next::Work(next)) if !held.is_blocked() => held.continue_with(*next),
-                    // The commit found the poller paused, or the range cancelled.
+                    // The commit found the poller paused, the range cancelled, or rows lost. It announced the next
+                    // batch; one more write releases the lease.
                     Ok(Next::Work(_)) => {
                         held.release().await;
                         break Ok(TickOutcome::Committed { more: true });
@@ -235,7 +242,8 @@ impl<'p> Tick<'p> {
         Ok(TickOutcome::Skipped(Skipped::Conflict))
     }
 
-    /// Returns the first batch, which may be of late rows; `None` if there is none.
+    /// Returns the first batch, which may be of late rows; `None` if there is none. State that the source wants kept is
+    /// put into `base`, and written with the lease.
     async fn fetch(&mut self, base: &mut Snapshot) -> Result<Option<Box<Batch>>, TickError> {
         let remember = match self.read_first(base).await? {
             Fetched::Batch(batch) => {
@@ -255,6 +263,7 @@ impl<'p> Tick<'p> {
             }
             return self.without_parked(base, late).await.map(Some);
         }
+        // The tick was idle even if late rows could not be looked for: that failure ends it.
         self.report.note_time(base.now());
         self.memory.note_lag(self.report.lag());
         self.poller.idle(&mut self.memory, base.clone(), remember).await;

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`connection_string`] | where a server is and how to log in: ADO.NET's connection strings |
 //! | [`connection`] | one connection, one statement at a time, and what an error means |
-//! Where a server is and how to log in: ADO.NET connection strings
 //! | [`tsql`], [`filter`] | checks of T-SQL in settings, without a server |
 //! | [`source`], [`handler`], [`state`], [`journal`] | the adapters, each for a port of the engine |
 

@@ -605,7 +605,7 @@ fn every_mistake_is_reported_at_once() {
             setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `chain`
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` was removed
-              hint: ticks now acquire the lease only after they found rows; remove this setting
+              hint: remove it: ticks acquire the lease only after they found rows
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
             setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `(not shown)` (33 characters, looks like a connection string or an address with a key), expected `true` or `false`

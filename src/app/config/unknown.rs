@@ -11,11 +11,15 @@ use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
 
-/// Settings of earlier versions, without the prefix (of a poller), and their replacement.
-const REMOVED: [(&str, &str); 3] = [
-    ("HANDLER__LANES", "it is now called `HANDLER__CONCURRENCY`"),
-    ("METRICS__AZFDB", "docs/reference/telemetry.md lists the names of metrics"),
-    ("LEASE__FIRST", "ticks now acquire the lease only after they found rows"),
+/// The last part of the setting that is now called [`CONCURRENCY`].
+const LANES: &str = "LANES";
+const CONCURRENCY: &str = "CONCURRENCY";
+
+/// Settings of earlier versions, without the prefix (of a poller), and what to do with them. Those in [`LANES`] are
+/// renamed.
+const REMOVED: [(&str, &str); 2] = [
+    ("METRICS__AZFDB", "remove it: docs/reference/telemetry.md lists the names of metrics"),
+    ("LEASE__FIRST", "remove it: ticks acquire the lease only after they found rows"),
 ];
 
 /// Reports every unknown setting that has our prefix, in any case.
@@ -26,7 +30,7 @@ pub(super) fn report(reader: &mut Reader<'_>) {
             continue;
         }
         let (shown, hint) = match (removed(&plain), suggest(&plain)) {
-            (Some(now), _) => (Shown::Removed, format!("{now}; remove this setting")),
+            (Some(hint), _) => (Shown::Removed, hint),
             (None, Some(known)) => {
                 (Shown::Unknown, format!("did you mean `{known}`? Rename or remove this setting"))
             }
@@ -36,13 +40,17 @@ pub(super) fn report(reader: &mut Reader<'_>) {
     }
 }
 
-/// Returns the replacement of a removed setting.
-fn removed(name: &str) -> Option<&'static str> {
+/// Returns what to do with a removed setting.
+fn removed(name: &str) -> Option<String> {
     let of_poller = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
     let tail = of_poller.map_or_else(|| name.strip_prefix(PREFIX), |(_, tail)| Some(tail))?;
     let of_step = setting_of_step(tail);
     let tail = of_step.as_deref().unwrap_or(tail);
-    REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, now)| *now)
+    if tail.strip_prefix("HANDLER__") == Some(LANES) {
+        let before = name.strip_suffix(LANES).unwrap_or(name);
+        return Some(format!("rename it to `{before}{CONCURRENCY}`"));
+    }
+    REMOVED.iter().find(|(known, _)| *known == tail).map(|(_, hint)| (*hint).to_owned())
 }
 
 /// Returns a name in the form of our settings.
@@ -133,16 +141,22 @@ mod tests {
     #[test]
     fn a_removed_setting_names_its_replacement() {
         for (name, now) in [
-            ("Highwater__Metrics__Azfdb", "docs/reference/telemetry.md lists the names of metrics"),
-            ("HIGHWATER__POLLERS__A__HANDLER__LANES", "it is now called `HANDLER__CONCURRENCY`"),
+            (
+                "Highwater__Metrics__Azfdb",
+                "remove it: docs/reference/telemetry.md lists the names of metrics",
+            ),
+            (
+                "HIGHWATER__POLLERS__A__HANDLER__LANES",
+                "rename it to `HIGHWATER__POLLERS__A__HANDLER__CONCURRENCY`",
+            ),
             (
                 "HIGHWATER__POLLERS__A__HANDLER__STEP__B__LANES",
-                "it is now called `HANDLER__CONCURRENCY`",
+                "rename it to `HIGHWATER__POLLERS__A__HANDLER__STEP__B__CONCURRENCY`",
             ),
         ] {
             let vars = BTreeMap::from([(name.to_owned(), "2".to_owned())]);
             let error = Config::from_vars(&vars).unwrap_err().to_string();
-            assert!(error.contains(&format!("{now}; remove this setting")), "{error}");
+            assert!(error.contains(now), "{error}");
         }
     }
 

@@ -244,17 +244,21 @@ impl StateDocument {
         if let Some(refused) = self.fence_ahead() {
             return Err(Refusal::FenceAhead(refused));
         }
-        let died = match self.lease_state(request.owner_id, request.age) {
+        let has_lapsed = match self.lease_state(request.owner_id, request.age) {
             LeaseState::Held { owner_id } => return Err(Refusal::Held { owner_id }),
             LeaseState::Lapsed => true,
             LeaseState::Free | LeaseState::Own => false,
         };
         let mut next = self.clone();
-        let died_with_batch = died && !self.parked.is_retrying;
+        // The earlier holder crashed with its batch, unless its lease was for retries of parked keys. A process that
+        // finds its own lease did not crash.
+        let crashed_with_batch = has_lapsed && !self.parked.is_retrying;
         next.parked.is_retrying = false;
-        if let Some(in_flight) = next.in_flight.as_mut().filter(|_| died_with_batch) {
+        if let Some(in_flight) = next.in_flight.as_mut().filter(|_| crashed_with_batch) {
             in_flight.crashes = in_flight.crashes.saturating_add(1);
         }
+        // In this order: the crash is counted for the old batch, whose late rows go back to their window, and a new
+        // batch of the same rows then inherits the count.
         next.put_late_rows_back();
         if let Some(batch) = request.in_flight {
             next.start_batch(batch, request.now);

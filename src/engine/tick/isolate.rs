@@ -39,7 +39,7 @@
 //! A target that rejects everything permanently looks like a table of bad rows. So a breaker opens once
 //! [`FailurePolicy::breaker_rows`] rows were parked in a row: then a tick tries one row, and one other row if that
 //! is rejected, and parks no rejected row unless the other row is accepted. A row with which processes crash is
-//! parked as ever.
+//! parked all the same.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -495,7 +495,8 @@ impl Isolation {
         }
     }
 
-    /// Reports that [`Step::Wait`] or [`Step::Announce`] is done.
+    /// Reports that [`Step::Wait`] or [`Step::Announce`] is done. In another state it changes nothing: that is a
+    /// mistake of the caller, for which no row may be lost.
     pub(super) fn step_done(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Deliver) {
             State::Wait | State::Announce => State::Deliver,
@@ -699,6 +700,7 @@ impl Isolation {
             self.suspect_for(when, Evidence::Proven);
             return Some(Decision::Bisect);
         }
+        // Even without time for it: the next call notices that, and so fewer rows are recorded.
         let to = rows.div_ceil(2);
         self.split_at(to);
         Some(Decision::Halved { to })

@@ -140,7 +140,19 @@ fn run(
                     quarantined_in_a_row: run.quarantined_in_a_row(),
                     ..nothing_known()
                 };
+                let was_suspected = machine.is_suspected();
                 machine.record(outcome, &when);
+                // Rows that are too large are halved first: the next call notices that there is no time for it, and so
+                // the half is recorded.
+                let may_follow = outcome == Outcome::TooLarge && !was_suspected;
+                if !when.may_call_again()
+                    && matches!(outcome, Outcome::Failed(_) | Outcome::TooLarge)
+                    && !may_follow
+                {
+                    let next = machine.next_step();
+                    let ends = matches!(next, Step::GiveUp(_) | Step::Park(_) | Step::Settle(_));
+                    assert!(ends, "{next:?} follows a failed call without time for it");
+                }
             }
             Step::ReadMore => machine.rows_read(target.bad.len() - rows),
             Step::Park(reason) => {
