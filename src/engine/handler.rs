@@ -20,7 +20,6 @@ use time::OffsetDateTime;
 
 use crate::document::{FencingToken, Generation, StaleWrite};
 use crate::event::{BatchId, ChangeEvent, SourceLabel};
-use crate::redaction::redact;
 
 /// A batch to be delivered.
 #[derive(Clone, Copy, Debug)]
@@ -200,16 +199,6 @@ pub enum HandlerError {
     Fenced(#[from] StaleWrite),
 }
 
-fn named_step(step: &str) -> String {
-    format!("step `{step}`: ")
-}
-
-/// Whether an error text comes from this step of a handler chain.
-pub(crate) fn is_of_step(error: &str, step: &str) -> bool {
-    // The error text is redacted, so redact the name too: it may contain a secret.
-    error.contains(redact(&named_step(step)).as_ref())
-}
-
 impl HandlerError {
     /// Returns the name of the error; a small fixed set, suitable for metric attributes.
     pub fn name(&self) -> &'static str {
@@ -243,7 +232,7 @@ impl HandlerError {
 
     /// Returns the error prefixed with the step of a handler chain that it comes from.
     pub(crate) fn in_step(self, step: &str) -> Self {
-        let named = |reason: String| format!("{}{reason}", named_step(step));
+        let named = |reason: String| format!("step `{step}`: {reason}");
         match self {
             Self::Retryable(reason) => Self::Retryable(named(reason)),
             Self::Throttled { reason, retry_after } => {

@@ -221,6 +221,7 @@ async fn a_failed_step_is_retried_without_the_steps_before_it() {
         tick(&poller).await.unwrap_err();
         let in_flight = chain.world.in_flight().await.unwrap();
         assert_eq!(in_flight.last_error.as_deref(), Some("step `second`: 503"));
+        assert_eq!(in_flight.failed_step.as_deref(), Some("second"));
         assert_eq!((in_flight.attempt, in_flight.steps.len()), (attempt, 1));
         sleep(10).await;
     }
@@ -229,6 +230,16 @@ async fn a_failed_step_is_retried_without_the_steps_before_it() {
     let calls = chain.steps[1].received().split_off(1);
     assert!(calls.iter().all(|call| call.started_at == calls[0].started_at));
     assert!(chain.world.in_flight().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failed_step_does_not_depend_on_what_the_target_says() {
+    let chain = Chained::new();
+    let poller = chain.begin().await;
+    chain.world.source.fill(1);
+    chain.steps[0].then_fail(HandlerError::Retryable("step `second`: says the first".to_owned()));
+    tick(&poller).await.unwrap_err();
+    assert_eq!(chain.world.in_flight().await.unwrap().failed_step.as_deref(), Some("first"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -320,6 +320,7 @@ impl Documents {
             next_attempt_at: None,
             first_error: None,
             last_error: None,
+            failed_step: None,
             started_at: None,
             steps: Vec::new(),
             extra: serde_json::Map::new(),
@@ -390,6 +391,7 @@ fn failure() -> Failure {
     let error = "503".to_owned();
     Failure {
         error,
+        step: None,
         kind: "handler_failed",
         counted: true,
         next_attempt_at: None,

@@ -290,6 +290,9 @@ pub struct InFlight {
     /// The last error.
     #[serde(default)]
     pub last_error: Option<String>,
+    /// The step of a handler chain that it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_step: Option<String>,
     /// When this batch was first announced; storage time. Handlers get it at each attempt.
     #[serde(
         default,

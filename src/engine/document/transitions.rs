@@ -581,6 +581,7 @@ impl InFlight {
                 first_failed_at: previous.first_failed_at,
                 first_error: previous.first_error.clone(),
                 last_error: previous.last_error.clone(),
+                failed_step: previous.failed_step.clone(),
                 ..same
             },
             Some(_) | None => same,

@@ -218,6 +218,7 @@ impl World {
             if fails && left == 0 {
                 let failure = Failure {
                     error: "503".to_owned(),
+                    step: None,
                     kind: "handler_failed",
                     counted: true,
                     next_attempt_at: None,

@@ -231,6 +231,7 @@ async fn a_failure_whose_answer_is_lost_is_recorded_once_and_is_no_lost_lease() 
     let mut lease = world.acquire(&world.a).await;
     let failure = Failure {
         error: "the handler answered 500".to_owned(),
+        step: None,
         kind: "handler_failed",
         counted: true,
         next_attempt_at: None,

@@ -276,6 +276,7 @@ impl Batch {
             next_attempt_at: None,
             first_error: tried.first_error,
             last_error: tried.last_error,
+            failed_step: tried.failed_step,
             started_at: None,
             steps: Vec::new(),
             extra: serde_json::Map::new(),

@@ -20,7 +20,6 @@ use crate::error::chain;
 use crate::event::EventsDigest;
 use crate::handler::{
     CallTries, ChainStep, Delivery, Handler, HandlerError, Progress, ReplayGuard, Reread, Step,
-    is_of_step,
 };
 use crate::journal::{Details, EventKind};
 use crate::lease::LeaseError;
@@ -31,9 +30,9 @@ use crate::trace::context_of;
 
 /// Why a call counts as failed.
 pub(super) enum CallFailure {
-    Handler(HandlerError),
+    Handler(HandlerFailure),
     /// A step of a chain, not the last one, accepted only that many rows from the front.
-    AcceptedFrontByStep(usize, HandlerError),
+    AcceptedFrontByStep(usize, HandlerFailure),
     /// The handler was stopped because the tick's time is up.
     OutOfTime {
         /// Whether an earlier step of the chain accepted the rows in this tick.
@@ -41,6 +40,19 @@ pub(super) enum CallFailure {
     },
     /// The lease is no longer held, so nothing is recorded.
     Lost(TickError),
+}
+
+/// An error of a handler, and the step of the chain that it comes from.
+pub(super) struct HandlerFailure {
+    pub(super) error: HandlerError,
+    /// `None` if there is no chain, or no step failed.
+    pub(super) step: Option<String>,
+}
+
+impl From<HandlerError> for HandlerFailure {
+    fn from(error: HandlerError) -> Self {
+        Self { error, step: None }
+    }
 }
 
 /// One call of a handler.
@@ -215,7 +227,9 @@ impl LeasedTick<'_, '_> {
     /// Records in the journal that the grant was superseded while rows were handled.
     fn record_loss(&self, batch: &Batch, failure: &CallFailure) {
         let (event, error) = match failure {
-            CallFailure::Handler(error @ HandlerError::Fenced(_))
+            CallFailure::Handler(HandlerFailure {
+                error: error @ HandlerError::Fenced(_), ..
+            })
             | CallFailure::Lost(TickError::Handler(error)) => {
                 (EventKind::StaleWriteBlocked, chain(error))
             }
@@ -274,8 +288,9 @@ impl LeasedTick<'_, '_> {
     /// and may be slow. Stopping it would quarantine rows that the failing step never received.
     fn time_for_step(&self, rows: &Rows, later_steps: &[Step]) -> Option<Duration> {
         let in_flight = self.lease.expected().in_flight.as_ref();
-        let error = in_flight.and_then(|tried| tried.last_error.as_deref()).unwrap_or_default();
-        let fails_later = later_steps.iter().any(|step| is_of_step(error, &step.name));
+        let failed_step = in_flight.and_then(|tried| tried.failed_step.as_deref());
+        let fails_later =
+            failed_step.is_some_and(|failed| later_steps.iter().any(|step| *step.name == *failed));
         if fails_later { None } else { self.time_for(rows) }
     }
 }
@@ -283,7 +298,11 @@ impl LeasedTick<'_, '_> {
 impl CallFailure {
     /// Whether a front was accepted, which is committed and counted at once.
     fn is_front(&self) -> bool {
-        matches!(self, Self::Handler(HandlerError::Partial { .. }) | Self::AcceptedFrontByStep(..))
+        match self {
+            Self::AcceptedFrontByStep(..) => true,
+            Self::Handler(failure) => matches!(failure.error, HandlerError::Partial { .. }),
+            Self::OutOfTime { .. } | Self::Lost(_) => false,
+        }
     }
 }
 
@@ -291,6 +310,7 @@ impl Call<'_> {
     /// Returns what an error of this call means for the batch: a front that one step accepted counts only once all
     /// steps have accepted it.
     fn judged(&self, error: HandlerError) -> CallFailure {
+        let step = self.step.map(str::to_owned);
         let error = match self.step {
             Some(step) => error.in_step(step),
             None => error,
@@ -299,12 +319,13 @@ impl Call<'_> {
             && *accepted > 0
             && !self.is_last
         {
+            let of_step = HandlerError::Retryable(error.to_string());
             return CallFailure::AcceptedFrontByStep(
                 *accepted,
-                HandlerError::Retryable(error.to_string()),
+                HandlerFailure { error: of_step, step },
             );
         }
-        CallFailure::Handler(error)
+        CallFailure::Handler(HandlerFailure { error, step })
     }
 }
 

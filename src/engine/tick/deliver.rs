@@ -3,7 +3,7 @@
 
 use super::LeasedTick;
 use super::batch::Batch;
-use super::call::CallFailure;
+use super::call::{CallFailure, HandlerFailure};
 use super::failure::{blame, reject_if_single_row};
 use super::fetch::Fetched;
 use super::isolate::{
@@ -28,7 +28,7 @@ const PROBE_READS_MAX: u32 = 4;
 
 /// Why the current rows were not accepted.
 struct Failure {
-    error: HandlerError,
+    of_handler: HandlerFailure,
     /// Whether the only reason is that the tick's time is up.
     is_out_of_time: bool,
 }
@@ -102,7 +102,7 @@ impl LeasedTick<'_, '_> {
 
     /// Reports the outcome of a call with `tried` to the state machine, and logs its decision.
     fn record(&mut self, outcome: Outcome, failure: Option<&Failure>, tried: &Batch) {
-        let error = failure.map(|failure| &failure.error);
+        let error = failure.map(|failure| &failure.of_handler.error);
         let when = self.call_context(error);
         let before = self.work.isolation.rows();
         let decision = self.work.isolation.record(outcome, &when);
@@ -146,7 +146,7 @@ impl LeasedTick<'_, '_> {
         not_taken: CallFailure,
         tried: &Batch,
     ) -> Result<(Outcome, Failure), TickError> {
-        let (outcome, error) = match not_taken {
+        let (outcome, of_handler) = match not_taken {
             CallFailure::Lost(error) => return Err(error),
             CallFailure::OutOfTime { progressed } => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
@@ -155,12 +155,16 @@ impl LeasedTick<'_, '_> {
                 } else {
                     TimeGiven::WholeTick
                 };
-                return Ok((Outcome::OutOfTime(given), Failure { error, is_out_of_time: true }));
+                let of_handler = error.into();
+                return Ok((
+                    Outcome::OutOfTime(given),
+                    Failure { of_handler, is_out_of_time: true },
+                ));
             }
-            CallFailure::AcceptedFrontByStep(rows, error) => {
-                (Outcome::AcceptedFrontByStep(rows), error)
+            CallFailure::AcceptedFrontByStep(rows, failure) => {
+                (Outcome::AcceptedFrontByStep(rows), failure)
             }
-            CallFailure::Handler(error) => {
+            CallFailure::Handler(HandlerFailure { error, step }) => {
                 let error = reject_if_single_row(error, tried.events.len());
                 let outcome = if let HandlerError::Partial { accepted: accepted @ 1.., .. } = error
                 {
@@ -170,10 +174,10 @@ impl LeasedTick<'_, '_> {
                 } else {
                     Outcome::Failed(blame(&error))
                 };
-                (outcome, error)
+                (outcome, HandlerFailure { error, step })
             }
         };
-        Ok((outcome, Failure { error, is_out_of_time: false }))
+        Ok((outcome, Failure { of_handler, is_out_of_time: false }))
     }
 
     /// Applies the policy for rows with which processes have crashed. Returns the failure that stands for the
@@ -197,7 +201,7 @@ impl LeasedTick<'_, '_> {
         if let Some(decision) = &decision {
             self.log_decision(decision, &self.work.batch, &error);
         }
-        Some(Failure { error, is_out_of_time: false })
+        Some(Failure { of_handler: error.into(), is_out_of_time: false })
     }
 
     /// Lets the state machine decide how to start with the current rows.
@@ -270,7 +274,9 @@ impl LeasedTick<'_, '_> {
     ///
     /// If that write fails, the checkpoint stays: the failure is recorded instead.
     async fn park(&mut self, reason: Reason, failure: Option<&Failure>) -> Result<(), TickError> {
-        let Some(Failure { error, .. }) = failure else { return Ok(()) };
+        // The state machine parks a row only after a failure.
+        let Some(Failure { of_handler, .. }) = failure else { return Err(TickError::OutOfTime) };
+        let error = &of_handler.error;
         let known = PriorAttempts::of(self.lease.expected().in_flight.as_ref());
         let tried = self.work.isolation.prior_attempts().unwrap_or(&known);
         let text = chain(error);
@@ -290,8 +296,9 @@ impl LeasedTick<'_, '_> {
         if let Some(why) = failed {
             let error =
                 HandlerError::Retryable(format!("{text}; and the row could not be parked: {why}"));
-            self.record_failure(&error, None).await;
-            return Err(TickError::Handler(error));
+            let failure = HandlerFailure { error, step: of_handler.step.clone() };
+            self.record_failure(&failure, None).await;
+            return Err(TickError::Handler(failure.error));
         }
         let batch = &self.work.batch;
         self.report.set_aside(state, &batch.id, &batch.events, reason, &text);
@@ -337,12 +344,14 @@ impl LeasedTick<'_, '_> {
     /// Records the failure, and pauses the poller if the policy says so.
     async fn give_up(&mut self, end: End, failure: Option<Failure>) -> TickError {
         // The state machine gives up only after a failure.
-        let Some(Failure { error, is_out_of_time }) = failure else { return TickError::OutOfTime };
-        if let HandlerError::Fenced(stale) = error {
+        let Some(Failure { of_handler: failure, is_out_of_time }) = failure else {
+            return TickError::OutOfTime;
+        };
+        if let HandlerError::Fenced(stale) = failure.error {
             return self.fenced(stale).await;
         }
-        let pause = (end == End::Stop).then(|| self.stop_pause(&error));
-        self.record_failure(&error, pause).await;
-        if is_out_of_time { TickError::OutOfTime } else { TickError::Handler(error) }
+        let pause = (end == End::Stop).then(|| self.stop_pause(&failure.error));
+        self.record_failure(&failure, pause).await;
+        if is_out_of_time { TickError::OutOfTime } else { TickError::Handler(failure.error) }
     }
 }

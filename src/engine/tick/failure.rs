@@ -1,6 +1,7 @@
 //! Ends without a commit: recording that the handler failed, and releasing the lease.
 
 use super::LeasedTick;
+use super::call::HandlerFailure;
 use crate::backoff::{Backoff, seed_of};
 use crate::document::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
 use crate::error::chain;
@@ -19,10 +20,10 @@ impl LeasedTick<'_, '_> {
     /// poller.
     ///
     /// If the write fails, that is logged; the next tick delivers the rows again either way.
-    pub(super) async fn record_failure(&mut self, error: &HandlerError, pause: Option<Paused>) {
+    pub(super) async fn record_failure(&mut self, failure: &HandlerFailure, pause: Option<Paused>) {
         let tick = self.report.end_of_tick("handler_failed", None, &self.lease);
         let mut stopped = pause.clone().map(|paused| ("on_failure_stop", paused));
-        let written = match error {
+        let written = match &failure.error {
             HandlerError::Gone(reason) => {
                 let paused = Paused {
                     by: Paused::by_handler_of(&self.poller.name),
@@ -36,7 +37,7 @@ impl LeasedTick<'_, '_> {
             // A newer holder has written the target, so this one writes nothing more.
             HandlerError::Fenced(_) => return,
             HandlerError::Partial { accepted, .. } if pause.is_none() => {
-                self.commit_front_and_fail(*accepted, error, tick).await
+                self.commit_front_and_fail(*accepted, failure, tick).await
             }
             HandlerError::Partial { .. }
             | HandlerError::Retryable(_)
@@ -44,7 +45,7 @@ impl LeasedTick<'_, '_> {
             | HandlerError::Rejected(_)
             | HandlerError::TooLarge(_)
             | HandlerError::Stalled(_)
-            | HandlerError::Misconfigured(_) => self.fail(error, pause, tick).await,
+            | HandlerError::Misconfigured(_) => self.fail(failure, pause, tick).await,
         };
         match written {
             Ok(()) => {
@@ -70,21 +71,21 @@ impl LeasedTick<'_, '_> {
     async fn commit_front_and_fail(
         &mut self,
         rows: usize,
-        error: &HandlerError,
+        failure: &HandlerFailure,
         mut tick: EndOfTick,
     ) -> Result<(), LeaseError> {
         let (poller, batch) = (self.poller, &self.work.batch);
         let parts = batch
             .part(&poller.name, 0..rows)
             .zip(batch.part(&poller.name, rows..batch.events.len()));
-        let Some((front, rest)) = parts else { return self.fail(error, None, tick).await };
+        let Some((front, rest)) = parts else { return self.fail(failure, None, tick).await };
         let then = AfterCommit::Announce(Box::new(rest.in_flight()));
         let document = self.lease.expected();
         let before = document.checkpoint.cursor.clone();
         let commit = poller.commit_of(&front, front.rows(), document, self.lease.now(), then);
         tick.recent.rows += commit.rows;
         tick.recent.batches += 1;
-        let failure = self.failure(error, 0, tick);
+        let failure = self.failure(failure, 0, tick);
         self.lease.commit_prefix(commit, failure).await?;
         poller.keep_ids(&front, before.as_ref());
         self.report.prefix_committed(&front);
@@ -93,7 +94,7 @@ impl LeasedTick<'_, '_> {
 
     async fn fail(
         &mut self,
-        error: &HandlerError,
+        failure: &HandlerFailure,
         pause: Option<Paused>,
         tick: EndOfTick,
     ) -> Result<(), LeaseError> {
@@ -101,11 +102,12 @@ impl LeasedTick<'_, '_> {
         let narrowed = is_suspected.then(|| Box::new(self.work.in_flight()));
         let in_flight = narrowed.as_deref().or(self.lease.expected().in_flight.as_ref());
         let earlier = in_flight.map_or(0, |batch| batch.attempt);
-        let failure = self.failure(error, earlier, tick);
+        let failure = self.failure(failure, earlier, tick);
         self.lease.fail(Failure { narrowed, pause, ..failure }).await
     }
 
-    fn failure(&self, error: &HandlerError, earlier: u32, tick: EndOfTick) -> Failure {
+    fn failure(&self, failure: &HandlerFailure, earlier: u32, tick: EndOfTick) -> Failure {
+        let HandlerFailure { error, step } = failure;
         let counted =
             !matches!(error, HandlerError::Throttled { .. } | HandlerError::Misconfigured(_));
         let limits = &self.poller.limits;
@@ -134,6 +136,7 @@ impl LeasedTick<'_, '_> {
         let now = self.lease.now();
         Failure {
             error: text,
+            step: step.clone(),
             kind: handler_failure_kind(error),
             counted,
             next_attempt_at: Some(now + delay),

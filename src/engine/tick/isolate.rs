@@ -228,6 +228,7 @@ pub(super) struct PriorAttempts {
     pub(super) first_failed_at: Option<OffsetDateTime>,
     pub(super) first_error: Option<String>,
     pub(super) last_error: Option<String>,
+    pub(super) failed_step: Option<String>,
 }
 
 impl PriorAttempts {
@@ -241,6 +242,7 @@ impl PriorAttempts {
             first_failed_at: batch.first_failed_at,
             first_error: batch.first_error.clone(),
             last_error: batch.last_error.clone(),
+            failed_step: batch.failed_step.clone(),
         }
     }
 }

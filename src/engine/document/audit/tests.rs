@@ -101,6 +101,7 @@ fn commit(upto: i64, audit: AuditStep, then: AfterCommit) -> Commit {
 fn failure() -> Failure {
     Failure {
         kind: "handler_failed",
+        step: None,
         error: "503".to_owned(),
         counted: true,
         next_attempt_at: Some(NOW + WAIT),

@@ -153,6 +153,7 @@ fn a_failure_keeps_the_results_so_that_the_next_attempt_resumes() {
     let held = one_done();
     let failure = |narrowed| Failure {
         error: "503".to_owned(),
+        step: None,
         kind: "handler_failed",
         counted: true,
         next_attempt_at: None,

@@ -12,6 +12,8 @@ use crate::error::shortened;
 pub struct Failure {
     /// Why, in one line.
     pub error: String,
+    /// The step of a handler chain that failed.
+    pub step: Option<String>,
     /// What failed, as [`LastFailure::kind`] names it.
     pub kind: &'static str,
     /// Whether it counts as an attempt; back-pressure and wrong settings do not.
@@ -57,6 +59,7 @@ impl StateDocument {
             in_flight.next_attempt_at = failure.next_attempt_at;
             in_flight.first_error.get_or_insert_with(|| failure.error.clone());
             in_flight.last_error = Some(failure.error);
+            in_flight.failed_step = failure.step;
         }
         next.put_late_rows_back();
         next.touch(failure.now);

@@ -62,6 +62,7 @@ fn failure(counted: bool) -> Failure {
     let next_attempt_at = Some(NOW + Duration::from_secs(10));
     Failure {
         error: "503".to_owned(),
+        step: None,
         kind: "handler_failed",
         counted,
         next_attempt_at,

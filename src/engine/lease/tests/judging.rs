@@ -50,6 +50,7 @@ fn batch(after: Option<u64>, upto: u64) -> InFlight {
 fn failure(now: OffsetDateTime) -> Failure {
     Failure {
         error: "503".to_owned(),
+        step: None,
         kind: "handler_failed",
         counted: true,
         next_attempt_at: None,
