@@ -35,6 +35,7 @@ mod failure;
 mod flow;
 mod function_timeout;
 mod handler;
+mod mask;
 mod metrics;
 mod mistake;
 mod notify;

@@ -64,6 +64,10 @@ pub use self::prometheus::series_name;
 /// Crates that send telemetry: exporting their own log events would create more of them.
 const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"];
 
+/// Module of the database driver whose events contain rows, and error messages of the server in full. They are never
+/// logged, whatever the filter is: rows are not for logs, and we report errors ourselves.
+const ROWS_TARGET: &str = "tiberius::tds::stream::token";
+
 /// Set only by Azure Functions Core Tools.
 const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
 
@@ -240,7 +244,7 @@ where
     use tracing_subscriber::filter::FilterExt as _;
     let is_written = move |metadata: &Metadata<'_>| {
         let is_answered = ticks == TickLines::Answered && metadata.target() == TICK_TARGET;
-        !is_span_to_export(metadata) && !is_answered
+        !is_span_to_export(metadata) && !is_answered && metadata.target() != ROWS_TARGET
     };
     let filter = targets(filter).and(filter_fn(is_written));
     let layer = tracing_subscriber::fmt::layer()
@@ -278,7 +282,7 @@ where
     let layer = SpanLayer { spans, logs, sampler: settings.sampler, clock: Arc::new(SystemClock) };
     let events = targets(filter).and(filter_fn(|metadata| {
         let sender = metadata.target().split("::").next().unwrap_or_default();
-        metadata.is_event() && !SENDERS.contains(&sender)
+        metadata.is_event() && !SENDERS.contains(&sender) && metadata.target() != ROWS_TARGET
     }));
     Some(layer.with_filter(events.or(filter_fn(is_span_to_export))))
 }

@@ -53,6 +53,7 @@ pub struct Connection {
     credential: Option<Arc<dyn TokenCredential>>,
     idle: Option<Idle>,
     foreign_text: Option<ForeignText>,
+    hides_values: bool,
 }
 
 struct Idle {
@@ -70,7 +71,13 @@ impl std::fmt::Debug for Idle {
 impl Connection {
     /// Returns a connection that is not open yet. Only token logins need a credential.
     pub fn new(settings: SqlConnection, credential: Option<Arc<dyn TokenCredential>>) -> Self {
-        Self { settings, credential, idle: None, foreign_text: None }
+        Self { settings, credential, idle: None, foreign_text: None, hides_values: false }
+    }
+
+    /// Reports no error message that contains a value of a column.
+    #[must_use]
+    pub fn hiding_values(self) -> Self {
+        Self { hides_values: true, ..self }
     }
 
     /// Returns the server's conversion of text to bytes, if that is not UTF-16. Known after the first
@@ -185,7 +192,7 @@ impl Connection {
         let limit = self.settings.command_timeout;
         let (rows, client) = answered(client, limit, sql, params, read).await;
         self.idle = client.map(|client| Idle { client, since: Instant::now() });
-        rows
+        if self.hides_values { rows.map_err(Failure::without_value) } else { rows }
     }
 }
 
@@ -221,6 +228,13 @@ enum Failure {
 }
 
 impl Failure {
+    fn without_value(self) -> Self {
+        match self {
+            Self::BeforeFirstRow(error) => Self::BeforeFirstRow(error.without_value()),
+            Self::AfterFirstRow(error) => Self::AfterFirstRow(error.without_value()),
+        }
+    }
+
     fn into_error(self) -> SqlError {
         match self {
             Self::BeforeFirstRow(error) | Self::AfterFirstRow(error) => error,

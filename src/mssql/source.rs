@@ -30,6 +30,7 @@ mod key;
 mod limit;
 mod lookup;
 mod mark;
+mod mask;
 mod origin;
 mod other_databases;
 mod partition;
@@ -79,6 +80,7 @@ use schema::SchemaComparison;
 pub use examine::StoredPosition;
 pub use json_schema::RowSchema;
 pub use limit::SizeLimits;
+pub use mask::{Mask, MaskMethod};
 pub use proposal::SourceProposal;
 #[cfg(any(test, feature = "test-util"))]
 pub use sample_table::SampleTable;
@@ -179,7 +181,7 @@ impl Mssql {
             decided.get_or_init(|| Decided { choice, shape });
         }
         let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
-        let connection = Connection::new(settings.connection.clone(), None);
+        let connection = Self::connection(&settings, None);
         let state = Mutex::new(State {
             connection,
             plan: None,
@@ -215,9 +217,16 @@ impl Mssql {
     /// Logs in with tokens from `credential` if the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
-        self.state.get_mut().connection =
-            Connection::new(self.settings.connection.clone(), Some(credential));
+        self.state.get_mut().connection = Self::connection(&self.settings, Some(credential));
         self
+    }
+
+    fn connection(
+        settings: &SourceSettings,
+        credential: Option<Arc<dyn TokenCredential>>,
+    ) -> Connection {
+        let connection = Connection::new(settings.connection.clone(), credential);
+        if settings.mask.columns.is_empty() { connection } else { connection.hiding_values() }
     }
 
     /// Retries fetches after transient errors; without this they fail at once.

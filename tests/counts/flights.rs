@@ -7,7 +7,7 @@ use highwater::config::{OnSchemaChange, Relation, SourceClock, SqlConnection};
 use highwater::cursor::{CursorMode, SourceFingerprint};
 use highwater::event::SourceLabel;
 use highwater::source::SourceShape;
-use highwater::source::mssql::{SampleTable, SizeLimits, SourceSettings};
+use highwater::source::mssql::{Mask, SampleTable, SizeLimits, SourceSettings};
 use tiberius::time::{Date, DateTime2, Time};
 use tiberius::{ColumnData, TokenRow};
 
@@ -39,6 +39,7 @@ fn settings() -> SourceSettings {
         key: vec!["id".to_owned()],
         columns: None,
         columns_excluded: vec![],
+        mask: Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,

@@ -28,6 +28,7 @@ mod identity;
 mod journal_commands;
 mod lifecycle;
 mod log_lines;
+mod masking;
 mod memory;
 mod notifications;
 mod orphan;

@@ -84,7 +84,7 @@ fn decoded(text: &str) -> String {
     found
 }
 
-fn holds_none(place: &str, text: &str, secrets: &[String]) {
+pub(crate) fn holds_none(place: &str, text: &str, secrets: &[String]) {
     let lower = format!("{text}\n{}", decoded(text)).to_lowercase();
     for secret in secrets {
         for form in forms(secret) {
@@ -141,7 +141,7 @@ impl Echo {
 
 /// The exports of a process: spans, metrics and log records, as OTLP bytes. Its key is a secret of the
 /// process. The signals in `refuses` are rejected with a reply that repeats the request, and more.
-struct Collector {
+pub(crate) struct Collector {
     task: AbortHandle,
     bodies: Arc<Mutex<BTreeMap<String, String>>>,
 }
@@ -154,7 +154,12 @@ impl Drop for Collector {
 
 impl Collector {
     /// Makes all processes of a bench export to it, log everything they can, and serve metrics.
-    async fn watch(bench: &mut Bench, refuses: &'static str, key: &str, more: &str) -> Self {
+    pub(crate) async fn watch(
+        bench: &mut Bench,
+        refuses: &'static str,
+        key: &str,
+        more: &str,
+    ) -> Self {
         let metrics = format!("127.0.0.1:{}", free_port().unwrap());
         bench.set_env("HIGHWATER__METRICS__ADDRESS", &metrics);
         bench.set_env("HIGHWATER__LOG", "trace");
@@ -215,7 +220,7 @@ fn random(runner: &mut TestRunner, form: &str) -> String {
 }
 
 /// Runs the poller and the commands, and checks everything they leave. Returns the log and the stored files.
-async fn leaks_nothing(
+pub(crate) async fn leaks_nothing(
     bench: &Bench,
     collector: &Collector,
     secrets: &[String],

@@ -43,6 +43,7 @@ mod source_identity;
 mod source_integer;
 mod source_keys;
 mod source_lookup;
+mod source_mask;
 mod source_partitions;
 mod source_query;
 mod source_range;

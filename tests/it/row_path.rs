@@ -89,6 +89,7 @@ fn settings() -> SourceSettings {
         key: vec!["id".to_owned(), "kéy \"2\"".to_owned()],
         columns: None,
         columns_excluded: vec!["gone".to_owned()],
+        mask: highwater::source::mssql::Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: Some("gone".to_owned()),

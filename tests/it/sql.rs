@@ -93,6 +93,7 @@ pub(crate) fn settings(
         key: vec!["id".to_owned()],
         columns: None,
         columns_excluded: Vec::new(),
+        mask: highwater::source::mssql::Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,

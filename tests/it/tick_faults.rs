@@ -159,6 +159,7 @@ fn source(server: &Server, mode: CursorMode, timeout_ms: u64) -> Mssql {
         key: vec!["id".to_owned()],
         columns: None,
         columns_excluded: Vec::new(),
+        mask: highwater::source::mssql::Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,

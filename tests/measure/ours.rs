@@ -108,6 +108,7 @@ pub(crate) fn source_up_to(
         key: vec!["id".to_owned()],
         columns: None,
         columns_excluded: Vec::new(),
+        mask: highwater::source::mssql::Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,

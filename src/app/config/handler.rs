@@ -17,7 +17,7 @@ pub(super) use self::chain::setting_of_step;
 pub use self::durable::DurableConfig;
 pub use self::exec::ExecConfig;
 pub use self::http::{Authorities, BodyForm, HttpAuth, HttpConfig};
-pub(in crate::config) use self::http::{read_signing_secrets, target_url};
+pub(in crate::config) use self::http::{read_named, read_signing_secrets, secret_name, target_url};
 use super::FUNCTION_TIMEOUT_RESERVE;
 use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected, show_duration};

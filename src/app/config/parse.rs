@@ -1,5 +1,6 @@
 //! Parsers for durations, sizes, numbers and names. Pure; errors describe the expected value.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -206,20 +207,22 @@ const COLUMN_QUOTES: &str = "write `[a,b]` or `\"a,b\"`, with `]]` for `]` and `
 /// misplaced.
 fn first_column(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
-    let closing = match text.chars().next() {
-        Some('[') => ']',
-        Some('"') => '"',
-        _ => {
-            let (name, rest) = text.split_at(text.find(',').unwrap_or(text.len()));
-            return Some((name.trim().to_owned(), rest));
-        }
-    };
+    if !text.starts_with(['[', '"']) {
+        let (name, rest) = text.split_at(text.find(',').unwrap_or(text.len()));
+        return Some((name.trim().to_owned(), rest));
+    }
+    let (name, rest) = quoted_column(text)?;
+    (rest.is_empty() || rest.starts_with(',')).then_some((name, rest))
+}
+
+/// Splits off a name in brackets or quotation marks. `None` if it is not closed.
+fn quoted_column(text: &str) -> Option<(String, &str)> {
+    let closing = if text.starts_with('[') { ']' } else { '"' };
     let mut name = String::new();
     let mut chars = text.char_indices().skip(1).peekable();
     while let Some((at, c)) = chars.next() {
         if c == closing && chars.next_if(|(_, next)| *next == closing).is_none() {
-            let rest = text.get(at + c.len_utf8()..)?.trim_start();
-            return (rest.is_empty() || rest.starts_with(',')).then_some((name, rest));
+            return Some((name, text.get(at + c.len_utf8()..)?.trim_start()));
         }
         name.push(c);
     }
@@ -238,13 +241,43 @@ pub(super) fn columns(text: &str) -> Result<Vec<String>, Expected> {
         columns.push(name);
         rest = after.strip_prefix(',');
     }
-    // The default collations of SQL Server ignore case.
-    let mut folded: Vec<String> = columns.iter().map(|name| name.to_lowercase()).collect();
-    folded.sort();
-    folded.dedup();
-    let fits = folded.len() == columns.len() && folded.iter().all(|name| !name.is_empty());
     let expected = || Expected::new("names of columns separated by commas, each once");
-    fits.then_some(columns).ok_or_else(expected)
+    let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+    are_different(&names).then_some(columns).ok_or_else(expected)
+}
+
+/// Parses names of columns, each with a word: `a:x, [b,c]:y`. Each column appears once.
+pub(super) fn column_words(text: &str) -> Result<Vec<(String, String)>, Expected> {
+    let expected = || {
+        Expected::new("columns with a method each, separated by commas, such as `email:sha256`")
+            .hint(COLUMN_QUOTES)
+    };
+    let mut columns = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest.map(str::trim_start) {
+        let (name, after) = if text.starts_with(['[', '"']) {
+            let (name, after) = quoted_column(text).ok_or_else(expected)?;
+            (name, after.strip_prefix(':').ok_or_else(expected)?)
+        } else {
+            let pair = text.split_once(':').filter(|(name, _)| !name.contains(','));
+            let (name, after) = pair.ok_or_else(expected)?;
+            (name.trim().to_owned(), after)
+        };
+        let (word, after) = after.split_at(after.find(',').unwrap_or(after.len()));
+        columns.push((name, word.trim().to_owned()));
+        rest = after.strip_prefix(',');
+    }
+    let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+    if !are_different(&names) {
+        return Err(Expected::new("columns with a method each, every column once"));
+    }
+    Ok(columns)
+}
+
+/// Whether none of the names is empty, and no two are equal. The default collations of SQL Server ignore case.
+fn are_different(names: &[&str]) -> bool {
+    let folded: BTreeSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
+    folded.len() == names.len() && names.iter().all(|name| !name.is_empty())
 }
 
 /// Parses the name of another setting.
@@ -362,6 +395,23 @@ mod tests {
         }
         for text in ["", "0", "4MB", "4 GiB", "-1", "1025MiB", "99999999999999MiB"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_with_a_word_each_may_be_quoted_too() {
+        for (text, expected) in [
+            ("email:sha256,phone:drop", &[("email", "sha256"), ("phone", "drop")][..]),
+            (" a b : x ,[c:d]: y,\"e,f\":z", &[("a b", "x"), ("c:d", "y"), ("e,f", "z")]),
+            ("a:", &[("a", "")]),
+        ] {
+            let read = column_words(text).unwrap();
+            let read: Vec<(&str, &str)> =
+                read.iter().map(|(name, word)| (name.as_str(), word.as_str())).collect();
+            assert_eq!(read, expected, "{text}");
+        }
+        for text in ["", "a", "a,b:drop", "a:x,", ":x", "a:x,A:y", "[a:x", "[a]x", "[]:x"] {
+            assert!(column_words(text).is_err(), "{text}");
         }
     }
 

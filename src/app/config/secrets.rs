@@ -97,6 +97,7 @@ impl Named {
             let text = vars.get(setting).unwrap_or_default();
             let others = text.split(',').map(|name| name.trim().to_owned());
             if is_for(setting, &settings::HANDLER_AUTH_SECRET)
+                || is_for(setting, &settings::SOURCE_MASK_SECRET)
                 || is_for(setting, &settings::HANDLER_SIGNING_SECRETS)
             {
                 named.secrets.extend(others);
@@ -164,6 +165,7 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
     let of_keys = [
         &settings::HANDLER_AUTH,
         &settings::HANDLER_AUTH_SECRET,
+        &settings::SOURCE_MASK_SECRET,
         &settings::HANDLER_SIGNING_SECRETS,
     ];
     if of_keys.iter().any(|key| is_for(setting, key)) {

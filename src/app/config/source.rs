@@ -8,6 +8,7 @@ use highwater_mssql::source::{
 };
 use highwater_mssql::{Filter, FilterProblem, SqlConnection, check_database, check_query};
 
+use super::mask;
 use super::mistake::{Mistake, Shown};
 use super::parse::{self, Expected};
 use super::read::Reader;
@@ -75,6 +76,14 @@ pub(super) fn read(
         Some(Some(CursorMode::IntegerPk)) => Err(no_soft_delete()),
         Some(_) | None => parse::column(text),
     });
+    let mask = mask::read(
+        reader,
+        segment,
+        &mask::Named {
+            needed: kept.iter().copied().chain(soft_delete.as_deref()).collect(),
+            listed: columns.as_deref().unwrap_or_default(),
+        },
+    );
     let operations = reader.read_if_set(&settings::SOURCE_OPERATIONS, at, |text| {
         read_operations(text, mode.flatten(), soft_delete.is_some())
     });
@@ -104,6 +113,7 @@ pub(super) fn read(
         key: key?,
         columns,
         columns_excluded: columns_excluded.unwrap_or_default(),
+        mask: mask?,
         filter,
         filter_params,
         soft_delete,

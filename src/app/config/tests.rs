@@ -48,6 +48,9 @@ const FULL: &str = "
     HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR = changed_at
     HIGHWATER__POLLERS__ORDERS__SOURCE__KEY = shop_id, order_id
     HIGHWATER__POLLERS__ORDERS__SOURCE__COLUMNS = shop_id, order_id, total
+    HIGHWATER__POLLERS__ORDERS__SOURCE__MASK = total:hmac-sha256, phone:drop
+    HIGHWATER__POLLERS__ORDERS__SOURCE__MASK_SECRET = MASK_KEY
+    MASK_KEY = hunter2hunter2hunter2
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER = total > @least
     HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__LEAST = decimal(9, 2):0
     HIGHWATER__POLLERS__ORDERS__SOURCE__SOFT_DELETE = deleted_at
@@ -226,6 +229,10 @@ fn defaults_are_those_of_the_table() {
                         ],
                         columns: None,
                         columns_excluded: [],
+                        mask: Mask {
+                            columns: [],
+                            secret: None,
+                        },
                         filter: None,
                         filter_params: {},
                         soft_delete: None,
@@ -350,6 +357,21 @@ fn a_full_example_of_a_poller_reads_back() {
                     ],
                 ),
                 columns_excluded: [],
+                mask: Mask {
+                    columns: [
+                        (
+                            "total",
+                            HmacSha256,
+                        ),
+                        (
+                            "phone",
+                            Drop,
+                        ),
+                    ],
+                    secret: Some(
+                        SecretBox<[u8]>([REDACTED]),
+                    ),
+                },
                 filter: Some(
                     "total > @least",
                 ),

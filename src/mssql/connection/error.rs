@@ -53,10 +53,22 @@ impl Limit {
 pub(super) const STRICT: &str = "`Encrypt=Strict` needs a server with TDS 8.0 (SQL Server 2022 or later, Azure \
      SQL); with an older one, set `Encrypt=Mandatory` in the connection string";
 
+/// Errors of reads whose message contains a value of a column: conversions and arithmetic, for example
+/// "Conversion failed when converting the nvarchar value '…' to data type int".
+/// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
+const WITH_VALUE: [u32; 7] = [220, 232, 244, 245, 248, 2628, 13609];
+
+/// Shown instead of such a message.
+const HIDDEN: &str =
+    "the message contains a value, which is not shown because `SOURCE__MASK` is set";
+
 #[derive(Debug, Error)]
 enum Cause {
     #[error("{}", .0.message())]
     Server(tiberius::error::TokenError),
+    /// An error whose message contains a value that must not be shown.
+    #[error("{HIDDEN}")]
+    Hidden { number: u32, severity: u8 },
     #[error("{0}")]
     Driver(tiberius::error::Error),
     #[error("{0}")]
@@ -220,12 +232,29 @@ impl SqlError {
 
     /// Returns the server's error number.
     pub fn number(&self) -> Option<u32> {
-        self.server().map(tiberius::error::TokenError::code)
+        match self.source.as_deref() {
+            Some(Cause::Hidden { number, .. }) => Some(*number),
+            Some(_) | None => self.server().map(tiberius::error::TokenError::code),
+        }
     }
 
     /// Returns the server's error message.
     pub fn message(&self) -> Option<&str> {
-        self.server().map(tiberius::error::TokenError::message)
+        match self.source.as_deref() {
+            Some(Cause::Hidden { .. }) => Some(HIDDEN),
+            Some(_) | None => self.server().map(tiberius::error::TokenError::message),
+        }
+    }
+
+    /// Removes the server's message if it contains a value of a column.
+    pub(super) fn without_value(self) -> Self {
+        let hidden = match self.server() {
+            Some(token) if WITH_VALUE.contains(&token.code()) => {
+                Cause::Hidden { number: token.code(), severity: token.class() }
+            }
+            Some(_) | None => return self,
+        };
+        Self { source: Some(Box::new(hidden)), ..self }
     }
 
     /// Returns whether the statement was never sent, because no connection could be opened.
@@ -237,7 +266,10 @@ impl SqlError {
 
     /// Returns the server's severity of the error, from 0 to 25.
     pub(super) fn severity(&self) -> Option<u8> {
-        self.server().map(tiberius::error::TokenError::class)
+        match self.source.as_deref() {
+            Some(Cause::Hidden { severity, .. }) => Some(*severity),
+            Some(_) | None => self.server().map(tiberius::error::TokenError::class),
+        }
     }
 
     /// Whether the server rejected the statement itself, so that a retry would be rejected too.
@@ -268,9 +300,14 @@ impl SqlError {
     fn server(&self) -> Option<&tiberius::error::TokenError> {
         match self.source.as_deref() {
             Some(Cause::Server(token)) => Some(token),
-            Some(Cause::Driver(_) | Cause::Elapsed(_) | Cause::Io(_) | Cause::Token(_)) | None => {
-                None
-            }
+            Some(
+                Cause::Hidden { .. }
+                | Cause::Driver(_)
+                | Cause::Elapsed(_)
+                | Cause::Io(_)
+                | Cause::Token(_),
+            )
+            | None => None,
         }
     }
 

@@ -213,9 +213,22 @@ impl Plan {
             Operation::Delete => EncodedColumns::default(),
             Operation::Insert | Operation::Update | Operation::Upsert => {
                 let cells = cells.iter().zip(&self.forms);
-                self.columns.encode(&mut answer.json, cells, |json, (cell, form)| {
-                    form.push(json, cell);
-                })
+                match &self.hashes {
+                    None => self.columns.encode(&mut answer.json, cells, |json, (cell, form)| {
+                        form.push(json, cell);
+                    }),
+                    Some(hashes) => {
+                        let cells = cells.zip(hashes.methods());
+                        self.columns.encode(
+                            &mut answer.json,
+                            cells,
+                            |json, ((cell, form), method)| match method {
+                                Some(method) => hashes.push(json, *method, &form.value(cell)),
+                                None => form.push(json, cell),
+                            },
+                        )
+                    }
+                }
             }
         };
         let rows = answer.rows.len() + 1;

@@ -10,6 +10,7 @@ use crate::closest::closest;
 use super::SourceSettings;
 use super::choice::Choice;
 use super::describe::Column;
+use super::mask::MaskMethod;
 use super::origin::Origin;
 
 /// The role of a column in the settings.
@@ -20,6 +21,7 @@ pub(super) enum Role {
     Key,
     Listed,
     Excluded,
+    Masked,
     SoftDelete,
 }
 
@@ -30,6 +32,7 @@ impl Role {
             Self::Key => "key",
             Self::Listed => "listed",
             Self::Excluded => "excluded",
+            Self::Masked => "masked",
             Self::SoftDelete => "soft-delete",
         }
     }
@@ -41,6 +44,7 @@ impl Role {
             Self::Key => "KEY",
             Self::Listed => "COLUMNS",
             Self::Excluded => "COLUMNS_EXCLUDED",
+            Self::Masked => "MASK",
             Self::SoftDelete => "SOFT_DELETE",
         };
         let poller = poller_of_partition(&settings.poller).to_ascii_uppercase();
@@ -55,7 +59,7 @@ impl Role {
             Self::Cursor(None) => any.into_iter().any(|mode| column.fits(mode).is_ok()),
             Self::Key => column.can_be_key(),
             Self::SoftDelete => column.deleted().is_ok(),
-            Self::Listed | Self::Excluded => true,
+            Self::Listed | Self::Excluded | Self::Masked => true,
         }
     }
 }
@@ -71,13 +75,16 @@ pub(super) fn delivered(
     choice: &Choice,
     described: &[Column],
 ) -> Result<Vec<Column>, FetchError> {
+    let masked = masked(settings, origin, choice, described)?;
+    let is_dropped = |column: &Column| {
+        masked.iter().any(|(other, method)| other == column && *method == MaskMethod::Drop)
+    };
     if let Some(names) = &settings.columns {
-        return names
-            .iter()
-            .map(|name| find(settings, origin, described, Role::Listed, name))
-            .collect();
+        let listed = names.iter().map(|name| find(settings, origin, described, Role::Listed, name));
+        return listed.filter(|column| !column.as_ref().is_ok_and(is_dropped)).collect();
     }
     let mut delivered = described.to_vec();
+    delivered.retain(|column| !is_dropped(column));
     for name in &settings.columns_excluded {
         let column = find(settings, origin, described, Role::Excluded, name)?;
         let is_needed = |kept: &String| alike(kept, &column.name);
@@ -91,6 +98,41 @@ pub(super) fn delivered(
         delivered.retain(|other| *other != column);
     }
     Ok(delivered)
+}
+
+/// Returns the masked columns, each with its method.
+///
+/// # Errors
+///
+/// [`FetchError`] if the settings name a column that does not exist, or one that positions or operations depend on.
+pub(super) fn masked(
+    settings: &SourceSettings,
+    origin: &Origin,
+    choice: &Choice,
+    described: &[Column],
+) -> Result<Vec<(Column, MaskMethod)>, FetchError> {
+    let mut masked: Vec<(Column, MaskMethod)> = Vec::new();
+    for (name, method) in &settings.mask.columns {
+        let column = find(settings, origin, described, Role::Masked, name)?;
+        let is_it = |needed: &String| alike(needed, &column.name);
+        let role = if settings.key.iter().any(is_it) {
+            Some("key")
+        } else if choice.cursor.as_ref().is_some_and(is_it) {
+            Some("cursor")
+        } else if settings.soft_delete.as_ref().is_some_and(is_it) {
+            Some("soft-delete column")
+        } else {
+            None
+        };
+        if let Some(role) = role {
+            return Err(configuration(format!(
+                "column `{}` of `{origin}` is masked, but is needed as {role}: remove it from `SOURCE__MASK`",
+                column.name
+            )));
+        }
+        masked.push((column, *method));
+    }
+    Ok(masked)
 }
 
 /// Returns the condition under which a row counts as deleted; `None` without a soft-delete column.

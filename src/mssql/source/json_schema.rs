@@ -53,9 +53,17 @@ impl Mssql {
         };
         let key = plan.key_names.iter().zip(&plan.key);
         let key = key.map(|(name, column)| Ok((name.clone(), column.json_schema(false)?)));
-        let row = delivered
-            .iter()
-            .map(|column| Ok((column.name.clone(), column.json_schema(!is_never_null(column))?)));
+        let masked = columns::masked(&self.settings, &self.origin, choice, &described)?;
+        let hash =
+            |column: &Column| masked.iter().find(|(other, _)| other == column)?.1.hash_name();
+        let row = delivered.iter().map(|column| {
+            let nullable = !is_never_null(column);
+            let schema = match hash(column) {
+                Some(hash) => column.hash_schema(hash, nullable),
+                None => column.json_schema(nullable)?,
+            };
+            Ok((column.name.clone(), schema))
+        });
         Ok(RowSchema {
             mode: choice.mode,
             key: object("Key", "The key of the row.", key)?,
@@ -87,17 +95,22 @@ fn object(
 impl Column {
     /// Returns the schema of the column's values, or why the column cannot be read.
     pub(super) fn json_schema(&self, nullable: bool) -> Result<Json, String> {
-        let mut schema = Map::new();
-        let shown = match self.type_name.as_str() {
+        Ok(described(self.shown(), self.form()?, nullable))
+    }
+
+    /// Returns the schema of the column's hashes.
+    fn hash_schema(&self, hash: &str, nullable: bool) -> Json {
+        let form = json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" });
+        let form = if let Json::Object(form) = form { form } else { Map::new() };
+        described(format!("{hash} of {}", self.shown()), form, nullable)
+    }
+
+    /// Returns the type for display.
+    fn shown(&self) -> String {
+        match self.type_name.as_str() {
             "timestamp" | "rowversion" => "rowversion".to_owned(),
             _ => self.declared(),
-        };
-        schema.insert("description".to_owned(), shown.into());
-        schema.extend(self.form()?);
-        if let Some(name) = schema.get("type").cloned().filter(|_| nullable) {
-            schema.insert("type".to_owned(), json!([name, "null"]));
         }
-        Ok(schema.into())
     }
 
     fn form(&self) -> Result<Map<String, Json>, String> {
@@ -137,6 +150,17 @@ impl Column {
         };
         Ok(if let Json::Object(schema) = schema { schema } else { Map::new() })
     }
+}
+
+/// Returns the schema of a value of this form.
+fn described(description: String, form: Map<String, Json>, nullable: bool) -> Json {
+    let mut schema = Map::new();
+    schema.insert("description".to_owned(), description.into());
+    schema.extend(form);
+    if let Some(name) = schema.get("type").cloned().filter(|_| nullable) {
+        schema.insert("type".to_owned(), json!([name, "null"]));
+    }
+    schema.into()
 }
 
 const DAY: &str = "[0-9]{4}-[0-9]{2}-[0-9]{2}";

@@ -155,6 +155,7 @@ mod tests {
             key: vec!["ID".to_owned()],
             columns: None,
             columns_excluded: Vec::new(),
+            mask: crate::source::Mask::default(),
             filter: None,
             filter_params: std::collections::BTreeMap::new(),
             soft_delete: None,

@@ -24,6 +24,7 @@ use super::describe::Column;
 use super::identity::{self, Identity};
 use super::limit::Guard;
 use super::mark::{Marks, ServerReport};
+use super::mask::Hashes;
 use super::origin::Origin;
 use super::query::{Bounds, KeyTypes, RowQuery};
 use super::schema::{Schema, SchemaComparison};
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     pub(super) key_at: Vec<usize>,
     /// How each column of a row is decoded.
     pub(super) forms: Vec<CellForm>,
+    /// The hashes of masked columns.
+    pub(super) hashes: Option<Hashes>,
     /// Cells per row: columns, then the sizes of the guarded ones, the position, whether it repeats the
     /// previous one if the server compares them, and the kind of change if rows can be deleted.
     pub(super) width: usize,
@@ -180,6 +183,7 @@ impl Plan {
         if mode == CursorMode::ChangeTracking {
             choice::check_key(origin, described, &key).map_err(configuration)?;
         }
+        let masked = columns::masked(settings, origin, choice, described)?;
         let delivered = columns::delivered(settings, origin, choice, described)?;
         let deleted = columns::deleted(settings, origin, mode, described)?;
         let selection = Selection::new(settings.operations.as_deref(), mode, deleted.is_some())
@@ -192,7 +196,8 @@ impl Plan {
             Guard::new(settings, origin.to_string(), &read, &key_at).map_err(configuration)?;
         let forms = read.iter().map(CellForm::of_column).collect();
         let ordering: Vec<&Column> = cursor.iter().chain(&key).collect();
-        let schema = Schema::of(&read, &ordering);
+        let hashes = Hashes::of(&settings.mask, &masked, &read);
+        let schema = Schema::of(&read, hashes.as_ref(), &ordering);
         let soft_delete = settings.soft_delete.as_deref();
         let soft_delete = soft_delete.map(|name| find(Role::SoftDelete, name)).transpose()?;
         let names_read = read.iter().chain(&cursor).chain(&soft_delete);
@@ -218,6 +223,7 @@ impl Plan {
             columns: Arc::new(names),
             key_at,
             forms,
+            hashes,
             guard,
             select,
             filter: filter.cloned(),

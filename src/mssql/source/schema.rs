@@ -17,6 +17,7 @@ use highwater_engine::cursor::{SourceFingerprint, SourceState};
 use highwater_engine::source::RetainedState;
 
 use super::describe::Column;
+use super::mask::{Hashes, MaskMethod};
 
 /// Hash of the columns of the last delivery.
 const COLUMNS: &str = "columns";
@@ -52,11 +53,19 @@ pub(super) enum SchemaComparison {
 }
 
 impl Schema {
-    /// Returns the schema of the columns `read`, ordered by the columns `ordering`.
-    pub(super) fn of(read: &[Column], ordering: &[&Column]) -> Self {
+    /// Returns the schema of the columns `read`, ordered by the columns `ordering`. A hashed column has another form
+    /// than its type, so it counts as another type.
+    pub(super) fn of(read: &[Column], hashes: Option<&Hashes>, ordering: &[&Column]) -> Self {
+        let methods = hashes.map(Hashes::methods).unwrap_or_default().iter().copied();
+        let methods = methods.chain(std::iter::repeat(None));
+        let form = |column: &Column, hash: Option<MaskMethod>| {
+            let declared = column.declared_with_collation();
+            hash.map(|hash| format!("{} of {declared}", hash.as_str())).unwrap_or(declared)
+        };
         let columns: Vec<_> = read
             .iter()
-            .map(|column| (column.name.clone(), column.declared_with_collation()))
+            .zip(methods)
+            .map(|(column, hash)| (column.name.clone(), form(column, hash)))
             .collect();
         let order: Vec<_> =
             ordering.iter().map(|column| (column.name.clone(), column.order())).collect();
@@ -209,7 +218,7 @@ mod tests {
     }
 
     fn schema(columns: &[Column]) -> Schema {
-        Schema::of(columns, &[&columns[0]])
+        Schema::of(columns, None, &[&columns[0]])
     }
 
     #[test]

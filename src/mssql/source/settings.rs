@@ -7,7 +7,7 @@ use highwater_engine::cursor::CursorMode;
 use highwater_engine::event::Operation;
 use highwater_engine::partition::Partition;
 
-use super::SizeLimits;
+use super::{Mask, SizeLimits};
 use crate::connection_string::SqlConnection;
 
 /// The relation that rows are read from.
@@ -60,6 +60,8 @@ pub struct SourceSettings {
     pub columns: Option<Vec<String>>,
     /// Columns to exclude; none if a list is given.
     pub columns_excluded: Vec<String>,
+    /// Columns to leave out or to hash.
+    pub mask: Mask,
     /// A condition in T-SQL on the columns of `t`.
     pub filter: Option<String>,
     /// Values of the condition's `@name`s, by name; as text, or typed like `int:5`.

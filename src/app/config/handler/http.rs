@@ -235,7 +235,7 @@ fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
 }
 
 /// Reads the setting `name`, to which the setting `named_by` refers.
-fn read_named<T>(
+pub(in crate::config) fn read_named<T>(
     reader: &mut Reader<'_>,
     name: &str,
     named_by: &Setting,
@@ -267,7 +267,7 @@ fn read_named<T>(
 ///
 /// The most likely mistake is to put the secret itself here, so a text that could be one is not shown: function keys
 /// and signing secrets are longer than usual names, or have a prefix that names do not have.
-fn secret_name(text: &str) -> Result<String, Expected> {
+pub(in crate::config) fn secret_name(text: &str) -> Result<String, Expected> {
     const LENGTH_MAX: usize = 40;
     let name = parse::setting_name(text).ok();
     let name = name.filter(|name| name.len() <= LENGTH_MAX && !name.starts_with(SIGNING_PREFIX));

@@ -44,6 +44,17 @@ pub(in crate::config) const SOURCE_COLUMNS_EXCLUDED: Setting = Setting::new(
     Words("none"),
     "Columns not to deliver, separated by commas; instead of `SOURCE__COLUMNS`.",
 );
+pub(in crate::config) const SOURCE_MASK: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__MASK",
+    Words("none"),
+    "Columns to [mask](sources.md#masking), such as `email:sha256,phone:drop`: `drop` leaves a column out, `sha256` and \
+     `hmac-sha256` replace each value by a hash.",
+);
+pub(in crate::config) const SOURCE_MASK_SECRET: Setting = Setting::new(
+    "HIGHWATER__POLLERS__<NAME>__SOURCE__MASK_SECRET",
+    Words("required for `hmac-sha256`"),
+    "Name of the setting with the secret of `hmac-sha256`, at least 16 characters.",
+);
 pub(in crate::config) const SOURCE_FILTER: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__SOURCE__FILTER",
     Words("all rows"),

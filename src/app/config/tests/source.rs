@@ -1,5 +1,7 @@
 //! Settings of sources.
 
+use secrecy::ExposeSecret as _;
+
 use super::*;
 
 const PREFIX: &str = "HIGHWATER__POLLERS__ORDERS__SOURCE__";
@@ -66,6 +68,52 @@ fn columns_are_listed_or_excluded() {
         (&[("COLUMNS_EXCLUDED", "a,,b")], "each once"),
         (&[("COLUMNS_EXCLUDED", "a,Version")], "hint: remove `Version` from the list"),
         (&[("COLUMNS_EXCLUDED", "ID")], "hint: remove `ID` from the list"),
+    ] {
+        let errors = source(settings).unwrap_err();
+        assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");
+    }
+}
+
+#[test]
+fn columns_are_masked_with_a_method_each() {
+    use highwater_mssql::source::MaskMethod::{Drop, HmacSha256, Sha256};
+    let read = source(&[("MASK", "email:sha256, [odd:name]:drop")]).unwrap().mask;
+    assert_eq!(read.columns, [("email".to_owned(), Sha256), ("odd:name".to_owned(), Drop)]);
+    assert!(read.secret.is_none());
+    let secret = [("MASK", "email:hmac-sha256"), ("MASK_SECRET", "MASK_KEY")];
+    let mut vars = vars(&[MINIMAL, "MASK_KEY = hunter2hunter2hunter2"]);
+    vars.extend(secret.map(|(name, value)| (format!("{PREFIX}{name}"), value.to_owned())));
+    let config = Config::from_vars(&vars).unwrap();
+    let mask = &config.pollers["orders"].source.mask;
+    assert_eq!(mask.columns, [("email".to_owned(), HmacSha256)]);
+    assert_eq!(mask.secret.as_ref().unwrap().expose_secret(), b"hunter2hunter2hunter2");
+    assert!(!format!("{config:?}").contains("hunter2hunter2"));
+    assert!(secrets(&vars).iter().any(|found| found.setting == "MASK_KEY"));
+    vars.insert("MASK_KEY".to_owned(), "hunter2".to_owned());
+    let errors = Config::from_vars(&vars).unwrap_err().to_string();
+    let expected = "setting `MASK_KEY` is `(not shown)`, expected at least 16 random characters";
+    assert!(errors.contains(expected), "{errors}");
+    for (settings, expected) in [
+        (&[("MASK", "email")][..], "expected columns with a method each"),
+        (&[("MASK", "email:sha265")], "hint: did you mean `sha256`?"),
+        (&[("MASK", "email:drop,Email:sha256")], "every column once"),
+        (&[("MASK", "ID:drop")], "hint: remove `ID` from the list"),
+        (&[("MASK", "Version:sha256")], "hint: remove `Version` from the list"),
+        (
+            &[("MASK", "gone:sha256"), ("SOFT_DELETE", "gone")],
+            "expected columns that are neither key, cursor nor soft-delete column",
+        ),
+        (
+            &[("MASK", "email:drop"), ("COLUMNS", "Email")],
+            "expected no `email:drop`, since `SOURCE__COLUMNS` lists that column",
+        ),
+        (&[secret[0]], "SOURCE__MASK_SECRET` is not set"),
+        (&secret, "setting `MASK_KEY` is not set, expected a value"),
+        (
+            &[("MASK", "email:sha256"), secret[1]],
+            "expected nothing, since no column of `SOURCE__MASK` has the method `hmac-sha256`",
+        ),
+        (&[secret[1]], "expected nothing, since no column"),
     ] {
         let errors = source(settings).unwrap_err();
         assert!(errors.contains(expected) && errors.starts_with("1 mistake"), "{errors}");

@@ -5,6 +5,7 @@ use highwater_engine::doctor::Finding;
 use highwater_engine::value::Value;
 
 use super::super::describe::Column;
+use super::super::mask::MaskMethod;
 use super::super::unique_key::IS_VIEW;
 use super::index::{self, INDEXES, Index, Support};
 use super::server::unexpected_answer;
@@ -24,9 +25,19 @@ impl Examination<'_> {
             .columns
             .iter()
             .filter(delivered)
-            .map(|column| format!("{} {} as {}", column.name, type_name(column), form(column)))
+            .map(|column| {
+                let hash = self.mask_of(column).and_then(MaskMethod::hash_name);
+                let form = hash.unwrap_or_else(|| form(column));
+                format!("{} {} as {form}", column.name, type_name(column))
+            })
             .collect();
         self.add(Finding::ok(check, forms.join(", ")));
+    }
+
+    /// Returns how a column is masked, if it is.
+    fn mask_of(&self, column: &Column) -> Option<MaskMethod> {
+        let mut columns = self.source.settings.mask.columns.iter();
+        columns.find(|(name, _)| same(name, &column.name)).map(|(_, method)| *method)
     }
 
     /// Reports each column that has no lossless form; returns the reasons, worded as in a tick.
@@ -37,6 +48,7 @@ impl Examination<'_> {
         let is_read = |column: &&Column| {
             settings.columns.as_ref().is_none_or(|names| named(names, column))
                 && !named(&settings.columns_excluded, column)
+                && self.mask_of(column) != Some(MaskMethod::Drop)
         };
         let read = columns.iter().filter(is_read);
         let reasons: Vec<String> = read.filter_map(|column| column.expression().err()).collect();

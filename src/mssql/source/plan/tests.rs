@@ -24,6 +24,7 @@ pub(in crate::source) fn settings(mode: CursorMode, cursor: &str) -> SourceSetti
         key: vec!["ID".to_owned()],
         columns: None,
         columns_excluded: Vec::new(),
+        mask: crate::source::Mask::default(),
         filter: None,
         filter_params: BTreeMap::new(),
         soft_delete: None,

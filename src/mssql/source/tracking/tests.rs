@@ -41,6 +41,7 @@ fn plan_of(
         key: vec!["a".to_owned(), "b".to_owned()],
         columns: None,
         columns_excluded: Vec::new(),
+        mask: crate::source::Mask::default(),
         filter: filter.map(str::to_owned),
         filter_params: std::collections::BTreeMap::new(),
         soft_delete: soft_delete.map(str::to_owned),
