@@ -5,7 +5,7 @@
 //   node .ci/mutants.mjs token row  those whose name contains one of the words
 //   node .ci/mutants.mjs applies    builds nothing: only checks that each break still applies
 //   node .ci/mutants.mjs complete [SHARD/SHARDS | NUMBER | WORD...]
-//                                   mechanical mutants of document and lease: `.ci/mechanical.mjs`
+//                                   mechanical mutants of document, lease and isolation: `.ci/mechanical.mjs`
 //   node .ci/mutants.mjs elsewhere NUMBER | WORD...
 //                                   a sample of the mechanical mutants of all other files
 //

@@ -645,3 +645,122 @@ fn a_retry_that_runs_out_of_time_does_not_count_as_one_that_had_the_whole_tick()
     assert_eq!(machine.record(Outcome::OutOfTime(TimeGiven::WholeTick), &when), None);
     assert_eq!((machine.next_step(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
 }
+
+/// A machine with that many rows that have failed `attempt` times, before its first call.
+fn started(halving: Halving, rows: usize, attempt: u32) -> (Isolation, CallContext) {
+    let mut machine = Isolation::new(isolating(5), halving, rows, RowsAfter::Readable, 3);
+    let when = CallContext { tried: failed_before(attempt), ..nothing_known() };
+    machine.prepare(&when);
+    (machine, when)
+}
+
+fn without_time(when: &CallContext) -> CallContext {
+    CallContext { next_call: NextCall::NotNow, ..when.clone() }
+}
+
+#[test]
+fn the_search_is_announced_once_and_continues_with_half_of_the_rows_in_the_next_tick() {
+    let rejected = Outcome::Failed(Blame::Rows);
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 0);
+    assert_eq!(machine.record(rejected, &when), Some(Decision::Bisect));
+    assert_eq!(machine.record(rejected, &when), None);
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 0);
+    assert_eq!(machine.record(rejected, &without_time(&when)), None);
+    assert_eq!((machine.next_step(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
+    // The next tick tries the first row alone, so it needs no half of these.
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 4);
+    machine.record(Outcome::Failed(Blame::FirstRow), &without_time(&when));
+    assert_eq!((machine.next_step(), machine.rows()), (Step::GiveUp(End::Retry), 0..4));
+    let (mut machine, when) = started(Halving::Exhausted, 8, 0);
+    machine.record(Outcome::Failed(Blame::FirstRow), &when);
+    assert_eq!((machine.next_step(), machine.rows()), (Step::GiveUp(End::Retry), 0..8));
+}
+
+#[test]
+fn rows_wait_after_a_front_and_are_not_lost_with_it() {
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 1);
+    assert!(!machine.has_waiting());
+    machine.record(Outcome::Accepted, &when);
+    assert!(machine.has_waiting(), "the rest of the batch");
+}
+
+#[test]
+fn an_open_breaker_does_not_restart_a_search() {
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 1);
+    let open = CallContext { quarantined_in_a_row: u32::MAX, ..when };
+    machine.prepare(&open);
+    assert_eq!(machine.rows(), 0..8);
+}
+
+#[test]
+fn one_more_crash_narrows_the_search_whatever_was_survived_before() {
+    let tried = PriorAttempts { crashes: 9, crashes_survived: 4, ..PriorAttempts::default() };
+    let when = CallContext { tried, ..nothing_known() };
+    let mut machine = Isolation::new(isolating(5), Halving::FirstRetry, 8, RowsAfter::Readable, 3);
+    let decision = machine.judge_crashes(5, CrashedWith::SeveralRows, &when);
+    assert_eq!(decision, Some(Decision::Bisect));
+    let known = machine.prior_attempts().unwrap();
+    assert_eq!((known.crashes, known.crashes_survived), (4, 0));
+}
+
+#[test]
+fn a_chain_continues_with_a_front_only_if_it_is_a_real_part_and_there_is_time() {
+    let by_step = Outcome::AcceptedFrontByStep;
+    let (machine, when) = started(Halving::Exhausted, 8, 0);
+    let recorded = |outcome, when: &CallContext| {
+        let mut machine = machine.clone();
+        let decision = machine.record(outcome, when);
+        (decision, word(machine.next_step()), machine.rows())
+    };
+    let front = Some(Decision::FrontOfChain { to: 3 });
+    assert_eq!(recorded(by_step(3), &when), (front, "deliver 0..3".to_owned(), 0..3));
+    for (outcome, when) in
+        [(by_step(3), &without_time(&when)), (by_step(0), &when), (by_step(8), &when)]
+    {
+        assert_eq!(recorded(outcome, when), (None, "give up".to_owned(), 0..8), "{outcome:?}");
+    }
+}
+
+#[test]
+fn only_a_single_row_with_one_attempt_left_is_probed() {
+    for (rows, attempt, is_last) in [(1, 4, true), (1, 3, false), (8, 4, false)] {
+        let (machine, when) = started(Halving::Exhausted, rows, attempt);
+        assert_eq!(machine.is_last_attempt(&(0..rows), &when), is_last, "{rows} {attempt}");
+    }
+}
+
+#[test]
+fn a_front_of_no_or_all_probed_rows_proves_nothing() {
+    let unknown = Outcome::Failed(Blame::Unknown);
+    for front in [0, 7] {
+        let mut machine = after(4, &[unknown; 3]);
+        assert_eq!(word(machine.next_step()), "probe 1..8");
+        machine.record(Outcome::AcceptedFront(front), &nothing_known());
+        assert_eq!(word(machine.next_step()), "probe 1..2", "{front}");
+    }
+    let mut machine = after(4, &[unknown; 3]);
+    machine.record(Outcome::AcceptedFront(3), &nothing_known());
+    assert_eq!((word(machine.next_step()), machine.rows()), ("deliver 0..1".to_owned(), 0..1));
+}
+
+#[test]
+fn a_single_row_is_probed_once() {
+    let unknown = Outcome::Failed(Blame::Unknown);
+    let (mut machine, when) = started(Halving::Exhausted, 1, 4);
+    machine.record(unknown, &when);
+    machine.rows_read(1);
+    machine.step_done();
+    assert_eq!(word(machine.next_step()), "probe 1..2");
+    machine.record(unknown, &when);
+    assert_eq!(machine.next_step(), Step::GiveUp(End::Retry));
+}
+
+#[test]
+fn the_row_after_an_accepted_front_is_delivered_alone() {
+    let (mut machine, when) = started(Halving::FirstRetry, 8, 1);
+    assert_eq!(word(machine.next_step()), "deliver 0..4");
+    machine.record(Outcome::AcceptedFront(2), &when);
+    assert_eq!((machine.next_step(), machine.rows()), (Step::Settle(Settlement::Accepted), 0..2));
+    settle(&mut machine, &when);
+    assert_eq!(word(machine.next_step()), "deliver 2..3");
+}
