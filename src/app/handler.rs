@@ -21,9 +21,11 @@
 //!         if delivery.events.len() > self.rows_max {
 //!             return Err(HandlerError::TooLarge(format!("more than {} rows", self.rows_max)));
 //!         }
-//!         for event in delivery.events {
+//!         for (accepted, event) in (1..).zip(delivery.events) {
 //!             // Index the row under a stable id, so that a redelivery replaces it.
 //!             println!("{}", event.id);
+//!             // It is not redelivered, whatever happens to the rows after it.
+//!             delivery.progress.accept(accepted);
 //!         }
 //!         Ok(())
 //!     }

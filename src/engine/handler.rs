@@ -2,6 +2,7 @@
 
 pub mod chain;
 pub mod paced;
+pub mod prefix;
 #[doc(hidden)]
 pub mod spans;
 #[cfg(any(test, feature = "test-util"))]
@@ -122,17 +123,23 @@ pub struct Step {
 
 /// The progress of a handler with a batch.
 ///
-/// A handler that reports progress is stopped if it reports none for `HANDLER__STALL_MAX`: a stuck process
-/// still renews its lease and would keep the batch forever. This does not apply to a handler that never
-/// reports; such a handler needs its own timeout.
+/// A call that reports none for `HANDLER__STALL_MAX` is stopped: a stuck process still renews its lease and would keep
+/// the batch forever. So every handler reports each step that it makes, such as a reply or a statement.
 #[derive(Debug, Default)]
 pub struct Progress {
-    steps: AtomicU64,
+    steps: Arc<AtomicU64>,
     accepted: AtomicUsize,
 }
 
 impl Progress {
-    /// Reports that `steps` more steps are done: events, bytes, or whatever the handler counts.
+    /// Returns the progress of one step of a handler chain. Its steps count for the chain. What it accepts does not,
+    /// because the other steps of the chain have not accepted it.
+    #[must_use]
+    pub fn of_step(&self) -> Self {
+        Self { steps: Arc::clone(&self.steps), accepted: AtomicUsize::default() }
+    }
+
+    /// Reports that `steps` more steps are done: replies, statements, bytes, or whatever the handler counts.
     pub fn report(&self, steps: u64) {
         self.steps.fetch_add(steps.max(1), Ordering::Relaxed);
     }
@@ -215,6 +222,19 @@ impl HandlerError {
         }
     }
 
+    /// Orders errors by scope: the poller, then all of its requests, then some rows. Of several errors of one batch, the one
+    /// with the lowest number decides.
+    pub fn scope(&self) -> u8 {
+        match self {
+            Self::Fenced(_) => 0,
+            Self::Gone(_) => 1,
+            Self::Misconfigured(_) => 2,
+            Self::Throttled { .. } => 3,
+            Self::TooLarge(_) => 4,
+            Self::Stalled(_) | Self::Retryable(_) | Self::Rejected(_) | Self::Partial { .. } => 5,
+        }
+    }
+
     /// Returns how long the target asks to wait, if it said so.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -293,13 +313,9 @@ pub const SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
 /// `Ok` means permanently accepted: the checkpoint moves past the batch. Events may be redelivered with the same
 /// ids, so handling must be idempotent. The future may be dropped at any await (the lease was lost, or time ran
 /// out), which leaves the outcome unknown. A handler must not block its thread: the same task renews the lease.
+/// It reports its [`Progress`], or is stopped as stalled.
 #[async_trait]
 pub trait Handler: fmt::Debug + Send + Sync {
-    /// Whether the handler reports [`Progress`].
-    fn reports_progress(&self) -> bool {
-        false
-    }
-
     /// Returns the handler's own time limit for a call; `None` if only that of the tick applies.
     ///
     /// Batches shrink if calls come close to it.

@@ -565,10 +565,6 @@ impl RecordingHandler {
 
 #[async_trait]
 impl Handler for RecordingHandler {
-    fn reports_progress(&self) -> bool {
-        true
-    }
-
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let id = |cursor: &Cursor| cursor.key.get("id").and_then(serde_json::Value::as_i64);
         let received = Received {

@@ -217,7 +217,9 @@ impl Sql {
         loop {
             tries += 1;
             let knew_target = state.described.is_some();
-            let Err(failed) = self.write(state, delivery, &rows).await else { return Ok(()) };
+            let written = self.write(state, delivery, &rows).await;
+            delivery.progress.report(1);
+            let Err(failed) = written else { return Ok(()) };
             let pause = match &failed {
                 Failed::Sql(_, error) if tries < self.config.tries_max => {
                     retries.pause_after(error)
@@ -253,6 +255,7 @@ impl Sql {
         let connection = &mut state.connection;
         let started = connection.begin().await;
         let mut transaction = started.map_err(|error| Failed::Sql(Step::Connection, error))?;
+        delivery.progress.report(1);
         let work = Work { sql: self, delivery, rows, described: &described, forget };
         if let Err(failed) = work.run(&mut transaction).await {
             transaction.rollback().await;
@@ -299,8 +302,10 @@ struct Work<'a> {
 impl Work<'_> {
     async fn run(self, transaction: &mut Transaction<'_>) -> Result<(), Failed> {
         self.pass_fence(transaction).await?;
+        self.delivery.progress.report(1);
         if let Some(replay_guard) = self.delivery.replay_guard {
             self.keep_newer_out(transaction, replay_guard).await?;
+            self.delivery.progress.report(1);
         }
         let new = match &self.sql.tables.ledger {
             None => self.rows.iter().collect(),
@@ -388,6 +393,7 @@ impl Work<'_> {
             let sql = statement::ledger(ledger, chunk.len());
             let recorded = transaction.query(&sql, &params, read_id).await;
             new.extend(recorded.map_err(|error| Failed::Sql(Step::Ledger, error))?);
+            self.delivery.progress.report(1);
         }
         Ok(self.rows.iter().filter(|row| new.contains(&binary(&row.event.id))).collect())
     }
@@ -413,6 +419,7 @@ impl Work<'_> {
             let Statement { sql, params } = plan.statement(&part)?;
             let written = transaction.query(&sql, &params, |_row| Ok(())).await;
             written.map_err(|error| Failed::Sql(Step::Target, error))?;
+            self.delivery.progress.report(1);
         }
         Ok(())
     }

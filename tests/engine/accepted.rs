@@ -127,12 +127,12 @@ fn busy() -> HandlerError {
     HandlerError::Throttled { reason: "429".to_owned(), retry_after: None }
 }
 
-/// Checks that the five rows committed by renewals, at 10 s and 20 s, are in report, metric and document. The
-/// handler is then `stopped`.
+/// Checks that the accepted rows are in report, metric and document: five are committed by renewals, at 10 s and 20 s.
+/// The handler is then `stopped`.
 async fn check_counted(
     stopped: impl AsyncFnOnce(&World, &SteadyHandler),
     seconds: u64,
-    outcome: &str,
+    (outcome, rows): (&str, u64),
 ) {
     let (mut world, handler, _) = steady().await;
     world.limits.handler_stop_after = Duration::from_secs(seconds);
@@ -141,34 +141,35 @@ async fn check_counted(
     let request = TickRequest::default();
     let ((), report) = tokio::join!(stops, poller.tick(&request));
     assert_eq!(outcome_row(&report.result).outcome, outcome, "{:?}", report.result);
-    assert_eq!((report.rows, report.batches), (5, 1), "{outcome}");
+    assert_eq!((report.rows, report.batches), (rows, 1), "{outcome}");
     let document = world.document().await;
-    assert_eq!(document.checkpoint.metadata.row_count, 5, "{outcome}");
+    assert_eq!(document.checkpoint.metadata.row_count, rows, "{outcome}");
     if let Some(recent) = document.recent.last().filter(|recent| recent.outcome != "tick_complete")
     {
-        assert_eq!((recent.rows, recent.batches), (5, 1), "{outcome}");
+        assert_eq!((recent.rows, recent.batches), (rows, 1), "{outcome}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
+async fn rows_accepted_early_are_committed_and_counted_however_the_tick_ends() {
     let fails = |error: fn() -> HandlerError| {
         async move |_: &World, handler: &SteadyHandler| {
             handler.fail_after(6);
             handler.fail_with(error());
         }
     };
-    check_counted(fails(busy), 285, "handler_failed").await;
-    check_counted(fails(|| HandlerError::Misconfigured("401".to_owned())), 285, "handler_failed")
-        .await;
-    check_counted(fails(|| HandlerError::Gone("410".to_owned())), 285, "handler_failed").await;
-    check_counted(async |_: &World, _: &SteadyHandler| {}, 25, "out_of_time").await;
+    // The sixth row is accepted after the last renewal.
+    let failed = ("handler_failed", 6);
+    check_counted(fails(busy), 285, failed).await;
+    check_counted(fails(|| HandlerError::Misconfigured("401".to_owned())), 285, failed).await;
+    check_counted(fails(|| HandlerError::Gone("410".to_owned())), 285, failed).await;
+    check_counted(async |_: &World, _: &SteadyHandler| {}, 25, ("out_of_time", 6)).await;
     let taken_away = async |world: &World, _: &SteadyHandler| {
         sleep(25).await;
         let broken = world.document().await.break_lease().unwrap();
         world.overwrite(&encode(&broken)).await;
     };
-    check_counted(taken_away, 285, "lease_lost").await;
+    check_counted(taken_away, 285, ("lease_lost", 5)).await;
     // From 30 s on seven rows are committed; then the batch's own commit cannot reach the store.
     let (world, _, poller) = steady().await;
     let stops = async {
@@ -181,4 +182,29 @@ async fn rows_committed_by_renewals_are_counted_however_the_tick_ends() {
     let ((), report) = tokio::join!(stops, poller.tick(&request));
     assert_eq!(outcome_row(&report.result).outcome, "commit_failed");
     assert_eq!((report.rows, report.batches), (7, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_asks_for_a_pause_does_not_get_accepted_rows_again() {
+    let (world, handler, poller) = steady().await;
+    handler.fail_after(6);
+    handler.fail_with(busy());
+    tick(&poller).await.unwrap_err();
+    let in_flight = world.in_flight().await.unwrap();
+    assert_eq!((in_flight.rows, in_flight.attempt), (4, 0), "the rest; not counted");
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(handler.received(), [(1..=10).collect::<Vec<_>>(), (7..=10).collect()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_runs_out_of_time_continues_after_the_rows_accepted_so_far() {
+    let (mut world, handler, _) = steady().await;
+    world.limits.handler_stop_after = Duration::from_secs(25);
+    let poller = world.with_handler(handler.clone()).instance("a");
+    tick(&poller).await.unwrap_err();
+    sleep(2).await;
+    tick(&poller).await.unwrap();
+    // All of the rest at once: rows that were accepted show that there is enough time for fewer rows.
+    assert_eq!(handler.received(), [(1..=10).collect::<Vec<_>>(), (7..=10).collect()]);
 }

@@ -114,10 +114,6 @@ impl Write {
 
 #[async_trait]
 impl Handler for SimHandler {
-    fn reports_progress(&self) -> bool {
-        true
-    }
-
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let rows: Vec<(i64, u64)> = delivery.events.iter().map(row_of).collect();
         let (tick, purpose, (term, _running), behaviour) = self.world.with(|state| {

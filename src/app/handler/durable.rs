@@ -35,7 +35,7 @@ use url::Url;
 
 use self::reply::{Received, Start};
 use super::tries::Tries;
-use super::{Delivery, Handler, HandlerError, envelope};
+use super::{Delivery, Handler, HandlerError, Progress, envelope};
 use crate::config::{DurableConfig, shown_url};
 use crate::error::chain;
 
@@ -103,7 +103,8 @@ impl Durable {
     /// Starts the orchestration of a batch, unless it exists.
     async fn start_once(&self, input: &[u8], delivery: &Delivery<'_>) -> Result<(), HandlerError> {
         let (id, name) = (delivery.batch_id.as_str(), self.config.orchestrator.as_str());
-        if self.is_known(id).await? {
+        let progress = delivery.progress;
+        if self.is_known(id, progress).await? {
             return Ok(());
         }
         let start = self.address(&["orchestrators", name, id], None)?;
@@ -115,21 +116,32 @@ impl Durable {
                 request = request.header(name, value);
             }
         }
-        let received = self.exchange(request).await?;
+        let received = self.exchange(request, progress).await?;
         match reply::judge_start(&received, id, name)? {
             Start::Started => Ok(()),
-            Start::Exists if self.is_known(id).await? => Ok(()),
+            Start::Exists if self.is_known(id, progress).await? => Ok(()),
             Start::Exists => Err(received.contradicted()),
         }
     }
 
-    async fn is_known(&self, id: &str) -> Result<bool, HandlerError> {
+    async fn is_known(&self, id: &str, progress: &Progress) -> Result<bool, HandlerError> {
         let status = self.address(&["instances", id], Some(("showInput", "false")))?;
-        reply::is_known(&self.exchange(self.client.request(Method::GET, status)).await?)
+        let request = self.client.request(Method::GET, status);
+        reply::is_known(&self.exchange(request, progress).await?)
     }
 
-    /// Sends a request, and reads the reply up to its limit.
-    async fn exchange(&self, request: RequestBuilder) -> Result<Received, HandlerError> {
+    /// Sends a request, and reads the reply up to its limit. Each is a step of progress, whatever becomes of it.
+    async fn exchange(
+        &self,
+        request: RequestBuilder,
+        progress: &Progress,
+    ) -> Result<Received, HandlerError> {
+        let received = self.receive(request).await;
+        progress.report(1);
+        received
+    }
+
+    async fn receive(&self, request: RequestBuilder) -> Result<Received, HandlerError> {
         let shown = shown_url(&self.config.url);
         let lost = |error: reqwest::Error| {
             HandlerError::Retryable(format!("{shown}: {}", chain(&error.without_url())))

@@ -52,7 +52,8 @@
 //!
 //! With a `CONCURRENCY` above 1, a batch is split by key into that many parallel requests, each a batch
 //! with its own id. Rows with the same key go into one request, in order. The next batch starts after all
-//! requests have completed. The position moves up to the first row that was not accepted.
+//! requests have completed. The position moves up to the first row that was not accepted; the rows of each answered
+//! request count at once, as far as the rows before them are accepted.
 //!
 //! # Secrets
 //!
@@ -64,7 +65,7 @@
 //! Proxy settings of the environment are ignored, since only the configuration reads the environment.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -83,6 +84,7 @@ use self::concurrency::Part;
 pub use self::notifier::{Terms, Webhook};
 use self::reply::{Received, Target};
 use self::sign::Signer;
+use super::prefix::AcceptedPrefix;
 use super::tries::{DELAYS, log_retry};
 use super::{Delivery, Handler, HandlerError};
 use crate::azure::Tokens;
@@ -271,7 +273,9 @@ impl Http {
         let mut request = prepared.request();
         let (id, now) = (part.id.as_str(), self.clock.now());
         request.headers_mut().extend(self.signer.headers(id, now, prepared.signed()));
-        let proof = self.auth.prove(self.timeout).await.map_err(Failed::Unanswered)?;
+        let proof = self.auth.prove(self.timeout).await;
+        part.batch.progress.report(1);
+        let proof = proof.map_err(Failed::Unanswered)?;
         request.headers_mut().extend(proof.map(|proof| (proof.name, proof.value)));
         let span = traced::span(&self.url, tries);
         // The span of this try becomes the parent of the receiver's spans.
@@ -294,6 +298,7 @@ impl Http {
             }
         };
         let result = exchange.instrument(span.clone()).await;
+        part.batch.progress.report(1);
         if let Err(failed) = &result {
             traced::note_error(&span, failed.error());
         }
@@ -379,8 +384,16 @@ impl Handler for Http {
 
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         let parts = concurrency::divide(delivery, self.concurrency);
+        let accepted = AcceptedPrefix::new(delivery.events.len(), delivery.progress);
+        let accepted = Mutex::new(accepted);
+        let deliver = async |part: &Part<'_>| {
+            let result = self.deliver(part).await;
+            let mut accepted = accepted.lock().unwrap_or_else(PoisonError::into_inner);
+            accepted.accept(part.accepted(&result));
+            result
+        };
         // Wait for all requests: an abandoned one might still be accepted, after newer rows.
-        let results = join_all(parts.iter().map(|part| self.deliver(part))).await;
+        let results = join_all(parts.iter().map(deliver)).await;
         concurrency::combine(&parts, results)
     }
 }

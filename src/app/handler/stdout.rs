@@ -2,7 +2,8 @@
 //!
 //! For trying out a poller and for piping into a local program. Success means only that the operating
 //! system has accepted the bytes: if the reader crashes afterwards, they are lost. A process that runs
-//! ticks refuses to start without a reader, and a batch fails if the reader goes away.
+//! ticks refuses to start without a reader, and a batch fails as a whole if the reader goes away: what it had not
+//! read is lost with the pipe. If the reader stops reading, the pipe fills up, and the handler makes no progress.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read as _};
@@ -93,11 +94,6 @@ impl fmt::Debug for Stdout {
 
 #[async_trait]
 impl Handler for Stdout {
-    /// If the reader stops reading, the pipe fills up and writing stalls.
-    fn reports_progress(&self) -> bool {
-        true
-    }
-
     fn check(&self) -> Result<(), HandlerError> {
         if self.is_own {
             check(io::stdout().as_fd()).map_err(|error| closed(&error))

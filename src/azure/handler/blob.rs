@@ -149,6 +149,7 @@ impl Blob {
             let create = self.create(&name, lines(delivery.events));
             let created = timeout(self.timeout + GRACE, create).await;
             let created = created.unwrap_or_else(|_elapsed| Err(self.resource().timed_out()));
+            delivery.progress.report(1);
             let Err(error) = created else { return Ok(()) };
             tries.after(error, delivery).await?;
         }

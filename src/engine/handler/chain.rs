@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 
-use super::{ChainStep, Delivery, Handler, HandlerError, Progress, Step};
+use super::{ChainStep, Delivery, Handler, HandlerError, Step};
 
 /// Passes each batch to several handlers, one after the other.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Handler for Chain {
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         for step in &self.steps {
             let batch_id = delivery.batch_id.of_step(&step.name);
-            let progress = Progress::default();
+            let progress = delivery.progress.of_step();
             let of_step = Delivery {
                 batch_id: &batch_id,
                 step: Some(ChainStep { name: &step.name, of_batch: delivery.batch_id }),

@@ -85,10 +85,6 @@ impl RateLimited {
 
 #[async_trait]
 impl Handler for RateLimited {
-    fn reports_progress(&self) -> bool {
-        self.handler.reports_progress()
-    }
-
     fn recognises_batches(&self) -> bool {
         self.handler.recognises_batches()
     }

@@ -35,7 +35,7 @@ pub(super) enum CallFailure {
     AcceptedFrontByStep(usize, HandlerFailure),
     /// The handler was stopped because the tick's time is up.
     OutOfTime {
-        /// Whether an earlier step of the chain accepted the rows in this tick.
+        /// Whether an earlier step of the chain accepted the rows in this tick, or the handler some of them.
         progressed: bool,
     },
     /// The lease is no longer held, so nothing is recorded.
@@ -198,7 +198,7 @@ impl LeasedTick<'_, '_> {
         self.report.handler_ran(took);
         let is_accepted = matches!(handled, Ok(Some(Ok(()))));
         poller.learn_size(batch, call.handler, took, is_accepted);
-        let handled = match handled {
+        let mut handled = match handled {
             Ok(None) => {
                 let front = accepted(self.lease.expected(), self.lease.now());
                 Err(CallFailure::Lost(self.abort(call.handler, front).await))
@@ -207,7 +207,8 @@ impl LeasedTick<'_, '_> {
                 .or_else(|error| error.after(progress.accepted(), batch.events.len()))
                 .map_err(|error| call.judged(error)),
             Err(LeaseError::OutOfTime) => {
-                Err(CallFailure::OutOfTime { progressed: !call.is_first })
+                let progressed = !call.is_first || (in_part && progress.accepted() > 0);
+                Err(CallFailure::OutOfTime { progressed })
             }
             // A renewal in flight found the lease lost as well, but only the target says to whom.
             Err(error) => {
@@ -215,6 +216,15 @@ impl LeasedTick<'_, '_> {
                 Err(CallFailure::Lost(lost))
             }
         };
+        // What was accepted since the last renewal, before the rest is recorded as failed.
+        if let Err(failure) = &handled
+            && failure.leaves_front()
+            && let Some(front) = accepted(self.lease.expected(), self.lease.now())
+            && let Err(error @ (LeaseError::Lost(_) | LeaseError::Gone)) =
+                self.lease.commit_front(front).await
+        {
+            handled = Err(CallFailure::Lost(TickError::of_loss(error)));
+        }
         if let Err(failure) = &handled
             && !failure.is_front()
         {
@@ -304,6 +314,20 @@ impl CallFailure {
             Self::OutOfTime { .. } | Self::Lost(_) => false,
         }
     }
+
+    /// Whether rows that were accepted before the failure have no other commit: it is not about the rest of the rows.
+    fn leaves_front(&self) -> bool {
+        match self {
+            Self::Handler(failure) => matches!(
+                failure.error,
+                HandlerError::Throttled { .. }
+                    | HandlerError::Misconfigured(_)
+                    | HandlerError::Gone(_)
+            ),
+            Self::OutOfTime { .. } => true,
+            Self::AcceptedFrontByStep(..) | Self::Lost(_) => false,
+        }
+    }
 }
 
 impl Call<'_> {
@@ -346,7 +370,7 @@ impl Poller {
         })
     }
 
-    /// Calls a handler, and stops it if it reports progress but has made none for too long.
+    /// Calls a handler, and stops it if it has made no progress for too long.
     pub(crate) async fn guarded(
         &self,
         to: &dyn Handler,
@@ -354,9 +378,7 @@ impl Poller {
     ) -> Result<(), HandlerError> {
         let handled = to.handle(delivery);
         let stall_max = self.limits.handler_stall_max;
-        let Some(stall_max) = stall_max.filter(|_| to.reports_progress()) else {
-            return handled.await;
-        };
+        let Some(stall_max) = stall_max else { return handled.await };
         let mut handled = pin!(handled);
         let mut steps = 0;
         loop {

@@ -98,7 +98,10 @@ impl LeasedTick<'_, '_> {
         pause: Option<Paused>,
         tick: EndOfTick,
     ) -> Result<(), LeaseError> {
-        let is_suspected = self.work.isolation.is_suspected();
+        // Once the front of these rows is committed, the document describes the rest of them.
+        let checkpoint = &self.lease.expected().checkpoint.cursor;
+        let starts_here = self.work.batch.is_late() || self.work.batch.at.after == *checkpoint;
+        let is_suspected = self.work.isolation.is_suspected() && starts_here;
         let narrowed = is_suspected.then(|| Box::new(self.work.in_flight()));
         let in_flight = narrowed.as_deref().or(self.lease.expected().in_flight.as_ref());
         let earlier = in_flight.map_or(0, |batch| batch.attempt);

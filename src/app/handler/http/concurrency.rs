@@ -20,6 +20,25 @@ pub(super) struct Part<'a> {
     positions: Vec<usize>,
 }
 
+impl Part<'_> {
+    /// Returns which events of the batch the request accepted, by their index.
+    pub(super) fn accepted(
+        &self,
+        result: &Result<(), HandlerError>,
+    ) -> impl Iterator<Item = usize> {
+        let accepted = match result {
+            Ok(()) => self.positions.len(),
+            Err(error) => accepted_by(error),
+        };
+        self.positions.iter().take(accepted).copied()
+    }
+}
+
+/// Returns how many events a failed request accepted.
+fn accepted_by(error: &HandlerError) -> usize {
+    if let HandlerError::Partial { accepted, .. } = error { *accepted } else { 0 }
+}
+
 /// Splits a batch into at most `concurrency` requests.
 pub(super) fn divide(batch: Delivery<'_>, concurrency: usize) -> Vec<Part<'_>> {
     let mut positions: Vec<Vec<usize>> = vec![Vec::new(); concurrency.max(1)];
@@ -51,13 +70,12 @@ pub(super) fn combine(
 ) -> Result<(), HandlerError> {
     let failed = parts.iter().zip(results).filter_map(|(part, result)| {
         let error = result.err()?;
-        let accepted =
-            if let HandlerError::Partial { accepted, .. } = &error { *accepted } else { 0 };
-        Some((part.positions.get(accepted).copied().unwrap_or_default(), error))
+        let first = part.positions.get(accepted_by(&error)).copied();
+        Some((first.unwrap_or_default(), error))
     });
     let mut failed: Vec<(usize, HandlerError)> = failed.collect();
     // Errors that affect more than this batch come first, then errors in batch order.
-    failed.sort_by_key(|(position, error)| (rank(error), *position));
+    failed.sort_by_key(|(position, error)| (error.scope(), *position));
     let accepted = failed.iter().map(|(position, _)| *position).min();
     let longest_wait = failed.iter().filter_map(|(_, error)| error.retry_after()).max();
     let (Some((_, error)), Some(accepted)) = (failed.into_iter().next(), accepted) else {
@@ -117,21 +135,6 @@ fn part_id(batch: &Delivery<'_>, events: &[&ChangeEvent]) -> BatchId {
         digest: &digest,
     });
     batch.step.map_or_else(|| id.clone(), |step| id.of_step(step.name))
-}
-
-/// Orders errors by scope: the poller, then all of its requests, then some rows.
-fn rank(error: &HandlerError) -> u8 {
-    match error {
-        HandlerError::Fenced(_) => 0,
-        HandlerError::Gone(_) => 1,
-        HandlerError::Misconfigured(_) => 2,
-        HandlerError::Throttled { .. } => 3,
-        HandlerError::TooLarge(_) => 4,
-        HandlerError::Stalled(_)
-        | HandlerError::Retryable(_)
-        | HandlerError::Rejected(_)
-        | HandlerError::Partial { .. } => 5,
-    }
 }
 
 #[cfg(test)]

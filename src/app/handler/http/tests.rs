@@ -10,7 +10,6 @@ mod tls;
 use std::collections::VecDeque;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Bytes;

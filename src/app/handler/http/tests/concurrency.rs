@@ -79,3 +79,44 @@ async fn the_batch_is_accepted_up_to_the_first_failed_row() {
         assert_eq!(accepted, refused);
     }
 }
+
+/// Replies at once, but never to the request with this event.
+async fn start_holding(held: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let held = format!("\"{held}\"");
+    let take = move |body: Bytes| {
+        let is_held = std::str::from_utf8(&body).unwrap().contains(&held);
+        async move {
+            if is_held {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let router = Router::new().fallback(take);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test]
+async fn answered_requests_count_up_to_the_first_row_of_one_that_is_open() {
+    let keys: Vec<u64> = (0..18).map(|n| n / 3).collect();
+    let sample = Sample::of_keys(&keys);
+    let parts = super::super::concurrency::divide(sample.delivery(), 3);
+    let first_of = |part: &Part<'_>| {
+        sample.events.iter().position(|event| event.id == part.events[0].id).unwrap()
+    };
+    let open = parts.iter().map(first_of).max().unwrap();
+    assert!(open > 0, "another request has the first row");
+    let url = start_holding(sample.events[open].id.as_str()).await;
+    let handler = with_concurrency(3, &url);
+    let mut call = std::pin::pin!(handler.handle(sample.delivery()));
+    while sample.progress.accepted() < open {
+        let some = tokio::time::sleep(Duration::from_millis(5));
+        tokio::select! {
+            ended = &mut call => panic!("{ended:?}"),
+            () = some => {}
+        }
+    }
+    assert_eq!(sample.progress.accepted(), open);
+}
