@@ -30,8 +30,14 @@
 //! | any other code, a signal, the timeout | retryable |
 //!
 //! The names are from `sysexits.h`. Shells and `env` exit with 126 or 127 if a program cannot be run or
-//! found. Lines of standard output that do not report failures are ignored, so a program may print
-//! anything; [`reply`] describes the format. The end of standard error is kept for the error text.
+//! found. Lines of standard output that report neither failures nor accepted events are ignored, so a program may
+//! print anything; [`reply`] describes the format. The end of standard error is kept for the error text.
+//!
+//! # Progress
+//!
+//! A program that prints a line for each accepted event does not get those events again, however it ends: the next
+//! renewal of the lease moves the checkpoint past them. Anything that it prints, and input that it reads, also counts
+//! as progress.
 //!
 //! A process need not read all of its input: the exit code alone decides.
 //!
@@ -59,7 +65,7 @@ use tokio::time::timeout;
 pub use self::companion::Companion;
 use self::group::{Group, Groups};
 use self::reply::{Replies, Tail};
-use super::{Delivery, Handler, HandlerError, SETTLE_TIME_MAX};
+use super::{Delivery, Handler, HandlerError, Progress, SETTLE_TIME_MAX};
 use crate::config::ExecConfig;
 use crate::event::ChangeEvent;
 
@@ -158,13 +164,14 @@ impl Handler for Exec {
         let program = &self.config.program;
         let started = Group::spawn(&mut self.command(&delivery), self.groups);
         let (mut group, pipes) = started.map_err(|error| self.not_started(&error))?;
-        let (mut replies, mut tail) = (Replies::new(delivery.events), Tail::default());
+        let progress = delivery.progress;
+        let (mut replies, mut tail) = (Replies::new(delivery.events, progress), Tail::default());
         let ended = {
             let mut talk = pin!(async {
                 tokio::join!(
-                    feed(pipes.stdin, delivery.events),
-                    read(pipes.stdout, |bytes| replies.push(bytes)),
-                    read(pipes.stderr, |bytes| tail.push(bytes)),
+                    feed(pipes.stdin, delivery.events, progress),
+                    read(pipes.stdout, progress, |bytes| replies.push(bytes)),
+                    read(pipes.stderr, progress, |bytes| tail.push(bytes)),
                 )
             });
             let mut is_silent = false;
@@ -206,7 +213,7 @@ impl Handler for Exec {
 }
 
 /// Writes the events as lines, until the process stops reading.
-async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
+async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent], progress: &Progress) {
     let mut chunk = Vec::with_capacity(CHUNK_BYTES);
     for event in events {
         chunk.extend_from_slice(event.json.as_bytes());
@@ -216,6 +223,7 @@ async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
             if to.write_all(&chunk).await.is_err() {
                 return;
             }
+            progress.report(1);
             chunk.clear();
         }
     }
@@ -223,10 +231,11 @@ async fn feed(mut to: impl AsyncWrite + Unpin, events: &[ChangeEvent]) {
 }
 
 /// Reads to the end of output.
-async fn read(mut from: impl AsyncRead + Unpin, mut push: impl FnMut(&[u8])) {
+async fn read(mut from: impl AsyncRead + Unpin, progress: &Progress, mut push: impl FnMut(&[u8])) {
     let mut piece = vec![0; READ_BYTES];
     // A pipe that cannot be read counts as closed.
     while let Ok(length @ 1..) = from.read(&mut piece).await {
+        progress.report(1);
         push(piece.get(..length).unwrap_or_default());
     }
 }

@@ -177,6 +177,78 @@ async fn lines_on_standard_output_report_failed_events() {
     .assert_eq(&texts);
 }
 
+/// Prints the lines that report accepted events, for a shell that reads its input.
+fn accepted(ids: &[&str]) -> String {
+    ids.iter()
+        .fold(String::new(), |lines, id| format!("{lines}{{\"batchItemAccepted\":\"{id}\"}}\n"))
+}
+
+#[tokio::test]
+async fn lines_on_standard_output_report_accepted_events_whatever_the_exit_code() {
+    let sample = Sample::new(4);
+    let ids: Vec<&str> = sample.events.iter().map(|event| event.id.as_str()).collect();
+    let failed =
+        |id: &str| format!("{{\"batchItemFailures\":[{{\"itemIdentifier\":\"{id}\"}}]}}\n");
+    let mut texts = String::new();
+    for (output, code, prefix) in [
+        (accepted(&ids[..2]), 1, 2),
+        (accepted(&ids[..2]), 75, 2),
+        (accepted(&ids), 1, 4),
+        // A gap holds back the events after it.
+        (accepted(&[ids[0], ids[2], ids[3]]), 1, 1),
+        (accepted(&[ids[3], ids[2], ids[1], ids[0]]), 1, 4),
+        // Without a line break it may be incomplete, but the process has ended.
+        (accepted(&ids[..2]).trim_end().to_owned(), 1, 2),
+        (accepted(&ids[..1]) + &failed(ids[2]), 0, 1),
+        (accepted(&ids[..2]) + &failed(ids[1]), 0, 2),
+        (accepted(&[ids[0], "other"]), 0, 1),
+        (accepted(&ids[..1]).replace("batchItemA", "BatchItemA"), 0, 0),
+        (accepted(&ids[..1]).replace(ids[0], "\":"), 0, 0),
+        ("{\"batchItemAccepted\":[]}".to_owned(), 0, 0),
+        ("{\"batchItemAccepted\":null}".to_owned(), 0, 0),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("output");
+        std::fs::write(&file, &output).unwrap();
+        let (handler, sample) =
+            (script(&format!("cat \"$0\"; exit {code}"), &[&file]), Sample::new(4));
+        let error = handler.handle(sample.delivery()).await.unwrap_err();
+        assert_eq!(sample.progress.accepted(), prefix, "{output}");
+        texts.extend([error.name(), ": ", &error.to_string(), "\n"]);
+    }
+    expect![[r#"
+        retryable: `sh` exited with code 1
+        throttled: `sh` exited with code 75
+        retryable: `sh` exited with code 1
+        retryable: `sh` exited with code 1
+        retryable: `sh` exited with code 1
+        retryable: `sh` exited with code 1
+        partial: `sh`: 1 of 4 events failed, the first at index 2
+        retryable: `sh` reported the event at index 1 as failed after it had reported it as accepted
+        retryable: `sh` exited with code 0, but a line with `batchItemAccepted` names an event that is not in the batch
+        retryable: `sh` exited with code 0, but a line with `batchItemAccepted` does not have it as a top-level field spelled exactly so
+        retryable: `sh` exited with code 0, but a line with `batchItemAccepted` cannot be read: expected `,` or `}` at line 1 column 24
+        retryable: `sh` exited with code 0, but a line with `batchItemAccepted` cannot be read: invalid type: sequence, expected a string at line 1 column 21
+        retryable: `sh` exited with code 0, but a line with `batchItemAccepted` does not have it as a top-level field spelled exactly so
+    "#]].assert_eq(&texts);
+}
+
+#[tokio::test]
+async fn accepted_events_are_reported_while_the_process_runs() {
+    // A line for each event, then the process hangs.
+    let text = r#"read line; id=${line#*'"id":"'}; printf '{"batchItemAccepted":"%s"}\n' "${id%%'"'*}"; sleep 60"#;
+    let (handler, sample) = (script(text, &[]), Sample::new(2));
+    let mut call = pin!(handler.handle(sample.delivery()));
+    while sample.progress.accepted() == 0 {
+        let some = tokio::time::sleep(Duration::from_millis(5));
+        tokio::select! {
+            ended = &mut call => panic!("{ended:?}"),
+            () = some => {}
+        }
+    }
+    assert_eq!(sample.progress.accepted(), 1);
+}
+
 #[tokio::test]
 async fn a_process_need_not_read_its_input() {
     // More than a pipe holds.
@@ -201,7 +273,8 @@ async fn a_hundred_megabytes_of_output_are_not_kept() {
     assert_eq!(ended, "retryable");
     assert!(error.ends_with("xxlast") && error.chars().count() < 500, "{error}");
 
-    let (mut replies, mut tail) = (Replies::new(&[]), Tail::default());
+    let progress = Progress::default();
+    let (mut replies, mut tail) = (Replies::new(&[], &progress), Tail::default());
     for _ in 0..1_000 {
         replies.push(&[b'x'; 10_000]);
         tail.push(&[b'x'; 10_000]);
