@@ -34,6 +34,8 @@ fn config(connection: &str, queue: &str) -> QueueConfig {
         queue: queue.to_owned(),
         message_events_max: 1,
         encoding: MessageEncoding::Base64,
+        // In the order of the rows.
+        concurrency: 1,
         timeout: TIMEOUT,
         tries_max: 3,
     }
@@ -171,10 +173,35 @@ async fn a_process_does_not_resend_the_rows_it_already_sent() {
         batch.deliver(&handler).await.unwrap();
         assert_eq!(queue.decoded().await, json(&batch));
     }
-    // Another batch or another process does not skip it.
+    // The first row has changed, and changes back: its last state is sent last.
     Batch::of(&["d"]).deliver(&handler).await.unwrap();
     batch.deliver(&handler).await.unwrap();
-    assert_eq!(queue.texts().await.len(), 7);
+    let sent: Vec<String> =
+        [json(&batch), json(&Batch::of(&["d"])), json(&batch)[..1].to_vec()].concat();
+    assert_eq!(queue.decoded().await, sent);
+    // Another process does not know what was sent.
+    batch.deliver(&self::handler(&config).unwrap()).await.unwrap();
+    assert_eq!(queue.texts().await.len(), 8);
+}
+
+#[tokio::test]
+async fn concurrent_messages_are_each_sent_once_although_one_of_them_fails() {
+    let queue = Messages::fresh().await;
+    let proxy = Proxy::start(queue.azurite.address()).await;
+    let config = config(&with_key(proxy.address(), KEY), &queue.name);
+    let config = QueueConfig { tries_max: 1, concurrency: 16, ..config };
+    let handler = handler(&config).unwrap();
+    let texts: Vec<String> = (0..30).map(|row| format!("row {row}")).collect();
+    let batch = Batch::of(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    proxy.break_put_after(5, Fault { request: Delivery::Never, answer: Answer::Close });
+    batch.deliver(&handler).await.unwrap_err();
+    let before = queue.texts().await.len();
+    assert!((5..30).contains(&before), "{before}");
+    batch.deliver(&handler).await.unwrap();
+    let (mut sent, mut expected) = (queue.decoded().await, json(&batch));
+    sent.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(sent, expected);
 }
 
 #[tokio::test]

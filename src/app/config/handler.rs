@@ -27,6 +27,8 @@ use super::{BlobConfig, QueueConfig, SqlHandlerConfig};
 
 /// Maximum tries of one request within one tick.
 const TRIES_MAX: u32 = 10;
+/// Maximum parallel requests for one batch.
+const CONCURRENCY_MAX: u32 = 32;
 
 /// Where a poller's batches go.
 #[derive(Clone, Debug)]
@@ -47,6 +49,22 @@ pub enum HandlerConfig {
     Sql(Box<SqlHandlerConfig>),
     /// One line for each event on standard output.
     Stdout,
+}
+
+impl HandlerConfig {
+    /// Returns the longest time without progress that its time limits allow.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Blob(blob) => Some(blob.timeout),
+            Self::Durable(durable) => Some(durable.timeout),
+            Self::Exec(exec) => Some(exec.timeout),
+            Self::Chain(steps) => steps.iter().filter_map(|step| step.handler.timeout()).max(),
+            Self::Http(http) => Some(http.timeout),
+            Self::Queue(queue) => Some(queue.timeout),
+            Self::Sql(sql) => Some(sql.timeout),
+            Self::Stdout => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +118,7 @@ fn report_of_others(reader: &mut Reader<'_>, segment: &str, kind: Kind) {
     let names = reader.names();
     for setting in SETTINGS.iter().filter(|setting| setting.name.starts_with(HANDLER)) {
         let kinds = kinds_of(setting);
-        if kinds.is_empty() || kinds.contains(&chosen) || kinds == ["stdout"] {
+        if kinds.is_empty() || kinds.contains(&chosen) {
             continue;
         }
         let name = setting.name_for(at);
@@ -188,6 +206,14 @@ fn check_timeout_of(reader: &mut Reader<'_>, segment: &str, limit: Duration) {
         ));
         reader.wrong(&setting, &text, expected.hint("raise that setting and `functionTimeout`"));
     }
+}
+
+/// Reads the number of parallel requests; a mistake is recorded.
+fn read_concurrency(reader: &mut Reader<'_>, segment: &str, default: u32) -> usize {
+    let setting = &settings::HANDLER_CONCURRENCY;
+    let number = parse::number(1..=CONCURRENCY_MAX);
+    let number = reader.read_if_set(setting, Some(segment), number).unwrap_or(default);
+    usize::try_from(number).unwrap_or(1)
 }
 
 fn read_tries_max(reader: &mut Reader<'_>, segment: &str) -> Option<u32> {

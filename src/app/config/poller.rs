@@ -34,6 +34,8 @@ const COUNT_ROWS_MAX: u32 = 1_000_000;
 const BATCH_ROWS_MAX: u32 = 100_000;
 /// Shortest lease in Azure Blob Storage: it must cover two steps of the service's coarse clock and a heartbeat.
 const BLOB_LEASE_TTL_MIN: Duration = Duration::from_secs(15);
+/// How much longer than the handler's `TIMEOUT` the default of `STALL_MAX` is at least.
+const STALL_RESERVE: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Shortest lease in other stores, whose clocks have a resolution of milliseconds.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(2);
@@ -111,7 +113,7 @@ pub struct LimitsConfig {
     pub batch_rows_max: usize,
     /// Maximum batches in one tick; `None` for no limit.
     pub batches_max: Option<u32>,
-    /// How long a handler that reports progress may be stalled; `None` for no limit.
+    /// How long a handler may make no progress; `None` for no limit.
     pub handler_stall_max: Option<Duration>,
     /// Time after which no further batch is started; below the function timeout.
     pub tick_time_max: Duration,
@@ -196,7 +198,8 @@ fn read_poller(reader: &mut Reader<'_>, name: &str, facts: &Facts<'_>) -> Option
     let handler = handler::read(reader, &segment);
     handler::check_timeout(reader, &segment, facts.function_timeout);
     let lease = read_lease(reader, &segment, facts.state);
-    let limits = read_limits(reader, &segment, facts.function_timeout);
+    let timeout = handler.as_ref().and_then(HandlerConfig::timeout);
+    let limits = read_limits(reader, &segment, timeout, facts.function_timeout);
     // An invalid maximum has been reported already.
     let rows_max = limits.map(|limits| u32::try_from(limits.batch_rows_max).unwrap_or(u32::MAX));
     let rows_max = rows_max.unwrap_or(BATCH_ROWS_MAX);
@@ -403,12 +406,13 @@ fn read_size_limits(reader: &mut Reader<'_>, segment: &str) -> Option<SizeLimits
 fn read_limits(
     reader: &mut Reader<'_>,
     segment: &str,
+    handler_timeout: Option<Duration>,
     function_timeout: Option<Duration>,
 ) -> Option<LimitsConfig> {
     let at = Some(segment);
     let rows = reader.read(&settings::BATCH_ROWS_MAX, at, parse::number(1..=BATCH_ROWS_MAX));
     let batches_max = reader.read_if_set(&settings::BATCHES_MAX, at, parse::number(1..=u32::MAX));
-    let stall_max = reader.read(&settings::HANDLER_STALL_MAX, at, parse::duration);
+    let stall_max = read_stall_max(reader, segment, handler_timeout);
     let tick_time_max = read_tick_time_max(reader, segment, function_timeout);
     let counted = reader.read(&settings::COUNT_ROWS_MAX, at, parse::number(0..=COUNT_ROWS_MAX));
     Some(LimitsConfig {
@@ -418,6 +422,19 @@ fn read_limits(
         tick_time_max: tick_time_max?,
         count_rows_max: usize::try_from(counted?).unwrap_or(usize::MAX),
     })
+}
+
+/// Reads how long a call may make no progress. The default leaves a handler the time that its `TIMEOUT` gives it.
+fn read_stall_max(
+    reader: &mut Reader<'_>,
+    segment: &str,
+    handler_timeout: Option<Duration>,
+) -> Option<Duration> {
+    let setting = &settings::HANDLER_STALL_MAX;
+    let is_set = reader.text(&setting.name_for(Some(segment))).is_some();
+    let read = reader.read(setting, Some(segment), parse::duration)?;
+    let own = handler_timeout.filter(|_| !is_set).map(|own| own.saturating_add(STALL_RESERVE));
+    Some(read.max(own.unwrap_or_default()))
 }
 
 fn read_tick_time_max(

@@ -470,9 +470,9 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
 );
 pub(super) const HANDLER_CONCURRENCY: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONCURRENCY",
-    Text("1"),
-    "http: maximum number of parallel requests for one batch, up to 32. Rows with the same key stay in \
-     one request, in order.",
+    Words("`1` for `http`, `16` for `queue`"),
+    "http, queue: most requests for one batch at a time, up to 32. Rows with the same key stay in order: in one request \
+     (`http`), or sent one after the other (`queue`).",
 );
 pub(super) const HANDLER_BODY: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__BODY",
@@ -531,7 +531,8 @@ pub(super) const HANDLER_CA: Setting = Setting::new(
 pub(super) const HANDLER_STALL_MAX: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__STALL_MAX",
     Text("2m"),
-    "stdout: a delivery without progress for this long is abandoned; `0` for never.",
+    "How long a handler may make no progress with a batch. The call is then stopped, and the rows that were not accepted \
+     are redelivered by later ticks. `0` for no limit. Unless set, it is at least 30s longer than `HANDLER__TIMEOUT`.",
 );
 pub(super) const LEASE_TTL: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__LEASE__TTL",

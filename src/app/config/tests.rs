@@ -567,6 +567,30 @@ fn every_setting_of_the_table_is_in_the_full_example() {
 }
 
 #[test]
+fn a_stall_is_longer_than_the_timeout_unless_it_is_set() {
+    let seconds = |timeout: &str, stall: &str| {
+        let handler = "HIGHWATER__POLLERS__ORDERS__HANDLER__";
+        let handler = format!(
+            "{handler}KIND = exec\n{handler}COMMAND = true\n\
+             {handler}TIMEOUT = {timeout}\n{handler}STALL_MAX = {stall}"
+        );
+        let set: Vec<&str> = handler.lines().filter(|line| !line.ends_with("= ")).collect();
+        let limits = read(&[MINIMAL, &set.join("\n")]).pollers["orders"].limits;
+        limits.handler_stall_max.map(|limit| limit.as_secs())
+    };
+    for (timeout, stall, expected) in [
+        ("", "", Some(120)),
+        ("90s", "", Some(120)),
+        ("3m", "", Some(210)),
+        ("3m", "20s", Some(20)),
+        ("3m", "2m", Some(120)),
+        ("3m", "0", None),
+    ] {
+        assert_eq!(seconds(timeout, stall), expected, "{timeout} {stall}");
+    }
+}
+
+#[test]
 fn names_of_our_own_functions_are_reserved() {
     for name in ["HIGHWATER_RECOVERY", "HIGHWATER_STATUS"] {
         let mut vars = vars(&[FULL]);

@@ -6,38 +6,47 @@
 //! array of as many as fit, even if that is one. The text is in base64 by default, as queue triggers of Azure
 //! Functions expect. That leaves room for 48 KiB of JSON in the 64 KiB of a message. Messages do not expire.
 //!
+//! # Order
+//!
+//! Several messages are sent at a time; those with rows of the same key one after the other, in the order of the rows. A
+//! queue does not guarantee to deliver them in that order.
+//!
 //! # Duplicates
 //!
 //! A queue does not reject duplicate messages. Each event contains its id, the same on every delivery; a
-//! consumer that must not process an event twice stores the ids. Messages are sent one after another, in the
-//! order of the rows, but a queue does not guarantee to deliver them in that order. This process remembers
-//! which events of a batch were sent, and does not send them again if the batch is redelivered. A process
-//! that crashed has lost that.
+//! consumer that must not process an event twice stores the ids. The rows whose messages were sent without a gap are
+//! reported as accepted, so another process continues after them. This process also remembers which events it
+//! has sent after a gap, and does not send them again. A process that crashed has lost that.
 //!
 //! # A row that is too large
 //!
 //! Everything before it is sent and accepted. The row itself is rejected permanently, with its key and size.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_storage_queue::QueueClient;
 use azure_storage_queue::models::{QueueClientSendMessageOptions, QueueMessage};
-use highwater_engine::event::BatchId;
+use highwater_engine::handler::prefix::AcceptedPrefix;
 use highwater_engine::handler::tries::Tries;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tracing::Span;
 
-use self::message::{Messages, OversizeEvent};
+use self::dispatch::{NotSent, dispatch};
+use self::message::{Messages, OversizeEvent, Row};
+use self::sent::{Scope, SentEvents};
 use super::QueueConfig;
 use super::storage::Resource;
 use super::traced;
 use crate::{ConnectError, Failure, QueueService};
 
+mod dispatch;
 mod message;
+mod sent;
 
 /// How much longer than one HTTP request an attempt may take: its limit does not cover token requests.
 const GRACE: Duration = Duration::from_millis(500);
@@ -52,8 +61,7 @@ pub struct Queue {
     /// Whether a missing queue is created.
     may_create: bool,
     created: OnceCell<()>,
-    /// The last batch, and how many of its events were sent.
-    sent: Mutex<Option<(BatchId, usize)>>,
+    sent: Mutex<SentEvents>,
 }
 
 impl fmt::Debug for Queue {
@@ -113,6 +121,7 @@ impl Queue {
         loop {
             let sent = timeout(self.config.timeout + GRACE, self.send_once(text)).await;
             let sent = sent.unwrap_or_else(|_elapsed| Err(self.resource().timed_out()));
+            delivery.progress.report(1);
             let Err(error) = sent else { return Ok(()) };
             tries.after(error, delivery).await?;
         }
@@ -147,20 +156,35 @@ impl Handler for Queue {
 
 impl Queue {
     async fn send_all(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let mut remembered = self.sent.lock().await;
-        let before = remembered.as_ref().filter(|(batch, _)| batch == delivery.batch_id);
-        let mut sent = before.map_or(0, |(_, events)| *events);
-        let rest = delivery.events.get(sent..).unwrap_or_default();
-        let limit = self.config.message_events_max;
-        for (message, count) in Messages::new(rest, limit, self.config.encoding).zip(1_i64..) {
-            let message = message.map_err(|oversize| refused(&oversize, sent))?;
-            self.send(&message.text, &delivery).await?;
-            Span::current().record("messaging.batch.message_count", count);
-            sent += message.events;
+        let scope = Scope::of(&delivery);
+        let mut prefix = AcceptedPrefix::new(delivery.events.len(), delivery.progress);
+        let (known, unsent): (Vec<_>, Vec<_>) = {
+            let sent = self.sent();
+            Row::of(delivery.events).partition(|row| sent.contains(&scope, row.event))
+        };
+        prefix.accept(known.iter().map(|row| row.index));
+        let messages = Messages::new(unsent, self.config.message_events_max, self.config.encoding);
+        let send = |text: String| async move { self.send(&text, &delivery).await };
+        let mut count = 0_i64;
+        let accepted = |rows: &[Row<'_>]| {
             // Immediately, since the delivery may be dropped at the next await.
-            *remembered = Some((delivery.batch_id.clone(), sent));
-        }
-        Ok(())
+            for row in rows {
+                self.sent().add(&scope, row.event);
+            }
+            prefix.accept(rows.iter().map(|row| row.index));
+            count += 1;
+            Span::current().record("messaging.batch.message_count", count);
+        };
+        let concurrency = self.config.concurrency;
+        let dispatched = Box::pin(dispatch(messages, concurrency, send, accepted)).await;
+        dispatched.map_err(|error| match error {
+            NotSent::Failed(error) => error,
+            NotSent::Oversize(oversize) => refused(&oversize, prefix.len()),
+        })
+    }
+
+    fn sent(&self) -> MutexGuard<'_, SentEvents> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -41,6 +41,8 @@ pub struct QueueConfig {
     pub message_events_max: usize,
     /// How the text of a message is encoded.
     pub encoding: MessageEncoding,
+    /// Most messages in flight at a time; at least 1.
+    pub concurrency: usize,
     /// Time limit of one request.
     pub timeout: Duration,
     /// Most attempts per message within one tick; at least 1.

@@ -15,8 +15,8 @@ use crate::config::read::Reader;
 use crate::config::settings::{self, Setting};
 use crate::config::shown_url;
 
-/// Maximum number of parallel requests for one batch.
-const CONCURRENCY_MAX: u32 = 32;
+/// Parallel requests for one batch, unless the setting says otherwise: a receiver sees all rows in order.
+const CONCURRENCY: u32 = 1;
 /// Prefix of a signing secret.
 const SIGNING_PREFIX: &str = "whsec_";
 /// Lengths of a signing secret, in bytes.
@@ -146,8 +146,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
     let url = super::read_url(reader, segment);
     let timeout = super::read_timeout(reader, segment);
     let tries_max = super::read_tries_max(reader, segment);
-    let concurrency =
-        reader.read(&settings::HANDLER_CONCURRENCY, at, parse::number(1..=CONCURRENCY_MAX));
+    let concurrency = super::read_concurrency(reader, segment, CONCURRENCY);
     let forms = [
         ("highwater", BodyForm::Highwater),
         ("cloudevents", BodyForm::CloudEvents),
@@ -163,7 +162,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str) -> Option<HttpConfig>
         url: url?,
         timeout: timeout?,
         tries_max: tries_max?,
-        concurrency: usize::try_from(concurrency?).unwrap_or(1),
+        concurrency,
         body: body?,
         gzip: gzip?,
         accept_html: accept_html?,

@@ -12,11 +12,24 @@ use crate::handler::MessageEncoding;
 /// <https://learn.microsoft.com/azure/storage/queues/scalability-targets>
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// A message, and the number of its events.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message {
+/// An event, and its index in the batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) index: usize,
+    pub(super) event: &'a ChangeEvent,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn of(events: &'a [ChangeEvent]) -> impl Iterator<Item = Self> {
+        events.iter().enumerate().map(|(index, event)| Self { index, event })
+    }
+}
+
+/// A message, and its events.
+#[derive(Debug)]
+pub(super) struct Message<'a> {
     pub(super) text: String,
-    pub(super) events: usize,
+    pub(super) rows: Vec<Row<'a>>,
 }
 
 /// An event that does not fit into a message.
@@ -42,19 +55,17 @@ impl fmt::Display for OversizeEvent<'_> {
 /// Packs events into messages, in order.
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
-    events: &'a [ChangeEvent],
+    rows: Vec<Row<'a>>,
+    /// How many of them are packed.
+    packed: usize,
     events_max: usize,
     encoding: MessageEncoding,
 }
 
 impl<'a> Messages<'a> {
     /// Creates messages of at most `events_max` events; for 1, a message is the event itself.
-    pub(super) fn new(
-        events: &'a [ChangeEvent],
-        events_max: usize,
-        encoding: MessageEncoding,
-    ) -> Self {
-        Self { events, events_max, encoding }
+    pub(super) fn new(rows: Vec<Row<'a>>, events_max: usize, encoding: MessageEncoding) -> Self {
+        Self { rows, packed: 0, events_max, encoding }
     }
 
     /// Returns the size of `bytes` of JSON in a message.
@@ -85,36 +96,38 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message, OversizeEvent<'a>>;
+    type Item = Result<Message<'a>, OversizeEvent<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (first, _) = self.events.split_first()?;
+        let waiting = self.rows.get(self.packed..).unwrap_or_default();
+        let (first, others) = waiting.split_first()?;
         let is_array = self.events_max > 1;
-        let (mut json, mut events) = (self.json(first), 1);
+        let (mut json, mut rows) = (self.json(first.event), vec![*first]);
         if is_array {
             json.insert(0, '[');
         }
         let end = usize::from(is_array);
         if self.text_bytes(json.len() + end) > TEXT_BYTES_MAX {
             let bytes = self.text_bytes(json.len() + end);
+            let event = first.event;
             // Nothing follows a rejected row.
-            self.events = &[];
-            return Some(Err(OversizeEvent { event: first, bytes }));
+            self.packed = self.rows.len();
+            return Some(Err(OversizeEvent { event, bytes }));
         }
-        for event in self.events.iter().take(self.events_max).skip(1) {
-            let next = self.json(event);
+        for row in others.iter().take(self.events_max - 1) {
+            let next = self.json(row.event);
             if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {
                 break;
             }
             json.push(',');
             json.push_str(&next);
-            events += 1;
+            rows.push(*row);
         }
         if is_array {
             json.push(']');
         }
-        self.events = self.events.get(events..).unwrap_or_default();
-        Some(Ok(Message { text: self.encode(json), events }))
+        self.packed += rows.len();
+        Some(Ok(Message { text: self.encode(json), rows }))
     }
 }
 
@@ -135,17 +148,19 @@ mod tests {
         events
     }
 
+    fn messages(events: &[ChangeEvent], max: usize, encoding: MessageEncoding) -> Messages<'_> {
+        Messages::new(Row::of(events).collect(), max, encoding)
+    }
+
     fn sizes(events: &[ChangeEvent], max: usize, encoding: MessageEncoding) -> Vec<usize> {
-        Messages::new(events, max, encoding)
-            .map(|message| message.map_or(0, |m| m.events))
-            .collect()
+        messages(events, max, encoding).map(|message| message.map_or(0, |m| m.rows.len())).collect()
     }
 
     #[test]
     fn a_message_is_one_event_or_an_array_of_them() {
         let events = Sample::new(3).events;
         let texts = |max, encoding| -> Vec<String> {
-            Messages::new(&events, max, encoding).map(|message| message.unwrap().text).collect()
+            messages(&events, max, encoding).map(|message| message.unwrap().text).collect()
         };
         let json: Vec<String> = events.iter().map(|event| event.json.to_string()).collect();
         assert_eq!(texts(1, MessageEncoding::None), json);
@@ -182,7 +197,7 @@ mod tests {
     #[test]
     fn a_row_that_is_too_large_is_reported_with_its_size() {
         let events = events(&[60_000]);
-        let oversize = Messages::new(&events, 1, MessageEncoding::Base64).next().unwrap();
+        let oversize = messages(&events, 1, MessageEncoding::Base64).next().unwrap();
         let text = oversize.unwrap_err().to_string().replace(events[0].id.as_str(), "<id>");
         expect![[r#"the row {"id":1}, event `<id>`, needs a message of 80000 bytes, but a queue accepts 65536: exclude columns, or use another handler"#]].assert_eq(&text);
     }
@@ -191,7 +206,7 @@ mod tests {
     fn characters_that_xml_cannot_contain_are_json_escapes() {
         let mut events = Sample::new(1).events;
         events[0].json = "\"\u{fffe}\u{ffff}\u{fffd}\"".to_owned().into();
-        let message = Messages::new(&events, 1, MessageEncoding::None).next().unwrap().unwrap();
+        let message = messages(&events, 1, MessageEncoding::None).next().unwrap().unwrap();
         assert!(!message.text.contains(['\u{fffe}', '\u{ffff}']));
         let (before, after): (Json, Json) = (
             serde_json::from_str(&events[0].json).unwrap(),

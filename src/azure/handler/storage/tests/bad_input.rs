@@ -42,6 +42,7 @@ fn handlers(origin: &str, timeout: Duration) -> [Box<dyn Handler>; 2] {
         queue: "changes".to_owned(),
         message_events_max: 1,
         encoding: MessageEncoding::Base64,
+        concurrency: 16,
         timeout,
         tries_max: 1,
     };
