@@ -99,6 +99,9 @@ const USER = "src/azure/user_password.rs";
 const REFUSAL = "src/azure/user_password/refusal.rs";
 const BLOB = "src/azure/handler/blob.rs";
 const MESSAGE = "src/azure/handler/queue/message.rs";
+const DISPATCH = "src/azure/handler/queue/dispatch.rs";
+const SENT = "src/azure/handler/queue/sent.rs";
+const PREFIX = "src/engine/handler/prefix.rs";
 const DURABLE_REPLY = "src/app/handler/durable/reply.rs";
 const EXEC_REPLY = "src/app/handler/exec/reply.rs";
 const STDOUT = "src/app/handler/stdout.rs";
@@ -304,12 +307,15 @@ const BREAKS = [
   ["blob named without its content", BLOB, "_{last}_{}.ndjson\", delivery.poller, delivery.batch_id)", "_{last}.ndjson\", delivery.poller)"],
   ["native lease taken for a blob that is there", BLOB, "412 => answer.code == \"ConditionNotMet\",", "412 => true,"],
   ["message larger than a queue takes", MESSAGE, "if self.text_bytes(json.len() + 1 + next.len() + end) > TEXT_BYTES_MAX {", "if self.text_bytes(json.len() + next.len()) > TEXT_BYTES_MAX {"],
-  ["rows sent past one that is too large", MESSAGE, "self.events = &[];", "self.events = self.events.get(1..).unwrap_or_default();"],
+  ["rows sent past one that is too large", MESSAGE, "self.packed = self.rows.len();", "self.packed += 1;"],
   ["any acceptance taken for a start", DURABLE_REPLY, "let is_ours = started.and_then(|started| started.id).as_deref() == Some(id);", "let is_ours = started.is_none_or(|started| started.id.is_none_or(|_| id.len() < 1000));"],
   ["any success taken for a status", DURABLE_REPLY, "200..=299 => Err(received.foreign()),\n        _ => Err(received.refused(\"status request\")),", "200..=299 => Ok(true),\n        _ => Err(received.refused(\"status request\")),"],
-  ["end of a line that is too long not looked at", EXEC_REPLY, "self.has_word_beyond |= has_word(beyond);", ""],
-  ["failures further inside passed over", EXEC_REPLY, "Ok(Line { failures: None }) => self.unclear = Some(MISPLACED.to_owned()),", "Ok(Line { failures: None }) => {}"],
-  ["failure of an unknown event passed over", EXEC_REPLY, "None => self.unclear = Some(\"names an event that is not in the batch\".to_owned()),", "None => {}"],
+  ["end of a line that is too long not looked at", EXEC_REPLY, "self.word_beyond = self.word_beyond.or_else(|| word_in(beyond));", ""],
+  ["failures further inside passed over", EXEC_REPLY, "return Err(MISPLACED.to_owned());", "return Ok(());"],
+  ["failure of an unknown event passed over", EXEC_REPLY, "let index = self.index_of(failure.id.as_deref().unwrap_or_default())?;", "let Ok(index) = self.index_of(failure.id.as_deref().unwrap_or_default()) else { continue };"],
+  ["rows after a gap taken for accepted", PREFIX, "rest.iter().take_while(|accepted| **accepted).count()", "rest.iter().filter(|accepted| **accepted).count()"],
+  ["messages of one key sent at once", DISPATCH, "!rows.iter().any(|row| busy.contains(&key_of(row)))", "!rows.is_empty()"],
+  ["message skipped although its row has changed", SENT, "is_some_and(|sent| *sent == EventsDigest::of([event]))", "is_some()"],
   ["rows written without a reader", STDOUT, "let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;", "let gone = PollFlags::NVAL;"],
   ["rows written to a closed output", STDOUT, "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_ok())", "Ok(metadata.rdev() == null.rdev() && file.read(&mut [0]).is_err())"],
   ["batch taken as far as its best request", CONCURRENCY, "let accepted = failed.iter().map(|(position, _)| *position).min();", "let accepted = failed.iter().map(|(position, _)| *position).max();"],

@@ -34,6 +34,7 @@ mod notifications;
 mod orphan;
 mod package;
 mod partitions;
+mod progress;
 mod ranges;
 mod receiver;
 mod receiver_projects;
