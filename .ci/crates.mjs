@@ -1,10 +1,22 @@
 // The crates that are linked into a program, in order, according to cargo. Build-time crates (macros, build scripts,
-// tests) are excluded.
+// tests) are excluded, and so are crates that no linked crate uses. .ci/linked.mjs compares the result with the linker.
 import { execFileSync } from "node:child_process";
 
 export const TARGET = "x86_64-unknown-linux-musl";
 /** The packages of the deployed handler and of the command line. */
 export const [HANDLER, COMMANDS] = ["highwater-handler", "highwater-cli"];
+
+/** Where the third-party notices of each program are. */
+export const NOTICES = new Map([
+  [HANDLER, "docs/third-party-notices.txt"],
+  [COMMANDS, "docs/third-party-notices-highwater.txt"],
+]);
+
+/** Dependencies that a linked crate declares and never uses, so that the compiler does not load them. */
+const UNUSED = new Map([
+  ["adler2", "miniz_oxide has simd-adler32 in its place"],
+  ["num-traits", "tiberius needs it only for a feature that is off"],
+]);
 
 const cargo = (...options) => execFileSync("cargo", [...options, "--locked"], { encoding: "utf8", maxBuffer: 1 << 28 });
 
@@ -27,7 +39,8 @@ export const linked = (name) => {
   const follow = (id) => {
     if (dependencies.has(id)) return;
     const normal = nodes.get(id).deps.filter((dep) => dep.dep_kinds.some((kind) => kind.kind === null));
-    const ids = normal.map((dep) => dep.pkg).filter((dep) => !isMacro(dep) && isBuilt(dep));
+    const isUsed = (id) => !UNUSED.has(byId.get(id).name);
+    const ids = normal.map((dep) => dep.pkg).filter((dep) => !isMacro(dep) && isBuilt(dep) && isUsed(dep));
     dependencies.set(id, [...new Set(ids)].sort());
     ids.forEach(follow);
   };

@@ -1,5 +1,6 @@
-// Writes docs/third-party-notices.txt, and a compressed copy for `package`: every crate that is linked into the
-// programs, with the text of its licence from the sources that cargo has fetched. Run it after a change of Cargo.lock:
+// Writes the third-party notices of the handler and of the command line, and a compressed copy of the first for
+// `package`: every crate that is linked into the program, with the text of its licence from the sources that cargo has
+// fetched. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
 //
@@ -9,10 +10,9 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
-import { COMMANDS, HANDLER, inOrder, linked } from "./crates.mjs";
+import { COMMANDS, HANDLER, NOTICES, inOrder, linked } from "./crates.mjs";
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
-const TO = join(ROOT, "docs", "third-party-notices.txt");
 const COMPRESSED = join(ROOT, "src/cli/package/contents/third-party-notices.txt.gz");
 const IS_LICENCE = /^(licen[cs]e|copying|notice|unlicense|copyright)/i;
 const IS_COPYRIGHT = /^\W*(copyright|©|\(c\))/i;
@@ -33,46 +33,59 @@ const textsOf = (crate) => {
   });
 };
 
-// Our own crates need no notice.
-const all = new Map([HANDLER, COMMANDS].flatMap((name) => linked(name).crates).map((crate) => [crate.id, crate]));
-const crates = [...all.values()].filter((crate) => crate.source !== null).sort(inOrder);
-const groups = new Map(); // From the words of a text without its copyright lines, to the text and its crates.
-const without = [];
-const label = (crate) => `${crate.name} ${crate.version}`;
-for (const crate of crates) {
-  const texts = textsOf(crate);
-  if (texts.length === 0) without.push(crate);
-  for (const text of texts) {
-    const isShort = text.length < 4_000; // A longer text may contain such a line as part of the licence.
-    const lines = text.split("\n");
-    const rights = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
-    const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;
-    const words = body.replace(/\s+/g, " ");
-    const group = groups.get(words) ?? { body, owners: [] };
-    group.owners.push({ label: label(crate), rights });
-    groups.set(words, group);
-  }
-}
-
-const parts = [
-  "Third-party notices",
-  "",
-  "Highwater's own licence is in the file LICENSE. Its programs are linked with the crates below, `handler` with most and",
-  "`highwater` with all of them. Each line has name, version, licence and origin; the texts of the licences follow.",
-  "",
-  ...crates.map((crate) => [label(crate), crate.license ?? "see its text", crate.repository ?? ""].join(" | ").trimEnd()),
-  "",
+// The standard library is linked into every program, and this C library into static ones.
+const TOOLCHAIN = [
+  "std (the Rust standard library): MIT OR Apache-2.0, https://github.com/rust-lang/rust",
+  "musl libc: MIT, Copyright © 2005-2020 Rich Felker, et al., https://musl.libc.org",
 ];
-if (without.length > 0) {
-  parts.push("-".repeat(80), "These come without a text; the licence that their line names applies as published by its owner:", "");
-  parts.push(...without.map((crate) => `${label(crate)}: ${crate.authors.join(", ") || "its authors"}`), "");
-}
-for (const { body, owners } of groups.values()) {
-  parts.push("-".repeat(80));
-  for (const { label: name, rights } of owners) parts.push([name, ...rights].join("\n    "));
-  parts.push("", body, "");
-}
-const text = parts.map((part) => part.replace(/[^\S\n]+$/gm, "")).join("\n");
-writeFileSync(TO, text);
-writeFileSync(COMPRESSED, gzipSync(text, { level: 9 }));
-console.log(`${crates.length} crates, ${groups.size} texts, ${without.length} without one`);
+
+const write = (name, program) => {
+  // Our own crates need no notice.
+  const crates = linked(name).crates.filter((crate) => crate.source !== null).sort(inOrder);
+  const groups = new Map(); // From the words of a text without its copyright lines, to the text and its crates.
+  const without = [];
+  const label = (crate) => `${crate.name} ${crate.version}`;
+  for (const crate of crates) {
+    const texts = textsOf(crate);
+    if (texts.length === 0) without.push(crate);
+    for (const text of texts) {
+      const isShort = text.length < 4_000; // A longer text may contain such a line as part of the licence.
+      const lines = text.split("\n");
+      const rights = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
+      const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;
+      const words = body.replace(/\s+/g, " ");
+      const group = groups.get(words) ?? { body, owners: [] };
+      group.owners.push({ label: label(crate), rights });
+      groups.set(words, group);
+    }
+  }
+
+  const parts = [
+    "Third-party notices",
+    "",
+    `Highwater's own licence is in the file LICENSE. Its program \`${program}\` is linked with the crates below. Each line has name,`,
+    "version, licence and origin; the texts of the licences follow. It also contains parts of the toolchain, which come with",
+    "the same texts:",
+    "",
+    ...TOOLCHAIN,
+    "",
+    ...crates.map((crate) => [label(crate), crate.license ?? "see its text", crate.repository ?? ""].join(" | ").trimEnd()),
+    "",
+  ];
+  if (without.length > 0) {
+    parts.push("-".repeat(80), "These come without a text; the licence that their line names applies as published by its owner:", "");
+    parts.push(...without.map((crate) => `${label(crate)}: ${crate.authors.join(", ") || "its authors"}`), "");
+  }
+  for (const { body, owners } of groups.values()) {
+    parts.push("-".repeat(80));
+    for (const { label: name, rights } of owners) parts.push([name, ...rights].join("\n    "));
+    parts.push("", body, "");
+  }
+  const text = parts.map((part) => part.replace(/[^\S\n]+$/gm, "")).join("\n");
+  writeFileSync(join(ROOT, NOTICES.get(name)), text);
+  console.log(`${program}: ${crates.length} crates, ${groups.size} texts, ${without.length} without one`);
+  return text;
+};
+
+writeFileSync(COMPRESSED, gzipSync(write(HANDLER, "handler"), { level: 9 }));
+write(COMMANDS, "highwater");

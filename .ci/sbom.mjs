@@ -1,7 +1,8 @@
 // Prints a bill of materials of the deployable program: CycloneDX 1.5, with every crate that is linked into it,
-// its checksum, licence and place in the graph. The same sources give the same bytes.
+// its checksum, licence and place in the graph, and the standard library. The same sources and compiler give the same bytes.
 //
 //   node .ci/sbom.mjs [COMMIT] > highwater.cdx.json
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -13,6 +14,18 @@ for (const block of lock.split("[[package]]")) {
   const field = (name) => block.match(new RegExp(`^${name} = "(.*)"$`, "m"))?.[1];
   if (field("checksum")) checksums.set(`${field("name")} ${field("version")}`, field("checksum"));
 }
+
+// The standard library that is linked in has the version of the compiler.
+const compiler = execFileSync("rustc", ["-vV"], { encoding: "utf8" }).match(/^release: (.*)$/m)[1];
+const std = {
+  type: "library",
+  "bom-ref": `pkg:generic/rust-std@${compiler}`,
+  name: "rust-std",
+  version: compiler,
+  licenses: [{ expression: "MIT OR Apache-2.0" }],
+  purl: `pkg:generic/rust-std@${compiler}`,
+  externalReferences: [{ type: "vcs", url: "https://github.com/rust-lang/rust" }],
+};
 
 const [commit] = process.argv.slice(2);
 const { root, crates, dependencies } = linked(HANDLER);
@@ -39,7 +52,7 @@ const bom = {
   specVersion: "1.5",
   version: 1,
   metadata: { component: component(root), properties },
-  components: crates.map(component),
+  components: [...crates.map(component), std],
   dependencies: [root, ...crates].map((crate) => ({
     ref: ref(crate),
     dependsOn: dependencies.get(crate.id).map((id) => refs.get(id)),

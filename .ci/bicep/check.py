@@ -198,7 +198,9 @@ def projects(files, errors):
             for name in (n for n in job.get("env", {}) if not n.startswith("AZURE_")):
                 if f"${{{name}" not in files["infra/main.parameters.json"] and name not in files["infra/sql/grant.sh"]:
                     errors.append(f"{path}: nothing reads {name}")
-            for step in job["steps"]:
+            if ("uses" in job) == ("steps" in job):
+                errors.append(f"{path}: a job must use a workflow or have steps")
+            for step in job.get("steps", []):
                 if ("uses" in step) == ("run" in step):
                     errors.append(f"{path}: a step must use an action or run a command: {step}")
 

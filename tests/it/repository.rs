@@ -19,6 +19,22 @@ fn the_source_is_formatted() {
 }
 
 #[test]
+fn a_release_is_tested_attested_and_signed_before_it_is_published() {
+    let release = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
+    let steps = [
+        "uses: ./.github/workflows/ci.yml",
+        "uses: ./.github/workflows/advisories.yml",
+        "needs: [tests, advisories]",
+        "run: .ci/release --twice",
+        "uses: actions/attest-build-provenance@",
+        "cosign sign-blob --yes --bundle SHA256SUMS.sigstore.json SHA256SUMS",
+        "gh release create",
+    ];
+    let places: Vec<usize> = steps.iter().map(|step| release.find(step).expect(step)).collect();
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+#[test]
 fn no_file_names_a_machine_path_or_a_download_host() {
     let tracked = Command::new("git").args(["ls-files"]).current_dir(root()).output().unwrap();
     let banned =
