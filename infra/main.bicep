@@ -244,6 +244,7 @@ module state 'app/state.bicep' = if (hasStateAccount) {
     operatorType: principalType
     zoneRedundant: zoneRedundant
     publicAccess: !vnetEnabled
+    workspaceId: base.outputs.workspaceId
     lock: stateLock && !sqlDemo
   }
 }

@@ -28,6 +28,8 @@ FIXED = [
     ("Microsoft.Storage/storageAccounts", "properties.allowBlobPublicAccess", (False,)),
     ("Microsoft.Storage/storageAccounts", "properties.supportsHttpsTrafficOnly", (True,)),
     ("Microsoft.Storage/storageAccounts", "properties.minimumTlsVersion", ("TLS1_2", "TLS1_3")),
+    ("Microsoft.Storage/storageAccounts", "properties.publicNetworkAccess", ("publicAccess ? 'Enabled' : 'Disabled'", "Enabled")),
+    ("Microsoft.Insights/diagnosticSettings", "properties.workspaceId", ("workspaceId",)),
     ("Microsoft.Storage/storageAccounts/blobServices/containers", "properties.publicAccess", ("None",)),
     ("Microsoft.Insights/components", "properties.DisableLocalAuth", (True,)),
     ("Microsoft.Sql/servers", "properties.administrators.azureADOnlyAuthentication", (True,)),
@@ -41,6 +43,10 @@ FIXED = [
 ]
 # Each write of a state document would leave a version, or a deleted copy for that many days.
 STATE = [("properties.isVersioningEnabled", (False,)), ("properties.deleteRetentionPolicy.days", tuple(range(1, 8)))]
+# Accounts that accept public networks even if the app is in a private one: infra/README.md explains each.
+PUBLIC = {"infra/app/receiver.bicep"}
+# What is recorded of the state.
+AUDITED = ["StorageWrite", "StorageDelete"]
 PARSER = Parser(Language(tree_sitter_bicep.language()))
 
 
@@ -212,7 +218,7 @@ def problems(files):
         return errors
     module_calls(templates, errors)
     sources = re.findall(r"^\| `(Microsoft\.[\w/]+)` \| `([\w.${}']+)` \|.*\(https://", files[TABLE], re.M)
-    made = set()
+    made, audited = set(), set()
     for path, template in templates.items():
         if re.search(r"\blist(Keys|Secrets)?\(|\.list\w*\(", files[path]):
             errors.append(f"{path}: it reads keys")
@@ -224,10 +230,16 @@ def problems(files):
                 found = at(body, at_path)
                 if not any(found == v and type(found) is type(v) for v in values):
                     errors.append(f"{where}: {at_path} is {found!r}, must be {' or '.join(map(repr, values))}")
+            if kind == "Microsoft.Storage/storageAccounts" and path not in PUBLIC and at(body, "properties.publicNetworkAccess") == "Enabled":
+                errors.append(f"{where}: it is not closed with a private network")
+            if kind == "Microsoft.Insights/diagnosticSettings":
+                audited |= {(path, at(log, "category")) for log in at(body, "properties.logs") if at(log, "enabled") is True}
             if kind == "Microsoft.Authorization/roleAssignments":
                 roles(template, where, body, errors)
             if kind in SOURCED:
                 made |= {(kind, p) for p in paths(body) if p not in ("parent", "scope")}
+    for category in (c for c in AUDITED if ("infra/app/state.bicep", c) not in audited):
+        errors.append(f"infra/app/state.bicep: {category} of the state is not recorded")
     for kind, path in made - set(sources):
         errors.append(f"{TABLE}: no source of {path} of {kind}")
     for kind, path in set(sources) - made:
@@ -239,6 +251,9 @@ def problems(files):
 
 # Planted defects, one at a time: file, text, replacement, expected error.
 MISTAKES = [
+    ("infra/app/state.bicep", "publicNetworkAccess: publicAccess ? 'Enabled' : 'Disabled'", "publicNetworkAccess: 'Enabled'", "not closed with a private network"),
+    ("infra/app/receiver.bicep", "    publicNetworkAccess: 'Enabled'\n", "", "publicNetworkAccess is None"),
+    ("infra/app/state.bicep", "category: 'StorageDelete'", "category: 'StorageRead'", "StorageDelete of the state is not recorded"),
     ("infra/app/functions.bicep", "httpsOnly: true\n", "httpsOnly: true }\n", "syntax error"),
     ("infra/app/base.bicep", "workspace.id", "workspce.id", "'workspce' is not declared"),
     ("infra/main.bicep", "param sqlDatabase string = ''", "param sqlDatabase string = ''\nparam spare string = ''", "'spare' is never used"),

@@ -98,6 +98,7 @@ output identityPrincipalId string = identity.properties.principalId
 output hostAccountId string = hostAccount.id
 output hostBlobUri string = hostAccount.properties.primaryEndpoints.blob
 output packageContainerUrl string = '${hostAccount.properties.primaryEndpoints.blob}${packages.name}'
+output workspaceId string = workspace.id
 output insightsId string = insights.id
 output insightsName string = insights.name
 output insightsConnectionString string = insights.properties.ConnectionString

@@ -37,6 +37,9 @@ resource hostAccount 'Microsoft.Storage/storageAccounts@2025-01-01' = {
     defaultToOAuthAuthentication: true
     minimumTlsVersion: 'TLS1_2'
     supportsHttpsTrafficOnly: true
+    // Even with a private network, which the receiver is not part of. Only identities with a role get in, and the account
+    // holds the host's keys and the package, no rows.
+    publicNetworkAccess: 'Enabled'
   }
 }
 

@@ -10,6 +10,7 @@ param operatorObjectId string
 param operatorType string
 param zoneRedundant bool
 param publicAccess bool
+param workspaceId string
 param lock bool
 
 var storageBlobDataContributor = 'ba92f5b4-2d11-453d-a403-e96b0029c9fe'
@@ -49,6 +50,25 @@ resource blobs 'Microsoft.Storage/storageAccounts/blobServices@2025-01-01' = if 
       enabled: true
       days: 7
     }
+  }
+}
+
+// Who moved or deleted a checkpoint. Reads are not recorded: each tick reads, and the roles decide who may.
+resource audit 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = if (creates) {
+  name: 'state-writes'
+  scope: blobs
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        category: 'StorageWrite'
+        enabled: true
+      }
+      {
+        category: 'StorageDelete'
+        enabled: true
+      }
+    ]
   }
 }
 

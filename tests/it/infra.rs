@@ -346,6 +346,73 @@ fn granted(variable: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Built-in roles by their ids.
+/// <https://learn.microsoft.com/azure/role-based-access-control/built-in-roles>
+const ROLES: [(&str, &str); 3] = [
+    ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Storage Blob Data Owner"),
+    ("ba92f5b4-2d11-453d-a403-e96b0029c9fe", "Storage Blob Data Contributor"),
+    ("3913510d-42f4-4e42-8a64-420c390055eb", "Monitoring Metrics Publisher"),
+];
+
+/// Returns identity, role and scope of each role assignment of a template, in the words of the table.
+fn assigned(file: &str) -> BTreeSet<[String; 3]> {
+    let text = read(file);
+    let is_receiver = file.ends_with("receiver.bicep");
+    let assignments = text.split("'Microsoft.Authorization/roleAssignments@").skip(1);
+    let rights = assignments.map(|rest| {
+        let body = rest.split("\n}\n").next().unwrap();
+        let value = |key: &str| {
+            let line = body.lines().find_map(|line| line.trim().strip_prefix(key));
+            line.unwrap_or_else(|| panic!("no `{key}` in {body}")).trim().to_owned()
+        };
+        let role = value("roleDefinitionId:");
+        let variable = role.rsplit(", ").next().unwrap().trim_end_matches(')').to_owned();
+        let id = text.split(&format!("var {variable} = '")).nth(1).unwrap();
+        let id = id.split('\'').next().unwrap();
+        let (_, role) = ROLES.iter().find(|(known, _)| *known == id).unwrap();
+        let identity = match (value("principalId:").as_str(), is_receiver) {
+            ("identity.properties.principalId" | "identityPrincipalId", false) => {
+                "the app's identity"
+            }
+            ("identity.properties.principalId", true) => "the receiver's identity",
+            ("operatorObjectId", false) => "the deployer (`AZURE_PRINCIPAL_ID`)",
+            (other, _) => panic!("{file}: {other}"),
+        };
+        let scope = match (value("scope:").as_str(), is_receiver) {
+            ("hostAccount", false) => "the host's account",
+            ("hostAccount", true) => "its own host's account",
+            ("container", false) => "the state container",
+            ("insights", _) => "the Application Insights component",
+            (other, _) => panic!("{file}: {other}"),
+        };
+        [identity, role, scope].map(str::to_owned)
+    });
+    rights.collect()
+}
+
+#[test]
+fn the_table_of_permissions_has_exactly_the_roles_that_the_templates_assign() {
+    let mut in_templates = BTreeSet::new();
+    for entry in std::fs::read_dir(highwater_test_support::root().join("infra/app")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".bicep") {
+            in_templates.extend(assigned(&format!("infra/app/{name}")));
+        }
+    }
+    assert!(!read("infra/main.bicep").contains("roleAssignments"), "roles are in modules");
+    let page = read("infra/README.md");
+    let table = page.split("| identity | role or permission").nth(1).unwrap();
+    let table = table.split("\n\n").next().unwrap();
+    let rows = table.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, identity, role, scope, ..] = cells.as_slice() else { return None };
+        let is_role = ROLES.iter().any(|(_, name)| name == role);
+        is_role.then(|| [*identity, *role, *scope].map(str::to_owned))
+    });
+    assert_eq!(rows.collect::<BTreeSet<_>>(), in_templates);
+    assert_eq!(in_templates.len(), 6, "each role once: {in_templates:?}");
+}
+
 #[test]
 fn deployed_grants_match_the_printed_grants() {
     for (command, variable) in [
