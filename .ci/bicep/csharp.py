@@ -1,4 +1,4 @@
-"""Parses the C# that `highwater init --handler csharp` and docs/receivers write, since nothing here compiles C#. Fields of
+"""Parses the C# that `highwater init --handler csharp` writes and the docs show, since nothing here compiles C#. Fields of
 rows are planted where `init` puts them. Checks that a planted mistake is found."""
 
 import os
@@ -9,6 +9,7 @@ from tree_sitter import Language, Parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ("src/cli/init/receiver/csharp", "docs/receivers/csharp")
+PAGES = ("docs/tutorials/csharp.md", "docs/receivers/README.md")
 PLACEHOLDERS = {
     "Poller": "Orders",
     "poller": "orders",
@@ -48,6 +49,10 @@ def main():
                 for name, value in PLACEHOLDERS.items():
                     text = text.replace(f"@@{name}@@", value)
                 files[os.path.relpath(path, ROOT)] = text
+    for page in PAGES:
+        with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+            blocks = file.read().split("```csharp\n")[1:]
+        files.update({f"{page}, block {at}": block.split("```")[0] for at, block in enumerate(blocks, 1)})
     errors = list(problems(files))
     for path, text in files.items():
         if not list(problems({path: "".join(text.rsplit(")", 1))})):

@@ -20,10 +20,10 @@ pub(crate) struct Dev {
     lines: Lines<BufReader<ChildStdout>>,
     /// What it has printed so far.
     printed: Vec<String>,
-    port: u16,
+    port: Option<u16>,
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
@@ -37,28 +37,42 @@ impl Dev {
     }
 
     fn start_at(port: u16, folder: &Path, environment: &[(&str, &OsStr)]) -> Self {
+        let url = format!("http://127.0.0.1:{port}/api/shop");
+        let mut all = vec![
+            ("HIGHWATER__POLLERS__SHOP__HANDLER__URL", OsStr::new(&url)),
+            ("SHOP_SCHEDULE", OsStr::new("* * * * * *")),
+        ];
+        all.extend_from_slice(environment);
+        Self { port: Some(port), ..Self::spawn(folder, &all) }
+    }
+
+    /// The same for any project, with nothing but these variables.
+    pub(crate) fn spawn(folder: &Path, environment: &[(&str, impl AsRef<OsStr>)]) -> Self {
         // Both streams in one.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", r#"exec "$0" "$@" 2>&1"#, PROGRAM, "dev"]).current_dir(folder);
-        let url = format!("http://127.0.0.1:{port}/api/shop");
-        command.env("HIGHWATER__POLLERS__SHOP__HANDLER__URL", url);
-        command.env("SHOP_SCHEDULE", "* * * * * *").envs(environment.iter().copied());
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, lines, printed: Vec::new(), port }
+        Self { process, lines, printed: Vec::new(), port: None }
     }
 
     /// Waits for a line with these words.
     pub(crate) async fn line(&mut self, words: &str) -> String {
+        self.line_that(|line| line.contains(words)).await
+    }
+
+    /// Waits for a line.
+    pub(crate) async fn line_that(&mut self, is_wanted: impl Fn(&str) -> bool) -> String {
         let found = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
                 self.printed.push(line.clone());
-                if line.contains(words) {
+                if is_wanted(&line) {
                     return line;
                 }
             }
-            panic!("it exited without `{words}`: {:#?}", self.printed);
+            panic!("it exited without the line: {:#?}", self.printed);
         };
         within(BUILD_LIMIT, found).await
     }
@@ -69,7 +83,7 @@ impl Dev {
         let sent = Command::new("kill").args(["-INT", &pid]).status();
         assert!(within(LIMIT, sent).await.unwrap().success());
         let code = self.end().await;
-        assert!(!listens(self.port), "the receiver still listens");
+        assert!(!self.port.is_some_and(listens), "the receiver still listens");
         code
     }
 
@@ -109,7 +123,7 @@ pub(crate) fn stand_in(folder: &Path, name: &str, text: &str) -> String {
 }
 
 /// A stand-in for `func start`: slow to listen, and answers 503 once. It takes a moment to stop.
-const FUNC: &str = r#"#!/usr/bin/env python3
+pub(crate) const FUNC: &str = r#"#!/usr/bin/env python3
 import http.server, os, signal, sys, time
 
 assert sys.argv[1:] == ["start"], sys.argv

@@ -59,7 +59,9 @@ mod suggestions;
 mod timeouts;
 mod token_doubles;
 mod trace;
+mod tutorials;
 mod upgrades;
+mod walkthrough;
 
 use std::collections::BTreeSet;
 

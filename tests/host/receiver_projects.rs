@@ -138,7 +138,7 @@ async fn the_rust_receiver_passes_its_tests_and_accepts_deliveries() {
 }
 
 /// Returns `PATH` with a Node.js that has SQLite.
-async fn path_with_node() -> String {
+pub(crate) async fn path_with_node() -> String {
     let path = ProcessVars.get("PATH").unwrap();
     let mut version = Command::new("node");
     let version = within(BUILD_LIMIT, version.arg("--version").output()).await.unwrap();

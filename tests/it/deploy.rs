@@ -18,7 +18,7 @@ use crate::settings::read;
 /// Commands of the tools: parts in brackets are optional, `…` means one or more.
 /// <https://learn.microsoft.com/azure/developer/azure-developer-cli/reference>
 /// <https://learn.microsoft.com/cli/azure/reference-index>
-/// <https://cli.github.com/manual/gh_release_download>
+/// <https://cli.github.com/manual/>
 const USAGES: &str = "
 azd auth login [--client-id ID] [--tenant-id ID] [--federated-credential-provider NAME]
 azd deploy SERVICE [--from-package PATH] [--no-prompt]
@@ -32,23 +32,39 @@ azd hooks run HOOK [--no-prompt]
 azd provision [--preview] [--no-prompt]
 azd up [--no-prompt]
 az account show --query PATH --output FORMAT
+az ad app create --display-name NAME --query PATH --output FORMAT
+az ad app federated-credential create --id ID --parameters JSON
+az ad sp create --id ID
 az bicep build --file FILE --stdout
 az bicep lint --file FILE
 az deployment sub create --location REGION --template-file FILE --parameters VALUE…
 az extension add --upgrade --only-show-errors --name NAME
 az functionapp deployment source config-zip --resource-group GROUP --name NAME --src PATH
 az functionapp function list --resource-group GROUP --name NAME --query PATH [--output FORMAT]
+az functionapp restart --resource-group GROUP --name NAME
 az functionapp stop --resource-group GROUP --name NAME
+az identity show --resource-group GROUP --name NAME --query PATH --output FORMAT
 az lock delete --name NAME --resource-group GROUP --resource-type TYPE --resource NAME
 az login
 az monitor app-insights query --app APP --resource-group GROUP --offset SPAN --analytics-query TEXT --query PATH --output FORMAT
 az monitor scheduled-query show --resource-group GROUP --name NAME --query PATH --output FORMAT
 az provider register --namespace NAME
+az role assignment create --assignee ID --role NAME --scope SCOPE
 az resource list --resource-group GROUP --resource-type TYPE --query PATH --output FORMAT
 cd FOLDER
+func azure functionapp publish APP [--custom] [--no-build]
 gh release download TAG --repo REPO --pattern PATTERN
+gh repo create NAME [--private] --source FOLDER --remote NAME
+gh secret set NAME --env NAME --body VALUE
+gh variable set NAME --env NAME --body VALUE
+git add --all
 git clone --branch TAG URL
+git commit --message TEXT
+git init --initial-branch NAME
+git push --set-upstream REMOTE BRANCH
 infra/sql/grant.sh
+mkdir FOLDER
+unzip FILE
 ";
 
 /// A command of a script, with its own variables.
@@ -250,7 +266,8 @@ fn check_names(call: &Call) {
         }
         "azd env get-value" => {
             let name = &call.operands[0];
-            assert!(declared("output").contains(name), "no output is called `{name}`");
+            let is_kept = read("infra/check.sh").contains(&format!("azd env set {name} "));
+            assert!(is_kept || declared("output").contains(name), "no output is called `{name}`");
         }
         "azd deploy" => {
             let service = format!("services:\n  {}:\n", call.operands[0]);
@@ -359,10 +376,21 @@ fn commands_of_the_deployment_page_match_the_tools_and_templates() {
 
 #[test]
 fn commands_of_other_pages_match_their_tools() {
-    for page in ["README.md", "infra/README.md", "docs/reference/deployment.md"] {
+    for page in [
+        "README.md",
+        "docs/how-to/receiver-project.md",
+        "docs/reference/deployment.md",
+        "docs/tutorials/deploy.md",
+        "infra/README.md",
+    ] {
         let found = shown(&read(page)).into_iter();
-        let found: Vec<Command> =
-            found.filter(|command| ["az", "azd"].contains(&command.words[0].as_str())).collect();
+        let is_tool = |command: &Command| {
+            command
+                .words
+                .first()
+                .is_some_and(|tool| ["az", "azd", "gh", "git"].contains(&tool.as_str()))
+        };
+        let found: Vec<Command> = found.filter(is_tool).collect();
         assert!(!found.is_empty(), "{page}");
         for command in found {
             let call =
@@ -372,6 +400,30 @@ fn commands_of_other_pages_match_their_tools() {
                 check_names(&call);
             }
         }
+    }
+}
+
+/// The variables and secrets that the tutorial sets are those that the workflow of a project reads.
+#[test]
+fn the_tutorial_sets_what_the_workflow_of_a_project_reads() {
+    let workflow = read("src/cli/init/deployment/deploy.yml.txt");
+    let mut set = BTreeSet::new();
+    for command in shown(&read("docs/tutorials/deploy.md")) {
+        for kind in ["variable", "secret"] {
+            if command.words.starts_with(&text(&format!("gh {kind} set"))) {
+                let name = command.words[3].clone();
+                let context = if kind == "secret" { "secrets" } else { "vars" };
+                assert!(workflow.contains(&format!("${{{{ {context}.{name}")), "{kind} {name}");
+                set.insert(name);
+            }
+        }
+    }
+    for required in workflow.split("vars.").skip(1) {
+        let name =
+            required.split(|c: char| !c.is_ascii_uppercase() && c != '_' && !c.is_ascii_digit());
+        let name = name.clone().next().unwrap();
+        let is_optional = ["TRACKED_TABLES", "ALERT_EMAIL", "GRANT_SQL"].contains(&name);
+        assert!(is_optional || set.contains(name), "the tutorial does not set {name}");
     }
 }
 
@@ -417,7 +469,8 @@ fn errors_in_commands_are_found() {
         "azd up --no-promt",
         "azd deploy poller --from-package",
         "az functionapp stop --name BLUE",
-        "az functionapp stop --resource-group rg --name BLUE extra",
+        "az functionapp restart --resource-group GROUP --name NAME
+az functionapp stop --resource-group rg --name BLUE extra",
         "kubectl apply",
     ] {
         assert!(Call::parse(&text(wrong)).is_err(), "{wrong}");

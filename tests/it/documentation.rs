@@ -8,6 +8,9 @@ use std::process::Command;
 /// Maximum length of the front page: readers decide there whether to continue.
 const README_LINES_MAX: usize = 150;
 
+/// Maximum number of words that a newcomer reads: the front page, the first steps, a tutorial and its deployment.
+const NEWCOMER_WORDS_MAX: usize = 8000;
+
 fn root() -> PathBuf {
     highwater_test_support::root().to_owned()
 }
@@ -123,6 +126,22 @@ fn the_front_page_is_short_and_shows_the_two_commands() {
     for command in ["\ncargo run -- demo ", "\ncargo test --workspace\n"] {
         assert!(readme.contains(command), "README.md does not show `{}`", command.trim());
     }
+}
+
+/// `cargo it a_newcomer -- --nocapture` prints the numbers.
+#[test]
+fn a_newcomer_reads_few_words() {
+    let words = |page: &str| {
+        let count = read(Path::new(page)).split_whitespace().count();
+        println!("{count:6}  {page}");
+        count
+    };
+    let tutorial = |name: &&str| words(&format!("docs/tutorials/{name}.md"));
+    let longest = ["csharp", "python", "typescript"].iter().map(tutorial).max().unwrap();
+    let others = ["README.md", "docs/tutorials/first-steps.md", "docs/tutorials/deploy.md"];
+    let all = longest + others.into_iter().map(words).sum::<usize>();
+    println!("{all:6}  with the longest tutorial");
+    assert!(all <= NEWCOMER_WORDS_MAX, "{all} words");
 }
 
 #[test]

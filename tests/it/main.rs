@@ -24,6 +24,7 @@ mod journal_sql;
 mod lag;
 mod limits;
 mod lives;
+mod log_events;
 mod named_server;
 mod notices;
 mod pages;
