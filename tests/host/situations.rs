@@ -13,6 +13,7 @@ use tokio::task::block_in_place;
 
 use crate::bench::Bench;
 use crate::receiver::Answer;
+use crate::status::assert_fits_schema;
 
 /// A situation, and what is shown after two ticks in it.
 struct Situation {
@@ -209,6 +210,7 @@ async fn each_situation_is_shown_within_two_ticks() {
         }
         let result = bench.command(&["status", "--output", "json"]).await;
         let found: Json = serde_json::from_str(result.done()).unwrap();
+        assert_fits_schema(&json!({ "app": "shop", "version": "0", "at": null, "pollers": found }));
         let status = &found[0];
         let page = page(&bench).await;
         let word = format!("data-word=\"{label}\"");

@@ -5,6 +5,8 @@ use std::process::Stdio;
 
 use highwater::config::{ProcessVars, Vars as _};
 use highwater_fakehost::Invocation;
+use highwater_test_support::json_schema::Validator;
+use highwater_test_support::root;
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -38,7 +40,20 @@ async fn answer(host: &Host, request: Invocation) -> Json {
         assert!(!response[field].is_null(), "{field} of {response}");
     }
     assert!(response["statusCode"].is_string(), "{response}");
+    if let Ok(report) = serde_json::from_str::<Json>(response["body"].as_str().unwrap())
+        && report.get("pollers").is_some()
+        && report.get("html").is_none()
+    {
+        assert_fits_schema(&report);
+    }
     response
+}
+
+/// Checks a report against the schema of the documentation.
+pub(crate) fn assert_fits_schema(report: &Json) {
+    let schema = std::fs::read(root().join("docs/reference/status.schema.json")).unwrap();
+    let schema = Validator::strict(serde_json::from_slice(&schema).unwrap());
+    schema.check(report).unwrap_or_else(|error| panic!("{error}: {report}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -69,9 +69,9 @@ unzip FILE
 
 /// A command of a script, with its own variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Command {
+pub(crate) struct Command {
     variables: Vec<(String, String)>,
-    words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 impl Command {
@@ -87,8 +87,26 @@ impl Command {
     }
 }
 
+/// Returns the script of a command substitution, up to its closing parenthesis.
+fn substituted(rest: &mut impl Iterator<Item = char>) -> String {
+    let (mut depth, mut is_text, mut inner) = (1, false, String::new());
+    for c in rest {
+        is_text ^= c == '\'';
+        depth += match c {
+            '(' if !is_text => 1,
+            ')' if !is_text => -1,
+            _ => 0,
+        };
+        if depth == 0 {
+            break;
+        }
+        inner.push(c);
+    }
+    inner
+}
+
 /// Returns the commands of a script, split as by `sh`, including those in `$(…)`.
-fn commands(script: &str) -> Vec<Command> {
+pub(crate) fn commands(script: &str) -> Vec<Command> {
     let (mut found, mut words) = (Vec::new(), Vec::new());
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -100,7 +118,7 @@ fn commands(script: &str) -> Vec<Command> {
         } else if quote == Some('\'') {
             word.get_or_insert_default().push(c);
         } else if c == '$' && rest.next_if_eq(&'(').is_some() {
-            let inner: String = rest.by_ref().take_while(|c| *c != ')').collect();
+            let inner = substituted(&mut rest);
             word.get_or_insert_default().push_str("$(…)");
             found.extend(commands(&inner));
         } else if is_double {

@@ -2,8 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::{Value as Json, json};
 
 /// Maximum length of the front page: readers decide there whether to continue.
 const README_LINES_MAX: usize = 150;
@@ -107,6 +111,57 @@ fn every_link_resolves_to_a_file_and_a_heading() {
     }
     assert!(followed > 200, "{followed} links");
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+/// Returns the pages of the book after its preprocessor, whose input has the form that mdBook gives it.
+fn book(repository: Option<&str>) -> Vec<(PathBuf, String)> {
+    let chapters = pages().into_iter().filter(|page| page.starts_with("docs")).map(|page| {
+        let path = page.strip_prefix("docs").unwrap();
+        json!({ "Chapter": { "content": read(&page), "source_path": path, "sub_items": [] } })
+    });
+    let items: Vec<Json> = chapters.collect();
+    let context =
+        json!({ "config": { "output": { "html": { "git-repository-url": repository } } } });
+    let mut process = Command::new("python3");
+    process.arg(root().join("docs/outside.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    // In a thread, since it may write before it has read everything.
+    let given = json!([context, { "items": items }]).to_string();
+    let writer = thread::spawn(move || input.write_all(given.as_bytes()).unwrap());
+    let output = process.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let book: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let chapters = book["items"].as_array().unwrap().iter().map(|item| &item["Chapter"]);
+    let text = |value: &Json| value.as_str().unwrap().to_owned();
+    chapters
+        .map(|chapter| {
+            let page = Path::new("docs").join(text(&chapter["source_path"]));
+            (page, text(&chapter["content"]))
+        })
+        .collect()
+}
+
+#[test]
+fn links_that_leave_the_book_lead_to_the_repository() {
+    let repository = "https://github.com/YOUR/highwater";
+    let mut outside = 0;
+    for (page, text) in book(Some(repository)) {
+        for link in links(&text) {
+            assert!(resolve(&page, &link).0.starts_with("docs"), "{}: {link}", page.display());
+        }
+        for rest in text.split(&format!("]({repository}/blob/main/")).skip(1) {
+            let file = rest.split([')', '#']).next().unwrap();
+            assert!(root().join(file).exists(), "{}: {file}", page.display());
+            outside += 1;
+        }
+    }
+    assert!(outside > 10, "{outside}");
+    // Without an address, they are text.
+    for (page, text) in book(None) {
+        let is_inside = |link: &String| resolve(&page, link).0.starts_with("docs");
+        assert!(links(&text).iter().all(is_inside), "{}", page.display());
+    }
 }
 
 #[test]

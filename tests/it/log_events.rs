@@ -134,31 +134,30 @@ fn failures() -> BTreeSet<(String, String, String)> {
 /// Returns how ticks end, as the source describes it.
 fn ends() -> String {
     let text = read("src/engine/poller/outcome.rs");
-    let mut table =
-        "| event | level | `outcome` | `error.type` | the tick |\n|---|---|---|---|---|\n"
-            .to_owned();
+    let header = "| event | level | `outcome` | `error.type` | the tick |\n|---|---|---|---|---|\n";
+    let mut rows = vec![header.to_owned()];
     for line in text.lines().filter_map(|line| line.strip_prefix("/// | ")).skip(1) {
         let cells: Vec<&str> = line.trim_end_matches(" |").split(" | ").collect();
         let [end, outcome, error, event, level, ..] = cells[..] else { panic!("{line}") };
         let error = error.split(',').next().unwrap().replace('–', "");
-        table += &format!("| {event} | {level} | {outcome} | {error} | {end} |\n");
+        rows.push(format!("| {event} | {level} | {outcome} | {error} | {end} |\n"));
     }
-    table
+    rows.concat()
 }
 
 #[test]
 fn the_page_lists_the_log_events_of_the_code() {
     let events = events();
     assert!(events.len() > 80, "{}", events.len());
-    let mut table = "| event | level | text |\n|---|---|---|\n".to_owned();
+    let mut rows = vec!["| event | level | text |\n|---|---|---|\n".to_owned()];
     for (event, lines) in &events {
         let levels: BTreeSet<&str> = lines.iter().map(|(level, _)| level.as_str()).collect();
         let texts: BTreeSet<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
         let levels = levels.into_iter().collect::<Vec<_>>().join(", ");
         let texts = texts.into_iter().collect::<Vec<_>>().join("<br>");
-        table += &format!("| <a id=\"{event}\"></a>`{event}` | {levels} | {texts} |\n");
+        rows.push(format!("| <a id=\"{event}\"></a>`{event}` | {levels} | {texts} |\n"));
     }
-    holds(PAGE, "events", &table);
+    holds(PAGE, "events", &rows.concat());
     let table = ends();
     for (event, outcome, error) in failures() {
         let row = format!("| `{event}` | ");

@@ -12,6 +12,7 @@ mod any_server;
 mod bad_input;
 mod broken_answers;
 mod builds;
+mod code_blocks;
 mod dashboards;
 mod ddl;
 mod deploy;
