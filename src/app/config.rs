@@ -31,6 +31,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+mod defaults;
 mod failure;
 mod flow;
 mod function_timeout;
@@ -55,6 +56,7 @@ mod tests;
 mod unknown;
 mod vars;
 
+pub use self::defaults::default_of;
 pub use self::function_timeout::FunctionTimeout;
 pub use self::handler::{
     Authorities, BodyForm, DurableConfig, ExecConfig, HandlerConfig, HttpAuth, HttpConfig,

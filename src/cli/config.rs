@@ -35,8 +35,9 @@ pub(super) fn run(vars: &dyn Vars, options: &Options) -> Exit {
     let text = match form.output {
         // Not a table: a URL must not be cut.
         Output::Table => {
-            let line = |SetValue { setting, value }: &SetValue| {
-                format!("{setting}={}", printable_line(value))
+            let line = |SetValue { setting, value, from }: &SetValue| {
+                let origin = from.as_ref().map(|from| format!(" (from {from})"));
+                format!("{setting}={}{}", printable_line(value), origin.unwrap_or_default())
             };
             values.iter().map(line).collect::<Vec<_>>().join("\n")
         }

@@ -84,6 +84,8 @@ fn check(vars: &dyn Vars, from: &Path) -> Vec<Checked> {
             for mistake in &mistakes.0 {
                 let fix = format!("set `{}` to {}", mistake.setting, mistake.expected);
                 let fix = mistake.hint.clone().unwrap_or(fix);
+                let page = mistake.page().map(|page| format!("; see {page}"));
+                let fix = format!("{fix}{}", page.unwrap_or_default());
                 let text = Mistake { hint: None, ..mistake.clone() }.to_string();
                 // The name of the check already says that it is a setting.
                 let text = text.strip_prefix("setting ").unwrap_or(&text);

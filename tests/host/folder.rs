@@ -222,6 +222,16 @@ async fn a_folder_for_several_tables_has_a_poller_for_each() {
         assert!(result.data.contains(line), "{line}: {result:?}");
     }
     assert_eq!(result.data.matches("\nnext:\n").count(), 1, "{result:?}");
+    // Settings that are equal are set once.
+    let settings = std::fs::read(out.join("local.settings.json")).unwrap();
+    let settings: Json = serde_json::from_slice(&settings).unwrap();
+    let set = |name: &str| settings["Values"][format!("HIGHWATER__{name}")].as_str();
+    assert_eq!(set("DEFAULTS__SOURCE__CONNECTION"), Some("SqlConnection"));
+    assert_eq!(set("DEFAULTS__ON_FAILURE"), Some("park"));
+    assert_eq!(set("POLLERS__ORDERS__ON_FAILURE"), None);
+    assert_eq!(set("DEFAULTS__SOURCE__KEY"), None);
+    assert_eq!(set("POLLERS__ORDERS__SOURCE__KEY"), Some("id"));
+    assert_eq!(set("POLLERS__ORDER_LINES__SOURCE__KEY"), Some("line"));
     for (poller, rows) in [("orders", 3), ("order_lines", 1)] {
         let mut tick = Command::new(PROGRAM);
         tick.arg("--settings").arg(out.join("local.settings.json")).args(["tick", poller]);

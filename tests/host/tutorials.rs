@@ -52,3 +52,19 @@ async fn the_csharp_tutorial_posts_rows_to_its_function() {
     let followed = run("csharp.md", "orders", with).await;
     assert_eq!((followed.compared, followed.skipped), (3, 2));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guide_for_many_tables_shows_what_the_program_prints() {
+    let page = std::fs::read_to_string(root().join("docs/how-to/many-tables.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = within(LIMIT, Server::start("highwater devdb --sql -")).await;
+    for table in ["orders", "customers"] {
+        let columns = "(id int NOT NULL PRIMARY KEY, version rowversion NOT NULL)";
+        within(LIMIT, server.run(&format!("CREATE TABLE dbo.{table} {columns}"))).await;
+    }
+    // In a source tree, `package` builds the handler.
+    let missing = &["highwater --settings shop/local.settings.json package"];
+    let with = Differences { missing, server: Some(server), ..Differences::none() };
+    let followed = follow(&page, folder.path(), with).await;
+    assert_eq!((followed.compared, followed.skipped), (2, 1));
+}

@@ -90,7 +90,7 @@ fn refuse_without_effect(
         if let Some(text) = reader.text(&name) {
             let other = settings::ON_FAILURE.name_for(Some(segment));
             let expected = format!("no value while `{other}` {because}");
-            reader.wrong(&name, &text, Expected::new(expected));
+            reader.wrong(&name, &text, Expected::none(expected));
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use super::settings::page_of;
+use super::unknown::setting_named;
 use crate::printable::printable_char;
 use crate::redaction::looks_like;
 
@@ -19,7 +21,13 @@ impl fmt::Display for ConfigErrors {
         let Self(mistakes) = self;
         let noun = if mistakes.len() == 1 { "mistake" } else { "mistakes" };
         write!(formatter, "{} {noun} in the settings", mistakes.len())?;
-        mistakes.iter().try_for_each(|mistake| write!(formatter, "\n{mistake}"))
+        mistakes.iter().try_for_each(|mistake| {
+            write!(formatter, "\n{mistake}")?;
+            match mistake.page() {
+                Some(page) => write!(formatter, "\n  see {page}"),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -34,6 +42,13 @@ pub struct Mistake {
     pub expected: String,
     /// How to fix it, if that is not obvious.
     pub hint: Option<String>,
+}
+
+impl Mistake {
+    /// Returns where the documentation explains the setting.
+    pub fn page(&self) -> Option<String> {
+        setting_named(&self.setting).map(page_of)
+    }
 }
 
 impl fmt::Display for Mistake {

@@ -24,11 +24,18 @@ pub(super) struct Expected {
     pub(super) hint: Option<String>,
     /// What may be shown of the value, if not all of it.
     pub(super) shown: Option<Shown>,
+    /// Whether the setting is only without effect beside others of its poller. A setting of all pollers may be.
+    pub(super) is_without_effect: bool,
 }
 
 impl Expected {
     pub(super) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, shown: None }
+        Self { what: what.into(), hint: None, shown: None, is_without_effect: false }
+    }
+
+    /// Expects no value, since it has no effect.
+    pub(super) fn none(what: impl Into<String>) -> Self {
+        Self { is_without_effect: true, ..Self::new(what) }
     }
 
     /// Expects a number or one of a few words instead of `text`.

@@ -1,5 +1,6 @@
 //! Reads settings without stopping at the first mistake.
 
+use super::defaults::default_of;
 use super::mistake::{ConfigErrors, Mistake, Shown};
 use super::parse::Expected;
 use super::settings::{Fallback, Setting};
@@ -19,13 +20,26 @@ impl<'a> Reader<'a> {
     /// Returns every name with a non-blank value, in order.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names = self.vars.names();
-        names.retain(|name| self.text(name).is_some());
+        names.retain(|name| self.own(name).is_some());
         names.sort();
         names
     }
 
-    /// Returns the trimmed value of a name; `None` if it is blank or not set.
+    /// Returns the trimmed value of a name, or that for all pollers; `None` if it is blank or not set.
     pub(super) fn text(&self, name: &str) -> Option<String> {
+        self.own(name).or_else(|| self.own(&default_of(name)?))
+    }
+
+    /// Returns the name of the setting that gives a setting its value: itself, or that for all pollers.
+    fn origin(&self, name: &str) -> String {
+        let shared = || default_of(name).filter(|shared| self.own(shared).is_some());
+        match self.own(name) {
+            Some(_) => name.to_owned(),
+            None => shared().unwrap_or_else(|| name.to_owned()),
+        }
+    }
+
+    fn own(&self, name: &str) -> Option<String> {
         let text = self.vars.get(name)?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
@@ -75,13 +89,17 @@ impl<'a> Reader<'a> {
 
     /// Records an invalid value; `expected` decides what is shown of it.
     pub(super) fn wrong(&mut self, name: &str, text: &str, expected: Expected) {
-        let Expected { what, hint, shown } = expected;
+        let Expected { what, hint, shown, is_without_effect } = expected;
+        if is_without_effect && self.origin(name) != name {
+            return;
+        }
         let shown = shown.unwrap_or_else(|| Shown::of(text));
         self.note(Mistake { setting: name.to_owned(), shown, expected: what, hint });
     }
 
     pub(super) fn note(&mut self, mistake: Mistake) {
-        self.mistakes.push(mistake);
+        let setting = self.origin(&mistake.setting);
+        self.mistakes.push(Mistake { setting, ..mistake });
     }
 
     /// Returns `config`, or the mistakes.

@@ -1,9 +1,13 @@
 //! The settings that are set, as they may be shown.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use url::Url;
 
+use super::defaults::{DEFAULTS, is_common};
 use super::mistake::Shown;
+use super::poller::POLLERS;
 use super::secrets::{is_command, is_key, is_url};
 use super::unknown::{has_invalid_segment, has_prefix};
 use super::vars::Vars;
@@ -17,10 +21,14 @@ pub struct SetValue {
     pub setting: String,
     /// The value as it may be shown.
     pub value: String,
+    /// The setting of all pollers that it comes from, if the poller does not set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// Returns every setting of Highwater that is set, valid or not, ordered by name. Settings that other settings name,
-/// such as connection strings, are not among them.
+/// such as connection strings, are not among them. Settings of all pollers are also listed for each poller that has
+/// their value.
 ///
 /// With `reveal`, URLs are complete. All other secrets remain hidden.
 pub fn set_values(vars: &dyn Vars, reveal: bool) -> Vec<SetValue> {
@@ -38,9 +46,32 @@ pub fn set_values(vars: &dyn Vars, reveal: bool) -> Vec<SetValue> {
             _ if has_invalid_segment(&setting) => Shown::Unknown.value(),
             Some(_) | None => shown(&setting, text, reveal),
         };
-        (!text.is_empty()).then_some(SetValue { setting, value })
+        (!text.is_empty()).then_some(SetValue { setting, value, from: None })
     };
-    names.into_iter().filter_map(value).collect()
+    let mut values: Vec<SetValue> = names.into_iter().filter_map(value).collect();
+    let inherited = inherited(&values);
+    values.extend(inherited);
+    values.sort_by(|a, b| a.setting.cmp(&b.setting));
+    values
+}
+
+/// Returns the values that pollers have from the settings of all pollers.
+fn inherited(values: &[SetValue]) -> Vec<SetValue> {
+    let own: BTreeSet<&str> = values.iter().map(|value| value.setting.as_str()).collect();
+    let of_pollers = own.iter().filter_map(|name| name.strip_prefix(POLLERS)?.split_once("__"));
+    let segments: BTreeSet<&str> = of_pollers.map(|(segment, _)| segment).collect();
+    let shared = values.iter().filter_map(|value| {
+        let tail = value.setting.strip_prefix(DEFAULTS)?;
+        is_common(tail).then_some((tail, value))
+    });
+    let of_each = shared.flat_map(|(tail, value)| {
+        segments.iter().map(move |segment| SetValue {
+            setting: format!("{POLLERS}{segment}__{tail}"),
+            value: value.value.clone(),
+            from: Some(value.setting.clone()),
+        })
+    });
+    of_each.filter(|value| !own.contains(value.setting.as_str())).collect()
 }
 
 fn shown(setting: &str, text: &str, reveal: bool) -> String {
@@ -78,7 +109,7 @@ mod tests {
             set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let lines = set_values(&vars, reveal)
             .into_iter()
-            .map(|SetValue { setting, value }| format!("{setting}={value}"));
+            .map(|SetValue { setting, value, .. }| format!("{setting}={value}"));
         lines.collect::<Vec<_>>().join("\n")
     }
 

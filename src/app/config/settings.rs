@@ -117,6 +117,17 @@ pub fn settings_table() -> String {
     tables.collect::<Vec<_>>().join("\n")
 }
 
+/// Returns the anchor of a setting on the reference page.
+fn anchor(name: &str) -> String {
+    let name = name.strip_prefix(OF_A_POLLER).unwrap_or(name).trim_start_matches("HIGHWATER__");
+    name.to_lowercase().replace("__", "-").replace(['<', '>'], "")
+}
+
+/// Returns where the documentation explains a setting of the table.
+pub(super) fn page_of(setting: &Setting) -> String {
+    format!("docs/reference/settings.md#{}", anchor(setting.name))
+}
+
 fn table_of(section: &str, is_advanced: bool) -> Option<String> {
     let rows = SETTINGS.iter().filter_map(|Setting { name, fallback, about }| {
         let name = name.strip_prefix(OF_A_POLLER).unwrap_or(name);
@@ -130,8 +141,7 @@ fn table_of(section: &str, is_advanced: bool) -> Option<String> {
             Text(text) => format!("`{text}`"),
             Words(words) => (*words).to_owned(),
         };
-        let anchor = name.trim_start_matches("HIGHWATER__").to_lowercase().replace("__", "-");
-        let anchor = anchor.replace(['<', '>'], "");
+        let anchor = anchor(name);
         Some(format!("| <a id=\"{anchor}\"></a>`{name}` | {default} | {about} |\n"))
     });
     let rows: String = rows.collect();
@@ -176,6 +186,7 @@ pub const SETTINGS: &[Setting] = &[
     NOTIFY_SIGNING_SECRETS,
     FUNCTION_POLLER,
     FUNCTION_POLLERS,
+    SHARED,
     SOURCE_CONNECTION,
     SOURCE_TABLE,
     SOURCE_QUERY,
@@ -335,6 +346,12 @@ pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",
     Words("the poller of the same name"),
     "Poller that the function in this folder runs. Write the folder name in upper case, with `_` for `-`.",
+);
+pub(super) const SHARED: Setting = Setting::new(
+    "HIGHWATER__DEFAULTS__<SETTING>",
+    Words("none"),
+    "Setting of all pollers, such as `HIGHWATER__DEFAULTS__LEASE__TTL`; that of a poller takes precedence. Tables, queries, \
+     filter parameters, steps and their settings are set for each poller.",
 );
 pub(super) const FUNCTION_POLLERS: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLERS",

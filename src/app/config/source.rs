@@ -319,12 +319,12 @@ const OPERATIONS: [(&str, Operation); 4] = [
 ];
 
 fn no_cursor() -> Result<String, Expected> {
-    Err(Expected::new("nothing, since mode `change_tracking` has no cursor column")
+    Err(Expected::none("nothing, since mode `change_tracking` has no cursor column")
         .hint("remove it, or set the mode to `auto`"))
 }
 
 fn no_soft_delete() -> Expected {
-    Expected::new("nothing, since mode `integer+pk` sees inserted rows only")
+    Expected::none("nothing, since mode `integer+pk` sees inserted rows only")
         .hint("remove it, or set the mode to one that sees updates")
 }
 
@@ -350,7 +350,7 @@ fn read_operations(
 }
 
 fn no_settle(mode: CursorMode) -> Result<Duration, Expected> {
-    Err(Expected::new(format!("nothing, since mode `{mode}` has no settle time"))
+    Err(Expected::none(format!("nothing, since mode `{mode}` has no settle time"))
         .hint("remove it, or set the mode to `timestamp+pk` or `integer+pk`"))
 }
 
@@ -383,7 +383,7 @@ fn read_clock(
 }
 
 fn no_clock(mode: CursorMode) -> Result<SourceClock, Expected> {
-    Err(Expected::new(format!("nothing, since mode `{mode}` does not use a time column"))
+    Err(Expected::none(format!("nothing, since mode `{mode}` does not use a time column"))
         .hint("remove it, or set the mode to `timestamp+pk`"))
 }
 

@@ -1,6 +1,7 @@
 #![expect(clippy::too_many_lines, reason = "an expectation shows a whole configuration")]
 
 mod chain;
+mod defaults;
 mod flow;
 mod http;
 mod source;
@@ -548,6 +549,7 @@ fn every_setting_of_the_table_is_in_the_full_example() {
     // Settings that the full example cannot have together with the others.
     let others = "
         HIGHWATER__FUNCTIONS__ORDERS_TIMER__POLLERS = all
+        HIGHWATER__DEFAULTS__LEASE__TTL = 30s
         HIGHWATER__STATE__FOLDER = /tmp/state
         HIGHWATER__STATE__TABLE = t
         HIGHWATER__STATE__JOURNAL_TABLE = j
@@ -561,6 +563,7 @@ fn every_setting_of_the_table_is_in_the_full_example() {
     for setting in SETTINGS {
         let of_poller = setting.name_for(Some("ORDERS")).replace("<PARAM>", "LEAST");
         let of_poller = of_poller.replace("<STEP>__<SETTING>", "NOTIFY__KIND");
+        let of_poller = of_poller.replace("<SETTING>", "LEASE__TTL");
         let of_function = setting.name_for(Some("ORDERS_TIMER"));
         assert!(full.contains_key(&of_poller) || full.contains_key(&of_function), "{of_poller}");
     }
@@ -640,38 +643,59 @@ fn every_mistake_is_reported_at_once() {
             setting `AzureWebJobsStorage` is not set, expected a storage connection string, or `AzureWebJobsStorage__accountName` or `AzureWebJobsStorage__blobServiceUri`
               hint: `HIGHWATER__STATE__CONNECTION` can name another connection
             setting `HIGHWATER__APP` is `a/b`, expected up to 100 letters, digits, `-`, `_` and `.`, starting with a letter or digit and not ending with `.`
+              see docs/reference/settings.md#app
             setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLER` is `order`, expected the name of a configured poller: `orders`
+              see docs/reference/settings.md#functions-function-poller
             setting `HIGHWATER__FUNCTION_TIMEOUT` is `00:05:00`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+              see docs/reference/settings.md#function_timeout
             setting `HIGHWATER__LOG` is `highwater=loud`, expected a log filter such as `info` or `warn,highwater=debug`
               hint: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+              see docs/reference/settings.md#log
             setting `HIGHWATER__POLLERS__ORDERS__BATCHES_MAX` is `0`, expected a whole number of at least 1
+              see docs/reference/settings.md#batches_max
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_BYTES_MAX` is `4MB`, expected a size of 1 byte to 1024 MiB, such as `4MiB`, `512KiB` or `1000000`
               hint: supported units are `KiB` and `MiB`
+              see docs/reference/settings.md#batch_bytes_max
             setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX` is `100001`, expected a whole number from 1 to 100000
+              see docs/reference/settings.md#batch_rows_max
             setting `HIGHWATER__POLLERS__ORDERS__FOLLOW_INTERVAL` is `1ms`, expected a duration of at least `10ms`
+              see docs/reference/settings.md#follow_interval
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `webhook`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec`, `stdout` or `chain`
+              see docs/reference/settings.md#handler-kind
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__FIRST` was removed
               hint: remove it: ticks acquire the lease only after they found rows
             setting `HIGHWATER__POLLERS__ORDERS__LEASE__TTL` is `1s`, expected a duration of at least `2s`
+              see docs/reference/settings.md#lease-ttl
             setting `HIGHWATER__POLLERS__ORDERS__ON_MISSING_STATE` is `ignore`, expected `stop` or `recreate`
+              see docs/reference/settings.md#on_missing_state
             setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `(not shown)` (33 characters, looks like a connection string or an address with a key), expected `true` or `false`
+              see docs/reference/settings.md#overlap_commit
             setting `HIGHWATER__POLLERS__ORDERS__PREFETCH` is `yes`, expected `true` or `false`
+              see docs/reference/settings.md#prefetch
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `0`, expected a duration of at least `1ms`
+              see docs/reference/settings.md#retry_delay_min
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__CURSOR` is not set, expected column that grows with every change
+              see docs/reference/settings.md#source-cursor
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__KEY` is `id,,ID`, expected names of columns separated by commas, each once
+              see docs/reference/settings.md#source-key
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__MODE` is `row_version`, expected `auto`, `rowversion`, `change_tracking`, `timestamp+pk` or `integer+pk`
               hint: did you mean `rowversion`?
+              see docs/reference/settings.md#source-mode
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__TABEL` is unknown
               hint: did you mean `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE`? Rename or remove this setting
             setting `HIGHWATER__POLLERS__ORDERS__STATE_REFRESH` is `soon`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+              see docs/reference/settings.md#state_refresh
             setting `HIGHWATER__POLLERS__ORDERS__STATUS_INTERVAL` is `25h`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
+              see docs/reference/settings.md#status_interval
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `240`, expected a duration such as `500ms`, `30s`, `5m` or `1h`, up to 24 hours
               hint: add the unit, as in `240s`
+              see docs/reference/settings.md#tick_time_max
             setting `HIGHWATER__POLLERS__stock__…` is unknown, expected the poller's name in upper case: letters, digits and single `_`, starting with a letter
               hint: write `HIGHWATER__POLLERS__STOCK__…`
             setting `HIGHWATER__STATE__CONECTION` is unknown
               hint: did you mean `HIGHWATER__STATE__CONNECTION`? Rename or remove this setting
             setting `HIGHWATER__STATE__CONTAINER` is `Db_State`, expected 3 to 63 lowercase letters, digits and single `-`, not starting or ending with `-`
+              see docs/reference/settings.md#state-container
             setting `highwater__log` is unknown
               hint: did you mean `HIGHWATER__LOG`? Rename or remove this setting
         "#]],
@@ -720,19 +744,28 @@ fn settings_are_checked_against_each_other() {
             10 mistakes in the settings
             setting `AzureWebJobsStorage` is `(not shown)`, expected a valid storage connection: `AccountKey` is not base64; copy all of it
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__URL` is not set, expected absolute URL that batches are posted to; for `durable`, that of the function app
+              see docs/reference/settings.md#handler-url
             setting `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MIN` is `10m`, expected at most `5m`, the value of `HIGHWATER__POLLERS__ORDERS__RETRY_DELAY_MAX`
+              see docs/reference/settings.md#retry_delay_min
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is `5m`, expected nothing, since mode `rowversion` has no settle time
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
+              see docs/reference/settings.md#source-audit_after
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__SETTLE` is `5s`, expected nothing, since mode `rowversion` has no settle time
               hint: remove it, or set the mode to `timestamp+pk` or `integer+pk`
+              see docs/reference/settings.md#source-settle
             setting `HIGHWATER__POLLERS__ORDERS__TICK_TIME_MAX` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
+              see docs/reference/settings.md#tick_time_max
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__TIMEOUT` is `45s`, expected a duration below `45s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
               hint: raise that setting and `functionTimeout`
+              see docs/reference/settings.md#handler-timeout
             setting `HIGHWATER__POLLERS__STOCK__HANDLER__URL` is `http://stock.internal/…#6a50dc`, expected an `https` URL, since the host is not this machine
               hint: set `HIGHWATER__POLLERS__STOCK__HANDLER__ALLOW_HTTP` to `true` to send rows without encryption
+              see docs/reference/settings.md#handler-url
             setting `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MAX` is `5s`, expected at least `10s`, the value of `HIGHWATER__POLLERS__STOCK__RETRY_DELAY_MIN`
+              see docs/reference/settings.md#retry_delay_max
             setting `HIGHWATER__POLLERS__STOCK__SOURCE__CONNECTION` is `(not shown)`, expected the name of a setting
               hint: put the connection string into another setting, and the name of that setting here
+              see docs/reference/settings.md#source-connection
         "#]],
     );
 }
@@ -805,36 +838,50 @@ fn missing_handler_settings_are_reported() {
     expect![[r#"
         1 mistake in the settings
         setting `…COMMAND` is not set, expected program and arguments, as a JSON array of strings, or as words separated by spaces
+          see docs/reference/settings.md#handler-command
         2 mistakes in the settings
         setting `…COMMAND` is `(not shown)`, expected a program and its arguments, such as `/bin/load --fast` or `["/bin/load", "a b"]`
           hint: there is no shell: write quoted words as a JSON array
+          see docs/reference/settings.md#handler-command
         setting `…TIMEOUT` is `0`, expected a duration of at least `1ms`
+          see docs/reference/settings.md#handler-timeout
         1 mistake in the settings
         setting `…CONTAINER` is not set, expected name of an existing container
+          see docs/reference/settings.md#handler-container
         3 mistakes in the settings
         setting `…CONTAINER` is `Changes`, expected 3 to 63 lowercase letters, digits and single `-`, not starting or ending with `-`
+          see docs/reference/settings.md#handler-container
         setting `…TRIES_MAX` is `0`, expected a whole number from 1 to 10
+          see docs/reference/settings.md#handler-tries_max
         setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__blobServiceUri`
           hint: `…CONNECTION` can name another connection
         1 mistake in the settings
         setting `…CONNECTION` is `(not shown)`, expected the name of a setting
           hint: put the connection string into another setting, and the name of that setting here
+          see docs/reference/settings.md#handler-connection
         2 mistakes in the settings
         setting `SQL` is `(not shown)`, expected a valid storage connection: `AccountName` or `BlobEndpoint` is missing
         setting `SQL` is `(not shown)`, expected a valid storage connection: `AccountKey` or `SharedAccessSignature` is missing
         4 mistakes in the settings
         setting `…MESSAGE_ENCODING` is `utf8`, expected `base64` or `none`
+          see docs/reference/settings.md#handler-message_encoding
         setting `…MESSAGE_EVENTS_MAX` is `0`, expected a whole number from 1 to 10000
+          see docs/reference/settings.md#handler-message_events_max
         setting `…QUEUE` is not set, expected name of an existing queue
+          see docs/reference/settings.md#handler-queue
         setting `Target` is not set, expected a storage connection string, or `Target__accountName` or `Target__queueServiceUri`
           hint: `…CONNECTION` can name another connection
         3 mistakes in the settings
         setting `…ORCHESTRATOR` is not set, expected name of the orchestrator function that receives a batch as its input
+          see docs/reference/settings.md#handler-orchestrator
         setting `…SYSTEM_KEY` is `(not shown)`, expected only the key `durabletask_extension`
+          see docs/reference/settings.md#handler-system_key
         setting `…URL` is `http://app.example`, expected an `https` URL, since the host is not this machine
           hint: set `…ALLOW_HTTP` to `true` to send rows without encryption
+          see docs/reference/settings.md#handler-url
         1 mistake in the settings
         setting `…ORCHESTRATOR` is `a/b`, expected a function's name: a letter, then letters, digits, `_`, `-`
+          see docs/reference/settings.md#handler-orchestrator
     "#]].assert_eq(&texts);
 }
 
@@ -846,7 +893,9 @@ fn missing_connections_and_pollers_are_named() {
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__<NAME>__SOURCE__TABLE` is not set, expected at least one poller
               hint: for example `HIGHWATER__POLLERS__ORDERS__SOURCE__TABLE=dbo.orders`
+              see docs/reference/settings.md#source-table
             setting `HIGHWATER__STATE__FOLDER` is not set, expected folder for the state documents
+              see docs/reference/settings.md#state-folder
         "#]],
     );
     let without = "AzureWebJobsStorage =\nSQL =\nWEBSITE_SITE_NAME = a b";
@@ -992,7 +1041,9 @@ fn a_list_of_pollers_must_name_existing_pollers_and_excludes_a_single_poller() {
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__FUNCTIONS__NIGHTLY__POLLERS` is `orders,stok`, expected `all`, or names of pollers separated by commas: `orders`
+              see docs/reference/settings.md#functions-function-pollers
             setting `HIGHWATER__FUNCTIONS__POLL__POLLERS` is `all`, expected nothing, since `HIGHWATER__FUNCTIONS__POLL__POLLER` is set; remove one of them
+              see docs/reference/settings.md#functions-function-pollers
         "#]],
     );
 }
@@ -1059,10 +1110,11 @@ fn state_in_a_table_needs_its_own_connection_and_no_storage_account() {
     check_mistakes(
         &[MINIMAL, SQL_STATE, "HIGHWATER__STATE__CONNECTION ="],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__STATE__CONNECTION` is not set, expected the name of a setting with an ADO.NET connection string
-          hint: `HIGHWATER__STATE__STORE` is `sql`, which has no default for this
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__STATE__CONNECTION` is not set, expected the name of a setting with an ADO.NET connection string
+              hint: `HIGHWATER__STATE__STORE` is `sql`, which has no default for this
+              see docs/reference/settings.md#state-connection
+        "#]],
     );
     check_mistakes(
         &[MINIMAL, SQL_STATE, "HIGHWATER__STATE__CONNECTION = NONE"],
@@ -1121,7 +1173,9 @@ fn parked_keys_are_retried_within_limits_and_their_attempts_are_made_while_they_
         &expect![[r#"
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__ORDERS__PARK_AGE_MAX` is `2h`, expected no value while `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is not `park`
+              see docs/reference/settings.md#park_age_max
             setting `HIGHWATER__POLLERS__ORDERS__PARK_RETRIES_MAX` is `9`, expected no value while `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is not `park`
+              see docs/reference/settings.md#park_retries_max
         "#]],
     );
     check_mistakes(
@@ -1129,6 +1183,7 @@ fn parked_keys_are_retried_within_limits_and_their_attempts_are_made_while_they_
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__ON_FAILURE` is `quarantine`, expected `park`; rows that must wait for an operator at once also need `PARK_RETRIES_MAX` = `0`
+              see docs/reference/settings.md#on_failure
         "#]],
     );
 }

@@ -2,11 +2,12 @@
 
 use highwater_mssql::closest;
 
+use super::defaults::{DEFAULTS, is_common, of_poller};
 use super::handler::setting_of_step;
 use super::mistake::{Mistake, Shown};
 use super::poller::{FUNCTIONS, POLLERS, function_of, group_of, is_segment};
 use super::read::Reader;
-use super::settings::SETTINGS;
+use super::settings::{self, SETTINGS, Setting};
 use super::source;
 
 const PREFIX: &str = "HIGHWATER__";
@@ -27,6 +28,12 @@ pub(super) fn report(reader: &mut Reader<'_>) {
     for name in reader.names() {
         let plain = upper(&name);
         if !has_prefix(&name) || is_known(&name) {
+            continue;
+        }
+        if plain.strip_prefix(DEFAULTS).is_some_and(is_of_poller) {
+            let hint = "it differs between pollers: set it for each of them".to_owned();
+            let (shown, expected) = (Shown::Unknown, String::new());
+            reader.note(Mistake { setting: name, shown, expected, hint: Some(hint) });
             continue;
         }
         let (shown, hint) = match (removed(&plain), suggest(&plain)) {
@@ -64,17 +71,35 @@ pub(super) fn has_prefix(name: &str) -> bool {
 }
 
 fn is_known(name: &str) -> bool {
-    if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
-    {
-        // An invalid segment is reported separately, once for all its settings.
-        return !is_segment(segment)
-            || source::filter_param(rest).is_some()
-            || poller_tails().any(|tail| tail == rest)
-            || setting_of_step(rest).is_some_and(|of| poller_tails().any(|tail| tail == of));
+    let segment = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"));
+    // An invalid segment is reported separately, once for all its settings.
+    segment.is_some_and(|(segment, _)| !is_segment(segment)) || setting_named(name).is_some()
+}
+
+/// Returns the setting of the table that a name is for.
+pub(super) fn setting_named(name: &str) -> Option<&'static Setting> {
+    if let Some(tail) = name.strip_prefix(DEFAULTS) {
+        return of_poller(tail).filter(|_| is_common(tail));
     }
-    function_of(name).is_some()
-        || group_of(name).is_some()
-        || SETTINGS.iter().any(|setting| setting.name == name)
+    if let Some((_, tail)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__")) {
+        return match setting_of_step(tail) {
+            Some(of_handler) => of_poller(&of_handler),
+            None if source::filter_param(tail).is_some() => Some(&settings::SOURCE_FILTER_PARAMS),
+            None => of_poller(tail),
+        };
+    }
+    match (function_of(name), group_of(name)) {
+        (Some(_), _) => Some(&settings::FUNCTION_POLLER),
+        (None, Some(_)) => Some(&settings::FUNCTION_POLLERS),
+        (None, None) => SETTINGS.iter().find(|setting| setting.name == name),
+    }
+}
+
+/// Whether the part of a name after the poller is one of its settings.
+fn is_of_poller(tail: &str) -> bool {
+    of_poller(tail).is_some()
+        || setting_of_step(tail).is_some()
+        || source::filter_param(tail).is_some()
 }
 
 /// Whether a name is under our prefix, but under no valid name of a poller or function: its settings are reported once for
@@ -94,6 +119,11 @@ fn suggest(name: &str) -> Option<String> {
     if let Some((segment, rest)) = name.strip_prefix(POLLERS).and_then(|rest| rest.split_once("__"))
     {
         return suggest_tail(rest).map(|tail| format!("{POLLERS}{segment}__{tail}"));
+    }
+    if let Some(rest) = name.strip_prefix(DEFAULTS) {
+        return suggest_tail(rest)
+            .filter(|tail| is_common(tail))
+            .map(|tail| format!("{DEFAULTS}{tail}"));
     }
     if let Some((segment, _)) = name.strip_prefix(FUNCTIONS).and_then(|rest| rest.split_once("__"))
     {

@@ -24,7 +24,7 @@ use super::receiver::{self, Language, Receiver};
 use crate::findings;
 use crate::output::{Exit, Failed, Output, print_message, print_text};
 use highwater::builder::doctor::ExaminedPoller;
-use highwater::config::{Vars, is_poller_name, shown_url};
+use highwater::config::{Vars, default_of, is_poller_name, shown_url};
 use highwater::cursor::CursorMode;
 use highwater::doctor::{Finding, Level};
 use highwater::page;
@@ -127,7 +127,8 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options, out: &Path) -> Resul
     }
     // The examination needed an absolute path; in the file, the path is relative to the project.
     values.insert(format!("{PREFIX}STATE__FOLDER"), STATE.to_owned());
-    files.write(&values)?;
+    let written = shared(&values, &targets);
+    files.write(&written)?;
     let reports = targets.iter().zip(&proposals).zip(&found);
     let reports: Vec<Report<'_>> = reports
         .map(|((target, proposal), found)| {
@@ -140,6 +141,7 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options, out: &Path) -> Resul
             form.parts(&reports, reports.len() == 1, |report| report.poller.to_owned())
         }
     });
+    values.extend(written);
     let over = overridden(&values, vars);
     if !over.is_empty() {
         let (names, out) = (over.join("`, `"), out.display());
@@ -270,6 +272,30 @@ fn settle(values: &mut BTreeMap<String, String>, name: &str, proposal: &SourcePr
         Some(cursor) => values.insert(format!("{source}CURSOR"), cursor.clone()),
         None => values.remove(&format!("{source}CURSOR")),
     };
+}
+
+/// Returns the settings of several pollers, with those that are equal set once for all.
+fn shared(
+    values: &BTreeMap<String, String>,
+    targets: &[(String, String)],
+) -> BTreeMap<String, String> {
+    let mut shared = values.clone();
+    let [(first, _), others @ ..] = targets else { return shared };
+    if others.is_empty() {
+        return shared;
+    }
+    let prefix = |poller: &str| format!("{PREFIX}POLLERS__{}__", poller.to_uppercase());
+    for (name, value) in values {
+        let Some(tail) = name.strip_prefix(&prefix(first)) else { continue };
+        let Some(of_all) = default_of(name) else { continue };
+        let names = targets.iter().map(|(poller, _)| format!("{}{tail}", prefix(poller)));
+        let names: Vec<String> = names.collect();
+        if names.iter().all(|name| values.get(name) == Some(value)) {
+            shared.retain(|name, _| !names.contains(name));
+            shared.insert(of_all, value.clone());
+        }
+    }
+    shared
 }
 
 /// The files of a folder.

@@ -37,27 +37,31 @@ fn mistakes_in_a_chain_name_its_settings() {
     ";
     check_mistakes(
         &[MINIMAL, CHAIN, bad],
-        &expect![[r"
-        5 mistakes in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFI__URL` is unknown, expected a step that `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` names: `warehouse`, `notify`
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__STALL_MAX` is unknown
-          hint: remove it
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT` is `1h`, expected a duration below `285s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
-          hint: raise that setting and `functionTimeout`
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAXX` is unknown
-          hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`? Rename or remove this setting
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__TABLE` is not set, expected table that rows are written to
-    "]],
+        &expect![[r#"
+            5 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFI__URL` is unknown, expected a step that `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` names: `warehouse`, `notify`
+              see docs/reference/settings.md#handler-url
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__STALL_MAX` is unknown
+              hint: remove it
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TIMEOUT` is `1h`, expected a duration below `285s` (`HIGHWATER__FUNCTION_TIMEOUT` minus 15 seconds)
+              hint: raise that setting and `functionTimeout`
+              see docs/reference/settings.md#handler-timeout
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAXX` is unknown
+              hint: did you mean `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__TRIES_MAX`? Rename or remove this setting
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__WAREHOUSE__TABLE` is not set, expected table that rows are written to
+              see docs/reference/settings.md#handler-table
+        "#]],
     );
     let nested = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND = chain
     ";
     check_mistakes(
         &[MINIMAL, CHAIN, nested],
-        &expect![[r"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND` is `chain`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
-    "]],
+        &expect![[r#"
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEP__NOTIFY__KIND` is `chain`, expected `http`, `sql`, `queue`, `blob`, `durable`, `exec` or `stdout`
+              see docs/reference/settings.md#handler-kind
+        "#]],
     );
     let none = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS =
@@ -67,6 +71,7 @@ fn mistakes_in_a_chain_name_its_settings() {
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` is not set, expected names of 2 to 10 steps, separated by commas, in the order in which they receive each batch
+              see docs/reference/settings.md#handler-steps
         "#]],
     );
     let one = "
@@ -74,10 +79,11 @@ fn mistakes_in_a_chain_name_its_settings() {
     ";
     check_mistakes(
         &[MINIMAL, CHAIN, one],
-        &expect![[r"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` is `notify`, expected names of 2 to 10 steps such as `warehouse, notify`: lowercase letters, digits and single `_`, each once
-    "]],
+        &expect![[r#"
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__STEPS` is `notify`, expected names of 2 to 10 steps such as `warehouse, notify`: lowercase letters, digits and single `_`, each once
+              see docs/reference/settings.md#handler-steps
+        "#]],
     );
 }
 

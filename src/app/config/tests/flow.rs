@@ -42,9 +42,10 @@ fn overlapped_commits_are_off_by_default_and_checked_against_other_settings() {
     check_mistakes(
         &[MINIMAL, overlap, crashes],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__CRASHES_MAX` is `1`
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__CRASHES_MAX` is `1`
+              see docs/reference/settings.md#overlap_commit
+        "#]],
     );
     let audit = "
         HIGHWATER__POLLERS__ORDERS__SOURCE__MODE = timestamp+pk
@@ -53,9 +54,10 @@ fn overlapped_commits_are_off_by_default_and_checked_against_other_settings() {
     check_mistakes(
         &[MINIMAL, overlap, audit],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is set
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__SOURCE__AUDIT_AFTER` is set
+              see docs/reference/settings.md#overlap_commit
+        "#]],
     );
     let chain = "
         HIGHWATER__POLLERS__ORDERS__HANDLER__KIND = chain
@@ -66,9 +68,10 @@ fn overlapped_commits_are_off_by_default_and_checked_against_other_settings() {
     check_mistakes(
         &[MINIMAL, overlap, chain],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `chain`
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__OVERLAP_COMMIT` is `true`, expected `false`, since `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `chain`
+              see docs/reference/settings.md#overlap_commit
+        "#]],
     );
 }
 
@@ -81,8 +84,9 @@ fn a_minimum_above_the_maximum_is_rejected() {
     check_mistakes(
         &[MINIMAL, wrong],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, the value of `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX`
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MIN` is `41`, expected at most 40, the value of `HIGHWATER__POLLERS__ORDERS__BATCH_ROWS_MAX`
+              see docs/reference/settings.md#batch_rows_min
+        "#]],
     );
 }

@@ -36,6 +36,7 @@ fn signing_secrets_are_references_to_valid_secrets() {
         1 mistake in the settings
         setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `(not shown)`, expected the name of a setting, of at most 40 characters
           hint: put the secret into another setting, and the name of that setting here
+          see docs/reference/settings.md#handler-signing_secrets
     "#]];
     for secret in ["whsec_aHVudGVyMg", "aHVudGVyMg==", &"hunter2".repeat(6)] {
         let secret =
@@ -46,9 +47,10 @@ fn signing_secrets_are_references_to_valid_secrets() {
     check_mistakes(
         &[MINIMAL, HTTP, many],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `A,B,C,D,E,F`, expected at most 5 names of settings
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__SIGNING_SECRETS` is `A,B,C,D,E,F`, expected at most 5 names of settings
+              see docs/reference/settings.md#handler-signing_secrets
+        "#]],
     );
 }
 
@@ -87,6 +89,7 @@ fn missing_settings_of_an_authentication_are_reported() {
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` is not set, expected name of the setting with the key, or the header's value
+              see docs/reference/settings.md#handler-auth_secret
         "#]],
     );
     check_mistakes(
@@ -94,6 +97,7 @@ fn missing_settings_of_an_authentication_are_reported() {
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE` is not set, expected application that the token is issued for, such as `api://11111111-2222-3333-4444-555555555555`
+              see docs/reference/settings.md#handler-auth_audience
         "#]],
     );
     check_mistakes(
@@ -101,25 +105,28 @@ fn missing_settings_of_an_authentication_are_reported() {
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH` is `oauth`, expected `none`, `function_key`, `identity` or `header`
+              see docs/reference/settings.md#handler-auth
         "#]],
     );
     let bad = ["AUTH = header", "AUTH_HEADER = Webhook-Id", "AUTH_SECRET = KEY"].map(of).join("\n");
     check_mistakes(
         &[MINIMAL, HTTP, &bad, "KEY = hunter2é"],
         &expect![[r#"
-        2 mistakes in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER` is `Webhook-Id`, expected the name of a header that Highwater and HTTP do not set themselves
-        setting `KEY` is `(not shown)`, expected printable ASCII characters
-          hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` refers to this setting
-    "#]],
+            2 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_HEADER` is `Webhook-Id`, expected the name of a header that Highwater and HTTP do not set themselves
+              see docs/reference/settings.md#handler-auth_header
+            setting `KEY` is `(not shown)`, expected printable ASCII characters
+              hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_SECRET` refers to this setting
+        "#]],
     );
     let scope = [of("AUTH = identity"), of("AUTH_AUDIENCE = api://orders/.default")].join("\n");
     check_mistakes(
         &[MINIMAL, HTTP, &scope],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE` is `api://orders/.default`, expected an application id URI such as `api://my-app`, without `/.default`
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__AUTH_AUDIENCE` is `api://orders/.default`, expected an application id URI such as `api://my-app`, without `/.default`
+              see docs/reference/settings.md#handler-auth_audience
+        "#]],
     );
 }
 
@@ -138,8 +145,9 @@ fn authorities_are_a_text_or_a_file_and_never_a_key() {
     check_mistakes(
         &[MINIMAL, HTTP, key],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CA` is `(not shown)`, expected certificates without a private key
-    "#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CA` is `(not shown)`, expected certificates without a private key
+              see docs/reference/settings.md#handler-ca
+        "#]],
     );
 }

@@ -203,18 +203,21 @@ fn a_filter_and_its_parameters_must_match() {
     check(
         &[("FILTER", "region = @region"), ("FILTER_PARAMS__REGOIN", "EU")],
         &expect![[r#"
-        2 mistakes in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is not set, expected the value of `@region`
-          hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` uses it
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGOIN` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
-          hint: use `@regoin` there, or remove this setting"#]],
+            2 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is not set, expected the value of `@region`
+              hint: `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` uses it
+              see docs/reference/settings.md#source-filter_params-param
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGOIN` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
+              hint: use `@regoin` there, or remove this setting
+              see docs/reference/settings.md#source-filter_params-param"#]],
     );
     check(
         &[("FILTER_PARAMS__REGION", "EU")],
         &expect![[r#"
-        1 mistake in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
-          hint: use `@region` there, or remove this setting"#]],
+            1 mistake in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__REGION` is unknown, expected a parameter used in `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER`
+              hint: use `@region` there, or remove this setting
+              see docs/reference/settings.md#source-filter_params-param"#]],
     );
     check(
         &[("FILTER", "a = @a"), ("FILTER_PARAMS__A", "int(5):secret"), ("FILTER_PARAMS__a", "1")],
@@ -222,13 +225,16 @@ fn a_filter_and_its_parameters_must_match() {
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is `(not shown)`, expected a value, optionally with a type prefix
               hint: `int(5)` is not a valid type; write `int`
-            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a unique name; `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter"#]],
+              see docs/reference/settings.md#source-filter_params-param
+            setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__a` is `(not shown)`, expected a unique name; `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER_PARAMS__A` is the same parameter
+              see docs/reference/settings.md#source-filter_params-param"#]],
     );
     check(
         &[("FILTER", "a = 1) OR (1 = 1")],
         &expect![[r#"
             1 mistake in the settings
             setting `HIGHWATER__POLLERS__ORDERS__SOURCE__FILTER` is `a = 1) OR (1 = 1`, expected a condition that is valid between parentheses
-              hint: a closing parenthesis has no opening one"#]],
+              hint: a closing parenthesis has no opening one
+              see docs/reference/settings.md#source-filter"#]],
     );
 }

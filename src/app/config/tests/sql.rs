@@ -47,7 +47,9 @@ fn a_target_needs_a_table_and_a_writable_connection() {
             2 mistakes in the settings
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__CONNECTION` is not set, expected the name of a setting with an ADO.NET connection string
               hint: `HIGHWATER__POLLERS__ORDERS__HANDLER__KIND` is `sql`, which has no default for this
+              see docs/reference/settings.md#handler-connection
             setting `HIGHWATER__POLLERS__ORDERS__HANDLER__TABLE` is not set, expected table that rows are written to
+              see docs/reference/settings.md#handler-table
         "#]],
     );
     let bad = "
@@ -60,11 +62,14 @@ fn a_target_needs_a_table_and_a_writable_connection() {
     check_mistakes(
         &[MINIMAL, SQL, bad],
         &expect![[r#"
-        4 mistakes in the settings
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS` is `id:a, name:A`, expected columns such as `id, total:amount`, each target column once
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES` is `soft`, expected `delete` or `ignore`
-        setting `HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS` is `0`, expected a whole number from 1 to 3650
-        setting `TARGET` is `(not shown)`, expected a valid connection string: `ApplicationIntent` must not be `ReadOnly`, since rows are written
-    "#]],
+            4 mistakes in the settings
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__COLUMNS` is `id:a, name:A`, expected columns such as `id, total:amount`, each target column once
+              see docs/reference/settings.md#handler-columns
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__DELETES` is `soft`, expected `delete` or `ignore`
+              see docs/reference/settings.md#handler-deletes
+            setting `HIGHWATER__POLLERS__ORDERS__HANDLER__LEDGER_DAYS` is `0`, expected a whole number from 1 to 3650
+              see docs/reference/settings.md#handler-ledger_days
+            setting `TARGET` is `(not shown)`, expected a valid connection string: `ApplicationIntent` must not be `ReadOnly`, since rows are written
+        "#]],
     );
 }
