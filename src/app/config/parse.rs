@@ -24,7 +24,7 @@ pub(super) struct Expected {
     pub(super) hint: Option<String>,
     /// What may be shown of the value, if not all of it.
     pub(super) shown: Option<Shown>,
-    /// Whether the setting is only without effect beside others of its poller. A setting of all pollers may be.
+    /// Whether the value has no effect because of other settings of the poller. A setting of all pollers may have none.
     pub(super) is_without_effect: bool,
 }
 
