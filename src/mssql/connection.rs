@@ -74,7 +74,7 @@ impl Connection {
         Self { settings, credential, idle: None, foreign_text: None, hides_values: false }
     }
 
-    /// Reports no error message that contains a value of a column.
+    /// Reports no error message that may contain a value of a column.
     #[must_use]
     pub fn hiding_values(self) -> Self {
         Self { hides_values: true, ..self }

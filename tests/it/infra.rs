@@ -393,7 +393,7 @@ fn assigned(file: &str) -> BTreeSet<[String; 3]> {
 #[test]
 fn the_table_of_permissions_has_exactly_the_roles_that_the_templates_assign() {
     let mut in_templates = BTreeSet::new();
-    for entry in std::fs::read_dir(highwater_test_support::root().join("infra/app")).unwrap() {
+    for entry in fs::read_dir(highwater_test_support::root().join("infra/app")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.ends_with(".bicep") {
             in_templates.extend(assigned(&format!("infra/app/{name}")));

@@ -44,7 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str, named: &Named<'_>) ->
         return Some(Mask { columns: columns?, secret: Some(secret) });
     }
     let unused = |_: &str| {
-        Err(Expected::new(
+        Err(Expected::none(
             "nothing, since no column of `SOURCE__MASK` has the method `hmac-sha256`",
         )
         .hint("remove it, or hash a column with `hmac-sha256`"))

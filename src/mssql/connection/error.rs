@@ -53,20 +53,25 @@ impl Limit {
 pub(super) const STRICT: &str = "`Encrypt=Strict` needs a server with TDS 8.0 (SQL Server 2022 or later, Azure \
      SQL); with an older one, set `Encrypt=Mandatory` in the connection string";
 
-/// Errors of reads whose message contains a value of a column: conversions and arithmetic, for example
-/// "Conversion failed when converting the nvarchar value '…' to data type int".
+/// Errors of reads whose message contains no value of a column: names, rights, logins, locks, limits and outages. Any other
+/// message may, such as "Conversion failed when converting the nvarchar value '…' to data type int".
 /// <https://learn.microsoft.com/sql/relational-databases/errors-events/database-engine-events-and-errors>
-const WITH_VALUE: [u32; 7] = [220, 232, 244, 245, 248, 2628, 13609];
+const WITHOUT_VALUE: &[u32] = &[
+    64, 102, 156, 207, 208, 209, 229, 230, 233, 241, 242, 262, 297, 300, 701, 802, 911, 916, 922,
+    923, 924, 945, 976, 978, 983, 1204, 1205, 1222, 3906, 3960, 4060, 4062, 4064, 8115, 8134, 8645,
+    8651, 9002, 10053, 10054, 10060, 10922, 10928, 10929, 18452, 18456, 18488, 22105, 40197, 40501,
+    40544, 40549, 40550, 40551, 40552, 40553, 40613, 40615, 40914, 49918, 49919, 49920,
+];
 
-/// Shown instead of such a message.
+/// Shown instead of another message.
 const HIDDEN: &str =
-    "the message contains a value, which is not shown because `SOURCE__MASK` is set";
+    "the message may contain a value, and is not shown because `SOURCE__MASK` is set";
 
 #[derive(Debug, Error)]
 enum Cause {
     #[error("{}", .0.message())]
     Server(tiberius::error::TokenError),
-    /// An error whose message contains a value that must not be shown.
+    /// An error whose message may contain a value that must not be shown.
     #[error("{HIDDEN}")]
     Hidden { number: u32, severity: u8 },
     #[error("{0}")]
@@ -246,10 +251,10 @@ impl SqlError {
         }
     }
 
-    /// Removes the server's message if it contains a value of a column.
+    /// Removes the server's message if it may contain a value of a column.
     pub(super) fn without_value(self) -> Self {
         let hidden = match self.server() {
-            Some(token) if WITH_VALUE.contains(&token.code()) => {
+            Some(token) if !WITHOUT_VALUE.contains(&token.code()) => {
                 Cause::Hidden { number: token.code(), severity: token.class() }
             }
             Some(_) | None => return self,

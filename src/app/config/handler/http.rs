@@ -233,6 +233,20 @@ fn read_auth(reader: &mut Reader<'_>, segment: &str) -> Option<HttpAuth> {
     }
 }
 
+/// Whether a text is a reference that App Service has not replaced by a secret. It leaves the reference as the value if
+/// the app's identity may not read the secret: <https://learn.microsoft.com/azure/app-service/app-service-key-vault-references>.
+fn is_unresolved(text: &str) -> bool {
+    ["@Microsoft.KeyVault(", "@Microsoft.AppConfiguration("]
+        .iter()
+        .any(|start| text.trim_start().starts_with(start))
+}
+
+fn unresolved() -> Expected {
+    Expected::new(
+        "the secret itself: the platform has not resolved the reference, so check that the app's identity may read it",
+    )
+}
+
 /// Reads the setting `name`, to which the setting `named_by` refers.
 pub(in crate::config) fn read_named<T>(
     reader: &mut Reader<'_>,
@@ -242,6 +256,7 @@ pub(in crate::config) fn read_named<T>(
     parse: impl Fn(&str) -> Result<T, Expected>,
 ) -> Option<T> {
     let hint = format!("`{}` refers to this setting", named_by.name_for(at));
+    let parse = |text: &str| if is_unresolved(text) { Err(unresolved()) } else { parse(text) };
     match reader.text(name).as_deref().map(parse) {
         Some(Ok(value)) => Some(value),
         Some(Err(expected)) => {
