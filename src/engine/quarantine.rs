@@ -13,7 +13,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 pub(crate) use self::entries::{RecordError, divert, keys_of, record};
-pub(crate) use self::known_keys::KnownKeys;
+pub use self::known_keys::KnownKeys;
 use crate::cursor::{Cursor, KeyId, KeyValues};
 use crate::document::{Generation, Holder};
 use crate::event::{BatchId, ChangeEvent, EventId, Operation};
@@ -101,12 +101,13 @@ pub struct QuarantinedRow<'a> {
 
 /// A later version of a parked key, as a holder of the lease has read it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct VersionRead<'a> {
+pub struct VersionRead<'a> {
     /// The event of the row.
-    pub(crate) event: &'a ChangeEvent,
-    pub(crate) holder: &'a Holder,
+    pub event: &'a ChangeEvent,
+    /// The holder.
+    pub holder: &'a Holder,
     /// When; storage time.
-    pub(crate) at: OffsetDateTime,
+    pub at: OffsetDateTime,
 }
 
 /// The entry of a key, as it is stored.
@@ -390,7 +391,11 @@ impl Entry {
     ///
     /// The version read last counts, also if its position is an earlier one: an application may set a column back, and
     /// after a reset another table may have the name. Only a holder that has lost its lease may have read it first.
-    fn with_version(&self, read: &VersionRead<'_>) -> Result<Option<Self>, EntryError> {
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Event`] if this entry does not hold its event.
+    pub fn with_version(&self, read: &VersionRead<'_>) -> Result<Option<Self>, EntryError> {
         let VersionRead { event, holder, at } = *read;
         let known = self.event()?;
         let (without_columns, events) = stored_event(event);

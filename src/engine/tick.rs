@@ -293,6 +293,7 @@ impl<'p> Tick<'p> {
         };
         match asked.map_err(TickError::Acquire)? {
             AcquireResult::Held(mut lease) => {
+                self.count_listed_keys(&mut lease);
                 self.report.lease_acquired(&lease, base);
                 poller.log_first_run(&lease, base);
                 poller.mark(&mut lease).await;

@@ -82,6 +82,7 @@
 
 mod choices;
 mod documents;
+mod parking;
 mod search;
 mod steps;
 mod variants;

@@ -30,7 +30,7 @@ struct Visit {
 }
 
 #[expect(clippy::disallowed_types, reason = "asked for membership only, never iterated")]
-type Visited = std::collections::HashSet<u128>;
+pub(crate) type Visited = std::collections::HashSet<u128>;
 
 /// Explores `variant` until `wanted` is broken, or any claim if none is wanted.
 pub(crate) fn search(variant: Variant, bounds: Bounds, wanted: Option<Claim>) -> Report {
@@ -82,7 +82,7 @@ fn claim_broken(model: &Model, wanted: Option<Claim>) -> Option<Claim> {
     model.broken.iter().copied().find(|claim| wanted.is_none_or(|wanted| wanted == *claim))
 }
 
-fn fingerprint(world: &World) -> u128 {
+pub(crate) fn fingerprint(world: &impl Hash) -> u128 {
     let mut hasher = Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     world.hash(&mut hasher);
     hasher.0

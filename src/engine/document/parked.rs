@@ -134,9 +134,15 @@ impl StateDocument {
     }
 
     /// Records how many entries there are. Does nothing if they may have changed since they were counted.
+    ///
+    /// If there are not as many as announced, the next epoch starts: a holder may have lost its lease between the
+    /// announcement and the entry, and another process may have listed the keys before it was written.
     pub fn count_entries(&mut self, counted: EntryCounts) {
         if self.parked.epoch != counted.epoch {
             return;
+        }
+        if self.parked.keys != counted.keys {
+            self.parked.epoch = self.parked.epoch.saturating_add(1);
         }
         self.parked.keys = counted.keys;
         self.parked.quarantined = counted.quarantined.min(counted.keys);
@@ -210,15 +216,15 @@ mod tests {
     #[test]
     fn counts_are_recorded_only_in_the_epoch_in_which_they_were_made() {
         let (document, holder) = held();
-        let counted = EntryCounts { epoch: 1, keys: 3, quarantined: 2, next_retry_at: Some(NOW) };
+        let counted = EntryCounts { epoch: 1, keys: 1, quarantined: 0, next_retry_at: Some(NOW) };
         let mut next = document.announce_entry(&holder, false, NOW).unwrap();
         next.count_entries(counted);
-        assert_eq!((next.parked.keys, next.parked.retrying()), (3, 1));
+        assert_eq!((next.parked.keys, next.parked.retrying(), next.parked.epoch), (1, 1, 1));
         let mut later = next.with_next_entries();
         later.count_entries(EntryCounts { keys: 0, ..counted });
-        assert_eq!((later.parked.keys, later.requires.len()), (3, 1), "they may have changed");
+        assert_eq!((later.parked.keys, later.requires.len()), (1, 1), "they may have changed");
         later.count_entries(EntryCounts { epoch: 2, keys: 0, quarantined: 0, next_retry_at: None });
-        assert_eq!((later.parked.keys, later.parked.epoch), (0, 2));
+        assert_eq!((later.parked.keys, later.parked.epoch), (0, 3), "fewer than announced");
         assert!(later.requires.is_empty(), "any build may use it again");
     }
 

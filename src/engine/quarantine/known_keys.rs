@@ -12,7 +12,7 @@ use crate::source::Source;
 
 /// The keys that had an entry in one epoch of a document.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KnownKeys {
+pub struct KnownKeys {
     /// Generation and epoch; `None` if the keys were never listed.
     of: Option<(Generation, u64)>,
     keys: BTreeMap<KeyId, Due>,
@@ -44,7 +44,7 @@ impl Due {
 impl KnownKeys {
     /// Makes these the keys that were listed while `document` was current. When they are due is read again: another
     /// process may have parked a key anew.
-    pub(crate) fn list(&mut self, document: &StateDocument, keys: impl IntoIterator<Item = KeyId>) {
+    pub fn list(&mut self, document: &StateDocument, keys: impl IntoIterator<Item = KeyId>) {
         self.keys = keys.into_iter().map(|key| (key, Due::Unread)).collect();
         self.of = Some(epoch_of(document));
     }
@@ -67,13 +67,19 @@ impl KnownKeys {
             .to_owned())
     }
 
-    /// Whether these are all keys that any process may have parked, as far as `document` says.
-    pub(crate) fn are_current(&self, document: &StateDocument) -> bool {
+    /// Whether these are all keys that any process may have parked, as far as `document` says: those of its epoch, and as
+    /// many as it counts. If there are others, one process may have listed them before an entry was written, and another
+    /// one afterwards. Recording how many there are starts the next epoch then.
+    pub fn are_current(&self, document: &StateDocument) -> bool {
+        self.are_of_epoch(document) && number(self.keys.len()) == document.parked.keys
+    }
+
+    fn are_of_epoch(&self, document: &StateDocument) -> bool {
         self.of == Some(epoch_of(document))
     }
 
     /// Adds a key that was parked in the epoch of `document`, the one after that of the other keys.
-    pub(crate) fn park(&mut self, entry: &Entry, document: &StateDocument) {
+    pub fn park(&mut self, entry: &Entry, document: &StateDocument) {
         if self.follow(document) {
             self.keys.insert(entry.key_id.clone(), Due::of(entry));
         }
@@ -81,7 +87,7 @@ impl KnownKeys {
 
     /// Makes these the keys of the epoch of `document`, which this process started; `false` if another writer started one
     /// in between. The keys stay those of the earlier epoch then, and are listed again.
-    pub(crate) fn follow(&mut self, document: &StateDocument) -> bool {
+    pub fn follow(&mut self, document: &StateDocument) -> bool {
         let (generation, epoch) = epoch_of(document);
         let follows = self.of == epoch.checked_sub(1).map(|before| (generation, before));
         if follows {
@@ -91,7 +97,7 @@ impl KnownKeys {
     }
 
     /// Notes what the entry of a key says.
-    pub(crate) fn learn(&mut self, key: &KeyId, entry: &Entry) {
+    pub fn learn(&mut self, key: &KeyId, entry: &Entry) {
         if let Some(due) = self.keys.get_mut(key) {
             *due = Due::of(entry);
         }
@@ -99,7 +105,7 @@ impl KnownKeys {
 
     /// Notes that the entry of a key cannot be read, until it is read again at that time: the store may have returned
     /// something else, such as the page of a proxy.
-    pub(crate) fn learn_unreadable(&mut self, key: &KeyId, again_at: OffsetDateTime) {
+    pub fn learn_unreadable(&mut self, key: &KeyId, again_at: OffsetDateTime) {
         if let Some(due) = self.keys.get_mut(key) {
             *due = Due::At(again_at);
         }
@@ -107,7 +113,7 @@ impl KnownKeys {
 
     /// Returns keys of which it is not known when they are due. `seed` decides which, if there are too many: processes
     /// that live for one tick get to all of them in time.
-    pub(crate) fn unread(&self, most: usize, seed: u64) -> Vec<KeyId> {
+    pub fn unread(&self, most: usize, seed: u64) -> Vec<KeyId> {
         let mut unread: Vec<&KeyId> =
             self.keys.iter().filter(|(_, due)| **due == Due::Unread).map(|(key, _)| key).collect();
         let keys = u64::try_from(unread.len()).unwrap_or(u64::MAX);
@@ -117,7 +123,7 @@ impl KnownKeys {
     }
 
     /// Returns keys that are due, those that have waited longest first.
-    pub(crate) fn due(&self, now: OffsetDateTime, most: usize) -> Vec<KeyId> {
+    pub fn due(&self, now: OffsetDateTime, most: usize) -> Vec<KeyId> {
         let at = |(key, due): (&KeyId, &Due)| match due {
             Due::At(at) if *at <= now => Some((*at, key.clone())),
             Due::At(_) | Due::Unread | Due::Never => None,
@@ -128,28 +134,27 @@ impl KnownKeys {
     }
 
     /// Puts all retries off.
-    pub(crate) fn put_off_until(&mut self, at: OffsetDateTime) {
+    pub fn put_off_until(&mut self, at: OffsetDateTime) {
         self.not_before = Some(at);
     }
 
     /// Whether a key is parked, as far as this process knows.
-    pub(crate) fn contains(&self, key: &KeyId) -> bool {
+    pub fn contains(&self, key: &KeyId) -> bool {
         self.keys.contains_key(key)
     }
 
     /// Forgets a key whose entry is gone. An operator dropped it, and starts the next epoch.
-    pub(crate) fn forget(&mut self, key: &KeyId) {
+    pub fn forget(&mut self, key: &KeyId) {
         self.keys.remove(key);
     }
 
-    /// Returns how many keys there are, and when the next one is due, if they are those of `document`. Keys that were not
+    /// Returns how many keys there are, and when the next one is due, if they are of the epoch of `document`. Keys that were not
     /// read are due at `unread_at`, because that reads them.
-    pub(crate) fn counts(
+    pub fn counts(
         &self,
         document: &StateDocument,
         unread_at: OffsetDateTime,
     ) -> Option<EntryCounts> {
-        let number = |keys: usize| u64::try_from(keys).unwrap_or(u64::MAX);
         let never = self.keys.values().filter(|due| **due == Due::Never).count();
         let is_read = !self.keys.values().any(|due| *due == Due::Unread);
         let at = |due: &Due| match due {
@@ -164,8 +169,12 @@ impl KnownKeys {
             quarantined: if is_read { number(never) } else { document.parked.quarantined },
             next_retry_at: next.map(|at| self.not_before.map_or(at, |earliest| at.max(earliest))),
         };
-        self.are_current(document).then_some(counts)
+        self.are_of_epoch(document).then_some(counts)
     }
+}
+
+fn number(keys: usize) -> u64 {
+    u64::try_from(keys).unwrap_or(u64::MAX)
 }
 
 fn epoch_of(document: &StateDocument) -> (Generation, u64) {
@@ -199,7 +208,8 @@ mod tests {
     #[test]
     fn keys_are_current_until_another_process_starts_an_epoch() {
         let fingerprint = SourceFingerprint::of(&[("table", "orders")]);
-        let document = StateDocument::new("orders", fingerprint, Generation(7));
+        let mut document = StateDocument::new("orders", fingerprint, Generation(7));
+        document.parked.keys = 1;
         let now = OffsetDateTime::UNIX_EPOCH;
         assert!(!KnownKeys::default().are_current(&document), "they were never listed");
         let mut known = KnownKeys::default();
@@ -214,6 +224,10 @@ mod tests {
         let later = next.with_next_entries().with_next_entries();
         assert!(!known.follow(&later), "that process may have parked another key");
         assert!(!known.are_current(&later));
+        // Another process listed an entry that this one did not find.
+        let mut counted = next.clone();
+        counted.parked.keys = 2;
+        assert!(!known.are_current(&counted));
         let mut restored = next;
         restored.generation = Generation(8);
         assert!(!known.are_current(&restored));

@@ -17,7 +17,7 @@ use crate::cursor::KeyId;
 use crate::document::{Snapshot, StateDocument};
 use crate::error::chain;
 use crate::event::{ChangeEvent, EventId};
-use crate::lease::LeaseError;
+use crate::lease::{Lease, LeaseError};
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
 use crate::quarantine::{
@@ -90,7 +90,8 @@ impl Tick<'_> {
         let keys = &mut self.memory.keys;
         if diverts && !keys.are_current(&base.document) {
             let listed = keys_of(&*poller.store, poller.of()).await;
-            keys.list(&base.document, listed.map_err(|error| TickError::Load(error.into()))?);
+            let listed = listed.map_err(|error| TickError::Load(error.into()))?;
+            keys.list(&base.document, listed);
         }
         let mut batch = *batch;
         if has_unreadable && let Err(error) = keys.know_unique(&*poller.source).await {
@@ -103,6 +104,18 @@ impl Tick<'_> {
         let batch = batch.without(&poller.name, is_parked);
         poller.check_unreadable(&batch, &base.document)?;
         Ok(Box::new(batch))
+    }
+}
+
+impl Tick<'_> {
+    /// Lets the next write record how many keys were listed before the lease was granted, if the document says otherwise.
+    pub(super) fn count_listed_keys(&mut self, lease: &mut Lease<'_>) {
+        let keys = &mut self.memory.keys;
+        if !keys.are_current(lease.document())
+            && let Some(counted) = keys.counts(lease.document(), lease.now())
+        {
+            lease.count_entries(counted);
+        }
     }
 }
 

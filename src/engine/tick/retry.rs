@@ -244,7 +244,10 @@ impl<'p> Retries<'_, 'p> {
             self.lease.count_entries(counted);
         }
         // It lapses by itself if it cannot be released.
-        self.lease.release(None, None).await.ok().map(|()| self.lease)
+        self.lease.release(None, None).await.ok()?;
+        // If there are fewer keys now, the release has started an epoch.
+        self.keys.follow(self.lease.document());
+        Some(self.lease)
     }
 
     /// Reads the entry of a key, and learns when the key is due.
