@@ -285,6 +285,8 @@ impl Controller {
         (before, quarantined, repairs): (Option<&PollerMemory>, u64, bool),
     ) {
         let document = &base.document;
+        // A key that is retried needs nobody.
+        let quarantined = quarantined.saturating_sub(document.parked.retrying());
         let age = base.age(self.store.grain());
         let poller = self.parts.pollers.get(name);
         let configured = match poller {

@@ -438,6 +438,15 @@ async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_befo
         assert_eq!(of(&report, "p"), finding(Condition::QuarantineGrowing, Action::Alarm));
         assert_eq!(of(&world.findings_of(&controller).await, "p"), [], "it no longer grows");
     }
+    // Keys that are retried automatically are not quarantined.
+    let mut document = world.document("p").await;
+    document.parked.keys = 5;
+    document.parked.quarantined = 2;
+    world.put(&document).await;
+    for number in 3..=5 {
+        set_aside(number).await;
+    }
+    assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
 }
 
 #[tokio::test(start_paused = true)]
