@@ -9,6 +9,7 @@ use crate::config::{Config, HandlerConfig, PollerConfig, Vars};
 use crate::cursor::SourceState;
 use crate::doctor::{Finding, sizing, state};
 use crate::document::{LoadError, decode};
+use crate::policy::OnFailure;
 use crate::poller::TickError;
 use crate::source::mssql::{Mssql, RowSchema, SourceProposal, StoredPosition};
 use crate::source::{FetchError, Source as _};
@@ -81,6 +82,7 @@ impl ExaminedPoller {
             poller: &self.poller.name,
             start_now: self.poller.start_now,
             on_missing_state: self.poller.on_missing_state,
+            parks: self.poller.policy.on_failure == OnFailure::Park,
         };
         let seen = state::examine(&*self.store, expected, &*self.clock).await;
         let document = seen.document.as_ref();

@@ -1,4 +1,4 @@
-//! Checks the state of a poller: whether it can be read, and what it contains. Reads only.
+//! Checks the state of a poller: whether it can be read, and what it contains. Changes nothing.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -6,7 +6,7 @@ use time::format_description::well_known::Rfc3339;
 use super::Finding;
 use super::clock::{self, ClockReading};
 use crate::clock::Clock;
-use crate::cursor::{CursorMode, SourceFingerprint};
+use crate::cursor::{CursorMode, KeyId, KeyValues, SourceFingerprint};
 use crate::document::{
     DocumentAge, FencingToken, LeaseState, Marker, OnMissingState, StateDocument, decode,
     decode_marker,
@@ -17,7 +17,7 @@ use crate::error::{
 use crate::event::counted;
 use crate::range::mismatch;
 use crate::source::SourceShape;
-use crate::store::{ReadResult, StateKey, StateStore, StoreError};
+use crate::store::{ETag, ReadResult, StateKey, StateStore, StoreError};
 
 /// Name of the check that the store answers.
 const STORE: &str = "state store";
@@ -37,6 +37,8 @@ pub struct Expected<'a> {
     pub start_now: bool,
     /// What happens if a poller ran before and has no state.
     pub on_missing_state: OnMissingState,
+    /// Whether it parks keys.
+    pub parks: bool,
 }
 
 /// The findings, and the document for further checks.
@@ -77,9 +79,41 @@ pub async fn examine(
     let marker = store.load(&StateKey::Marker(expected.poller.to_owned())).await;
     let (more, document) = judge(expected, &loaded, &marker, store.grain());
     findings.extend(more);
+    if let Some(stored) = loaded.stored.as_ref().filter(|_| expected.parks) {
+        findings.push(parking(store, expected.poller, &stored.etag).await);
+    }
     let has_begun = document.as_ref().is_some_and(|document| !document.is_blank());
     let is_first_start = !has_begun && matches!(&marker, Ok(ReadResult { stored: None, .. }));
     StateCheck { findings, document, is_first_start }
+}
+
+/// Checks the rights that parked keys need: to list, and to remove an entry. It tries to remove one that does not exist,
+/// under the tag of another object.
+async fn parking(store: &dyn StateStore, poller: &str, etag: &ETag) -> Finding {
+    let check = "parked keys";
+    let listed = store.list().await.map(drop);
+    let key =
+        StateKey::Quarantined { poller: poller.to_owned(), key: KeyId::of(&KeyValues::new()) };
+    let removed = match listed {
+        Ok(()) => store.remove(&key, etag).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Ok(()) | Err(StoreError::Conflict { .. }) => {
+            Finding::ok(check, "the state store may be listed, and entries may be removed")
+        }
+        Err(error @ (StoreError::Unreachable { .. } | StoreError::Unknown { .. })) => {
+            Finding::unknown(check, chain(&error), "run it again")
+        }
+        Err(error @ StoreError::Refused { .. }) => Finding::error(
+            check,
+            format!(
+                "`ON_FAILURE=park` needs the rights to list and to delete in the state store: {}",
+                chain(&error)
+            ),
+            "grant them (`l` and `d` of a shared access signature, `GRANT DELETE` of a table), or set `ON_FAILURE` to `retry`",
+        ),
+    }
 }
 
 /// Judges whether the checkpoint belongs to the source in the settings.

@@ -1,12 +1,16 @@
+use std::sync::Arc;
+use std::time::Duration;
+
 use time::macros::datetime;
 
 use super::*;
 use crate::clock::TokioClock;
-use crate::cursor::{Cursor, KeyValues, SourceDefinition};
+use crate::cursor::{Cursor, SourceDefinition};
 use crate::doctor::Level;
 use crate::document::{Fence, Generation, Paused, encode, encode_marker};
 use crate::event::SourceLabel;
 use crate::store::{MemoryStore, Precondition};
+use crate::testing::{Call, Fault, FaultyStore};
 
 /// The clock that the store in memory has.
 fn clock() -> TokioClock {
@@ -48,7 +52,8 @@ fn document() -> StateDocument {
 }
 
 fn expected() -> Expected<'static> {
-    Expected { poller: "orders", start_now: false, on_missing_state: OnMissingState::Stop }
+    let on_missing_state = OnMissingState::Stop;
+    Expected { poller: "orders", start_now: false, on_missing_state, parks: false }
 }
 
 async fn put(store: &MemoryStore, key: StateKey, bytes: Vec<u8>) {
@@ -168,10 +173,8 @@ fn an_expired_lease_is_a_warning() {
     let mut document = document();
     document.lease.owner_id = Some("app/one".to_owned());
     document.lease.ttl_seconds = 120;
-    let age = |seconds| DocumentAge {
-        since_write: std::time::Duration::from_secs(seconds),
-        grain: std::time::Duration::ZERO,
-    };
+    let age =
+        |seconds| DocumentAge { since_write: Duration::from_secs(seconds), grain: Duration::ZERO };
     assert_eq!(lease(&document, age(121)).level, Level::Ok);
     assert_eq!(lease(&document, age(122)).level, Level::Warning);
 }
@@ -216,8 +219,7 @@ fn a_position_is_offered_to_be_kept_only_if_the_source_can_read_it() {
 
 #[tokio::test]
 async fn a_position_that_was_lost_is_an_error_until_a_reset() {
-    let age =
-        DocumentAge { since_write: std::time::Duration::ZERO, grain: std::time::Duration::ZERO };
+    let age = DocumentAge { since_write: Duration::ZERO, grain: Duration::ZERO };
     let lost = document().losing_position("changes were cleaned up", age);
     let store = store_of(Some(&encode(&lost)), Some(7)).await;
     let (level, text) = found(&store, expected(), "lost position").await;
@@ -273,4 +275,17 @@ async fn a_first_start_names_the_app_that_has_delivered_the_same_source() {
     assert!(fix.contains("`highwater clone orders --from-app same "), "{found:?}");
     let unrelated = other_apps(&store, "orders", Some(&source("v"))).await;
     assert_eq!(unrelated.iter().filter(|it| it.level == Level::Warning).count(), 0);
+}
+
+#[tokio::test]
+async fn a_poller_that_parks_keys_needs_the_rights_to_list_and_to_delete() {
+    let parks = Expected { parks: true, ..expected() };
+    let memory = store_of(Some(&encode(&document())), Some(7)).await;
+    assert_eq!(found(&memory, parks, "parked keys").await.0, Level::Ok);
+    assert_eq!(memory.list().await.unwrap().len(), 2, "nothing is changed");
+    let store = FaultyStore::new(Arc::new(memory));
+    store.break_next(Call::Remove, Fault::Refused);
+    let examined = examine(&store, parks, &clock()).await;
+    let finding = examined.findings.into_iter().find(|it| it.check == "parked keys").unwrap();
+    assert_eq!(finding.level, Level::Error, "{finding:?}");
 }
