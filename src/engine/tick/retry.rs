@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::alone::{AloneCall, CallResult, EventToDeliver};
 use super::report::Report;
@@ -25,11 +25,12 @@ use crate::quarantine::{Entry, EntryState, KnownKeys, decode, keys_of};
 use crate::source::FetchWindow;
 use crate::store::{ETag, Precondition, StoreError};
 
-/// Most keys that one tick retries. They also end with a share of its time, so that other rows do not wait for long.
-const RETRIES_MAX: usize = 50;
+/// So many keys are retried before a tick decides whether to retry more. They end with a share of its time in any case, so
+/// that other rows do not wait for long.
+const RETRIES_AT_ONCE: usize = 50;
 /// Most keys that one tick retries while the breaker is open: the target seems to reject everything.
 const RETRIES_WITH_BREAKER_MAX: usize = 1;
-/// Most entries that one tick reads to learn when their keys are due.
+/// Most entries that are read in between to learn when their keys are due.
 const READS_MAX: usize = 100;
 /// So long after it has read some entries, a tick reads more of them.
 const READ_INTERVAL: Duration = Duration::from_secs(60);
@@ -55,6 +56,8 @@ struct Retries<'t, 'p> {
     until: Instant,
     /// Failures in a row that may be those of the target or the source.
     unknown_failures: u32,
+    /// Keys that continue.
+    recovered: usize,
 }
 
 /// When a tick retries parked keys.
@@ -134,6 +137,7 @@ impl Tick<'_> {
             report: &mut self.report,
             until: Instant::now() + poller.limits.tick_time_max / TIME_SHARE,
             unknown_failures: 0,
+            recovered: 0,
         };
         let ended = match Box::pin(retries.run()).await {
             // The regular batch finds that out, too.
@@ -183,29 +187,40 @@ impl<'p> Retries<'_, 'p> {
                 }
             }
         }
+        let rejected = self.lease.document().quarantined_in_a_row;
+        let is_open = poller.policy.breaker_is_open(rejected);
+        let at_once = if is_open { RETRIES_WITH_BREAKER_MAX } else { RETRIES_AT_ONCE };
+        let mut is_first = true;
+        loop {
+            self.read_unread().await?;
+            let due = self.keys.due(self.lease.now(), at_once);
+            if due.is_empty() || (is_first && !self.is_same_source().await?) {
+                return Ok(());
+            }
+            let before = self.recovered;
+            for key in &due {
+                // The first is retried however long it took to find it. Otherwise none would be where each tick has to
+                // find them again, because another instance retries, too.
+                let is_over = if is_first { self.stop.is_set() } else { self.is_over() };
+                is_first = false;
+                if is_over || self.retry(key).await? == Then::End {
+                    return Ok(());
+                }
+            }
+            // After an outage all of them recover. Otherwise the regular batch comes first.
+            if is_open || self.recovered - before < due.len().div_ceil(2) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads some entries to learn when their keys are due.
+    async fn read_unread(&mut self) -> Result<(), TickError> {
         for key in self.keys.unread(READS_MAX, seed_of(self.lease.token().0)) {
             if self.is_over() {
                 break;
             }
             self.entry(&key).await?;
-        }
-        let rejected = self.lease.document().quarantined_in_a_row;
-        let is_open = poller.policy.breaker_is_open(rejected);
-        let most = if is_open { RETRIES_WITH_BREAKER_MAX } else { RETRIES_MAX };
-        let due = self.keys.due(self.lease.now(), most);
-        if !due.is_empty() && !self.is_same_source().await? {
-            return Ok(());
-        }
-        for (number, key) in due.iter().enumerate() {
-            // The first is retried however long it took to find it. Otherwise none would be where each tick has to find
-            // them again, because another instance retries, too.
-            let is_over = if number == 0 { self.stop.is_set() } else { self.is_over() };
-            if is_over {
-                break;
-            }
-            if self.retry(key).await? == Then::End {
-                break;
-            }
         }
         Ok(())
     }
@@ -273,12 +288,13 @@ impl<'p> Retries<'_, 'p> {
             Err(unreadable) => {
                 let again_at = self.lease.now() + self.poller.policy.park.backoff.max;
                 self.keys.learn_unreadable(key, again_at);
-                warn!(
+                error!(
                     event = "entry_unreadable",
                     poller.name = self.poller.name,
                     key_id = key.as_str(),
                     error = chain(&unreadable),
-                    "An entry of poller `{}` cannot be read, so its key is not retried now",
+                    "An entry of poller `{0}` cannot be read, so its key waits: update the row, which replaces the entry; \
+                     `highwater quarantine list {0}` shows it",
                     self.poller.name
                 );
                 Ok(None)
@@ -468,6 +484,7 @@ impl<'p> Retries<'_, 'p> {
         match removed.map_err(TickError::LeaseLost)? {
             Ok(()) => {
                 self.keys.forget(key);
+                self.recovered += 1;
                 info!(
                     event = "key_recovered",
                     poller.name = self.poller.name,
