@@ -31,7 +31,7 @@ pub use self::format::{
     FormatError, Marker, VERSION, decode, decode_marker, encode, encode_marker,
 };
 pub use self::lease_record::{LeaseRecord, ReleasedGrants};
-pub use self::parked::{EntryCounts, ParkedKeys};
+pub use self::parked::{AnnouncedEntry, EntryCounts, ParkedKeys};
 pub use self::partition::{NoCommonBound, RepartitionRecord, common_bound, seed_position};
 pub(crate) use self::position_loss::without_loss;
 pub use self::range::RangeRecord;

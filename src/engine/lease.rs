@@ -31,8 +31,8 @@ use self::metrics::Active;
 pub use self::terms::{Instance, LeaseContext, LeaseTerms};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{
-    Acquire, ClosedWindow, Commit, DocumentStore, EndOfTick, EntryCounts, Failure, Fence,
-    FencingToken, Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
+    Acquire, AnnouncedEntry, ClosedWindow, Commit, DocumentStore, EndOfTick, EntryCounts, Failure,
+    Fence, FencingToken, Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
 };
 use crate::event::BatchId;
 use crate::journal::{Details, EventKind, HolderEvent, Recorder};
@@ -303,15 +303,15 @@ impl<'a> Lease<'a> {
         self.write(Some(EventKind::BatchAnnounced), &apply, None, deadline).await
     }
 
-    /// Records that an entry is about to be written, of a key that is retried automatically if `is_retried`.
+    /// Records that an entry is about to be written.
     ///
     /// # Errors
     ///
     /// As [`Self::commit`].
-    pub async fn announce_entry(&mut self, is_retried: bool) -> Result<(), LeaseError> {
+    pub async fn announce_entry(&mut self, entry: AnnouncedEntry) -> Result<(), LeaseError> {
         let now = self.now();
         let apply = move |document: &StateDocument, holder: &Holder| {
-            document.announce_entry(holder, is_retried, now)
+            document.announce_entry(holder, entry, now)
         };
         let deadline = self.deadline();
         self.write(None, &apply, None, deadline).await

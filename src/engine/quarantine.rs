@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-pub(crate) use self::entries::{RecordError, divert, keys_of, record};
+pub(crate) use self::entries::{Diversion, RecordError, divert, keys_of, record};
 pub use self::known_keys::KnownKeys;
 use crate::cursor::{Cursor, KeyId, KeyValues};
 use crate::document::{Generation, Holder};
@@ -37,7 +37,8 @@ pub enum Reason {
     Attempts,
     /// Processes crashed while handling only this row.
     Crashes,
-    /// The row cannot be delivered to any target: a value or its event is larger than the settings allow.
+    /// The row cannot be delivered to any target: a value or its event is larger than the settings allow. Or what was known
+    /// about its key could not be read any more.
     Unreadable,
 }
 

@@ -103,6 +103,8 @@ struct LeasedTick<'t, 'p> {
     work: Work,
     /// The read of the next batch, on the assumption that the current one is accepted whole.
     prefetch: Option<Prefetch<'p>>,
+    /// Whether rows are read after a failing one, to test the target.
+    is_probing: bool,
     /// The previous batch, while its commit is made alongside the handler.
     uncommitted: Option<Arc<Batch>>,
 }
@@ -328,7 +330,8 @@ impl<'t, 'p> LeasedTick<'t, 'p> {
         batch: Box<Batch>,
     ) -> Self {
         let work = Work::of(batch, poller, &lease);
-        Self { poller, report, keys, lease, work, prefetch: None, uncommitted: None }
+        let (prefetch, uncommitted, is_probing) = (None, None, false);
+        Self { poller, report, keys, lease, work, prefetch, is_probing, uncommitted }
     }
 
     /// Whether the poller was paused, the range cancelled, or rows after the checkpoint are lost.

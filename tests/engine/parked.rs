@@ -9,14 +9,17 @@ use highwater_engine::cursor::KeyId;
 use highwater_engine::document::{OnMissingState, ParkedKeys};
 use highwater_engine::error::chain;
 use highwater_engine::handler::HandlerError;
-use highwater_engine::journal::EventKind;
+use highwater_engine::journal::{EventKind, JournalMode, Verdict};
+use highwater_engine::partition::Partition;
 use highwater_engine::policy::{FailurePolicy, Flow, Follow, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Limits, Operator, Poller, StopSignal, TickError, TickOutcome};
 use highwater_engine::quarantine::{EntryState, Reason};
+use highwater_engine::repartition::{Repartition, RepartitionError};
 use highwater_engine::source::FetchError;
 use highwater_engine::store::{ETag, Precondition, StateKey, StateStore, StoreError};
 use highwater_engine::testing::{
-    Call, Fault, TableSource, World, admin, killed_after, limits, sleep, tick,
+    Call, Fault, JournaledWorld, TableSource, WatchedWorld, World, admin, killed_after, limits,
+    sleep, tick,
 };
 
 fn rejected() -> HandlerError {
@@ -691,10 +694,8 @@ async fn a_key_whose_entry_cannot_be_read_once_is_retried_later() {
     reject(&world, &[]);
     sleep(60).await;
     let entry = world.quarantine().await.remove(0).1;
-    let key = entry.state_key();
-    let etag = world.stored(&key).await.unwrap().etag;
-    let html = b"<html>Sign in</html>".to_vec();
-    world.memory.store(&key, html, Precondition::Matches(etag)).await.unwrap();
+    let (id, _) = world.quarantine().await.remove(0);
+    let key = damage(&world, id, b"<html>Sign in</html>").await;
     let b = world.instance("b");
     tick(&b).await.unwrap();
     let etag = world.stored(&key).await.unwrap().etag;
@@ -973,4 +974,278 @@ async fn rows_before_an_unreadable_one_are_delivered_where_no_key_can_be_parked(
     }
     let error = chain(&tick(&poller).await.unwrap_err());
     assert!(error.contains("its key could not be parked: no unique index"), "{error}");
+}
+
+/// Stores something else in place of an entry.
+async fn damage(world: &World, id: i64, bytes: &[u8]) -> StateKey {
+    let (_, entry) = world.quarantine().await.into_iter().find(|(of, _)| *of == id).unwrap();
+    let key = entry.state_key();
+    let etag = world.stored(&key).await.unwrap().etag;
+    world.memory.store(&key, bytes.to_vec(), Precondition::Matches(etag)).await.unwrap();
+    key
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_entry_is_replaced_by_the_next_version_of_its_row_and_delays_no_other_key() {
+    for bytes in [&b"<html>Sign in</html>"[..], br#"{"version": 1}"#, b"", b"{\"version\": 2}"] {
+        let (world, _) = retrying(&[1, 2], 4).await;
+        let watched = WatchedWorld::of(world);
+        let world = &watched.world;
+        reject(world, &[]);
+        let key = damage(world, 2, bytes).await;
+        for id in [2, 3, 5] {
+            world.source.put(id, "later");
+        }
+        let b = world.instance("b");
+        let mut seen = 0;
+        calls_made(world, &mut seen);
+        assert_eq!(tick(&b).await.unwrap(), TickOutcome::Committed { more: false });
+        assert_eq!(calls_made(world, &mut seen), [[3, 5]]);
+        let entries = world.quarantine().await;
+        let (_, entry) = entries.iter().find(|(id, _)| *id == 2).unwrap();
+        assert!(entry.error.contains("could not be read"), "{}", entry.error);
+        assert!(entry.events[0].get().contains("later"));
+        // It may be a row that crashes processes.
+        assert_eq!(entry.state, EntryState::Quarantined);
+        let alarm = watched.logged("entry_replaced");
+        assert_eq!(alarm["level"], "ERROR");
+        let command = format!("`highwater quarantine redrive p {}`", entry.key_id);
+        assert!(alarm["message"].contains(&command), "{alarm:?}");
+        assert_eq!(key, entry.state_key());
+        let keys = [entry.key_id.clone()];
+        let redrive = redrive(&keys);
+        admin(&world.instance("cli")).redrive(&redrive, &mut |_, _| {}).await.unwrap();
+        sleep(60).await;
+        tick(&b).await.unwrap();
+        tick(&b).await.unwrap();
+        assert_eq!(world.quarantined().await, Vec::<i64>::new());
+        world.assert_all_delivered();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_rejected_again_replaces_a_damaged_entry() {
+    let (world, _) = parked(&[2], 3).await;
+    damage(&world, 2, b"{}").await;
+    // Without `park` its later versions are delivered meanwhile, so that this one is parked as the first.
+    let key = StateKey::Document("p".to_owned());
+    let mut document = world.document().await;
+    (document.parked, document.requires) = (ParkedKeys::default(), Vec::new());
+    let etag = world.stored(&key).await.unwrap().etag;
+    let bytes = highwater_engine::document::encode(&document);
+    world.memory.store(&key, bytes, Precondition::Matches(etag)).await.unwrap();
+    world.source.put(2, "still bad");
+    world.source.put(4, "good");
+    tick(&world.instance("b")).await.unwrap();
+    assert_eq!(world.quarantined().await, [2]);
+    assert_eq!(world.handler.ids().last(), Some(&4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_a_newer_build_is_left_alone() {
+    let (world, _) = parked(&[2], 3).await;
+    let bytes = br#"{"version": 3}"#;
+    let key = damage(&world, 2, bytes).await;
+    world.source.put(2, "later");
+    let error = chain(&tick(&world.instance("b")).await.unwrap_err());
+    assert!(error.contains("newer than the supported 2; upgrade this program"), "{error}");
+    assert_eq!(world.stored(&key).await.unwrap().bytes, bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_keys_recover_within_a_few_ticks_after_an_outage() {
+    const KEYS: i64 = 5_000;
+    let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(600) };
+    let park = ParkPolicy { retries_max: 100, backoff, ..ParkPolicy::default() };
+    let world = World::new().with_policy(FailurePolicy { park, breaker_rows: 10_000, ..policy() });
+    let limits = Limits { batch_rows_max: 500, ..limits() };
+    let world = world.with_limits(limits);
+    let poller = world.started_poller("a").await;
+    world.source.fill(KEYS);
+    world.handler.judge_by(|_| Err(rejected()));
+    while world.document().await.checkpoint.cursor.is_none_or(|at| at.key["id"] != KEYS) {
+        let _halved = tick(&poller).await;
+    }
+    let parked = world.document().await.parked;
+    assert_eq!(parked.keys, u64::try_from(KEYS).unwrap());
+    world.handler.judge_by(|_| Ok(()));
+    // As long as a call over a network.
+    world.handler.take_by(|_| Duration::from_millis(20));
+    sleep(600).await;
+    // Another process each time, which has to find the keys again.
+    let mut ticks = 0;
+    while !world.quarantined().await.is_empty() {
+        ticks += 1;
+        assert!(ticks <= 4, "{} keys left", world.quarantined().await.len());
+        tick(&world.instance(&format!("b{ticks}"))).await.unwrap();
+        sleep(1).await;
+    }
+    assert_eq!(world.document().await.parked.keys, 0);
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_of_keys_that_stay_bad_end_soon() {
+    let park = ParkPolicy { retries_max: 100, ..ParkPolicy::default() };
+    let world = World::new().with_policy(FailurePolicy { park, breaker_rows: 10_000, ..policy() });
+    let poller = world.started_poller("a").await;
+    world.source.fill(120);
+    world.handler.judge_by(|_| Err(rejected()));
+    while world.document().await.checkpoint.cursor.is_none_or(|at| at.key["id"] != 120) {
+        let _halved = tick(&poller).await;
+    }
+    let mut seen = 0;
+    calls_made(&world, &mut seen);
+    sleep(3_600).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen).len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_retried_once_the_backoff_of_the_poller_is_over() {
+    let (world, poller) = retrying(&[2], 3).await;
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
+    world.source.put(4, "new");
+    for _ in 0..8 {
+        let _failed = tick(&poller).await;
+        sleep(300).await;
+    }
+    let _failed = tick(&poller).await;
+    let until = world.in_flight().await.unwrap().next_attempt_at.unwrap();
+    reject(&world, &[]);
+    let mut seen = 0;
+    calls_made(&world, &mut seen);
+    sleep(60).await;
+    assert!(matches!(tick(&poller).await.unwrap(), TickOutcome::BackingOff { .. }));
+    assert_eq!(calls_made(&world, &mut seen), Vec::<Vec<i64>>::new(), "before {until}");
+    // `RETRY_DELAY_MAX` is the longest backoff. The retry does not wait for the batch.
+    sleep(300).await;
+    let mut ticks = 0;
+    while !world.quarantined().await.is_empty() {
+        ticks += 1;
+        assert!(ticks <= 12);
+        let _tried = tick(&poller).await;
+        sleep(300).await;
+    }
+    world.assert_all_delivered();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_while_rows_are_read_for_a_probe_is_reported() {
+    let world = World::new().with_policy(FailurePolicy { breaker_rows: 2, ..policy() });
+    let watched = WatchedWorld::of(world);
+    let world = &watched.world;
+    let poller = small_batches(world);
+    world.source.put(1, "bad");
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
+    let _failed = tick(&poller).await;
+    for id in 2..=9 {
+        world.source.put(id, &"x".repeat(1000));
+    }
+    for _ in 0..4 {
+        sleep(600).await;
+        let _failed = tick(&poller).await;
+    }
+    let alarm = watched.logged("probe_read_failed");
+    assert!(alarm["error"].contains("`BATCH_BYTES_MAX` allows"), "{alarm:?}");
+    // As many as the breaker allows in the batch, and once more after it.
+    assert!(world.quarantined().await.len() <= 4, "{:?}", world.quarantined().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_names_rows_that_wait_with_their_parked_key() {
+    let park = ParkPolicy { retries_max: 10, ..ParkPolicy::default() };
+    let world = World::new().with_policy(FailurePolicy { park, ..policy() });
+    let journaled = JournaledWorld::in_world(world, JournalMode::Full);
+    let world = &journaled.world;
+    let poller = journaled.of(small_batches(world));
+    world.source.put(1, &"x".repeat(1000));
+    world.source.put(2, "good");
+    tick(&poller).await.unwrap();
+    world.source.put(1, "short");
+    world.source.put(3, "good");
+    tick(&poller).await.unwrap();
+    let entries = journaled.entries().await;
+    let of = |kind| {
+        let named = entries.iter().filter(move |entry| entry.event == kind);
+        named.map(|entry| entry.details.upto.clone().unwrap().key["id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(EventKind::RowQuarantined), [1]);
+    assert_eq!(of(EventKind::RowDiverted), [1]);
+    assert_eq!(journaled.verdict().await, Verdict::Agrees);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clone_starts_without_parked_keys() {
+    let (world, poller) = retrying(&[2], 3).await;
+    let clone = poller.under_name("q");
+    let operator = Operator { by: "ann", reason: "r" };
+    let done = Box::pin(admin(&poller).clone_to(&clone, true, operator)).await.unwrap();
+    assert_eq!(done.document.parked.keys, 0);
+    reject(&world, &[]);
+    let mut seen = 0;
+    calls_made(&world, &mut seen);
+    // A later version is delivered by the clone, and waits in the other poller.
+    world.source.put(2, "later");
+    tick(&clone).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen), [[2]]);
+    tick(&poller).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen), Vec::<Vec<i64>>::new());
+    assert_eq!(admin(&clone).quarantined().await.unwrap(), []);
+    assert!(world.document_of("q").await.unwrap().requires.is_empty());
+    assert_eq!(world.quarantined().await, [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_redelivers_all_rows_but_those_of_parked_keys() {
+    let (world, poller) = retrying(&[2], 3).await;
+    let operator = Operator { by: "ann", reason: "r" };
+    let plan = admin(&poller).plan_reset(ResetTo::Beginning, false).await.unwrap();
+    let mut seen = 0;
+    calls_made(&world, &mut seen);
+    admin(&poller).reset(&plan, "reset-1".to_owned(), operator).await.unwrap();
+    let other = world.instance("b");
+    tick(&other).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen), [[0, 1, 3]]);
+    assert_eq!(counted(&world).await.0, 1);
+    reject(&world, &[]);
+    sleep(60).await;
+    tick(&other).await.unwrap();
+    assert_eq!(calls_made(&world, &mut seen), [[2]]);
+    assert_eq!(world.quarantined().await, Vec::<i64>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_with_parked_keys_is_not_repartitioned() {
+    let (world, _) = retrying(&[2], 3).await;
+    let operator = Operator { by: "ann", reason: "r" };
+    let parts = || {
+        (0..2).map(|index| Partition { index, count: 2 }).map(|partition| {
+            let name = partition.name("p");
+            let part = world.poller(&name, "cli", world.source.clone());
+            part.with_partition(Some(partition))
+        })
+    };
+    let change = Repartition::new(vec![world.instance("cli")], parts().collect());
+    let refused = Box::pin(change.run(operator, &|_| {})).await.unwrap_err();
+    assert!(matches!(refused, RepartitionError::Parked { keys: 1, .. }), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("`highwater quarantine redrive p --all`"), "{text}");
+    assert_eq!(world.document().await.paused, None, "nothing has changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_is_a_batch_of_its_own_under_another_id() {
+    let (world, poller) = retrying(&[2], 3).await;
+    reject(&world, &[]);
+    sleep(60).await;
+    let before = world.handler.received();
+    tick(&poller).await.unwrap();
+    let after = world.handler.received();
+    let [retry] = &after[before.len()..] else { panic!("{after:?}") };
+    assert_eq!(retry.ids, [2]);
+    // `blob` names its blob after the batch, and a ledger of `sql` compares the event.
+    assert!(before.iter().all(|call| call.batch_id != retry.batch_id));
+    let of_row = before.iter().find(|call| call.ids == [2]).unwrap();
+    assert_eq!(of_row.event_ids, retry.event_ids, "an unchanged row");
 }

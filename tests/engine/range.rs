@@ -178,6 +178,26 @@ async fn a_rejected_row_of_a_range_is_quarantined_under_its_poller() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_range_delivers_rows_of_parked_keys_and_leaves_their_entries() {
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
+    let policy = FailurePolicy { bisect_on_error: true, ..policy };
+    let (world, _) = delivered(4).await;
+    let world = world.with_policy(policy);
+    world.source.put(3, "bad");
+    world.handler.judge_by(|ids| {
+        if ids.contains(&3) { Err(HandlerError::Rejected("422".to_owned())) } else { Ok(()) }
+    });
+    tick(&world.instance("live")).await.unwrap();
+    assert_eq!(world.quarantined().await, [3]);
+    world.handler.judge_by(|_| Ok(()));
+    let before = world.handler.ids().len();
+    let range = started_range(&world, "cli", &record(None, 40)).await;
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+    assert!(world.handler.ids()[before..].contains(&3));
+    assert_eq!(world.quarantined().await, [3], "the poller itself still owes the row");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_range_of_another_source_is_rejected() {
     let (world, _) = delivered(3).await;
     started_range(&world, "cli", &record(None, 3)).await;

@@ -9,7 +9,7 @@ use highwater_engine::handler::{HandlerError, Step};
 use highwater_engine::journal::{
     Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
 };
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Poller, TickError, TickOutcome};
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
@@ -402,6 +402,31 @@ async fn a_row_that_a_step_rejects_is_quarantined_and_the_rest_reaches_all_steps
         }
         assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_a_parked_key_runs_all_steps_for_its_row() {
+    let policy = FailurePolicy {
+        on_failure: OnFailure::Park,
+        bisect_on_error: true,
+        park: ParkPolicy::default(),
+        ..FailurePolicy::default()
+    };
+    let chain = Chained::of(World::new().with_policy(policy));
+    let poller = chain.begin().await;
+    chain.world.source.fill(4);
+    let rejected = || HandlerError::Rejected("422".to_owned());
+    chain.steps[1].judge_by(move |ids| if ids.contains(&3) { Err(rejected()) } else { Ok(()) });
+    assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
+    assert_eq!(admin(&poller).quarantined().await.unwrap().len(), 1);
+    chain.steps[1].judge_by(|_| Ok(()));
+    let before = chain.calls();
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    for (step, before) in before.into_iter().enumerate() {
+        assert_eq!(chain.ids(step)[before..], [[3]], "{step}");
+    }
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -305,26 +305,9 @@ impl Documents {
     }
 
     fn in_flight(&mut self, batch: Batch) -> InFlight {
-        InFlight {
-            batch_id: self.batch_id(batch),
-            after: (batch.after > 0).then(|| cursor(batch.after)),
-            upto: cursor(batch.upto),
-            rows: (batch.upto - batch.after).into(),
-            digest: EventsDigest::of(&[]),
-            late: false,
-            probing: false,
-            attempt: 0,
-            crashes: 0,
-            crashes_survived: 0,
-            first_failed_at: None,
-            next_attempt_at: None,
-            first_error: None,
-            last_error: None,
-            failed_step: None,
-            started_at: None,
-            steps: Vec::new(),
-            extra: serde_json::Map::new(),
-        }
+        let after = (batch.after > 0).then(|| cursor(batch.after));
+        let rows = (batch.upto - batch.after).into();
+        in_flight(self.batch_id(batch), after, cursor(batch.upto), rows)
     }
 
     fn batch_id(&mut self, batch: Batch) -> BatchId {
@@ -384,6 +367,35 @@ impl Documents {
             self.shapes.push((document, facts));
         }
         Doc { shape, owner }
+    }
+}
+
+/// Returns a batch that was not tried yet.
+pub(crate) fn in_flight(
+    batch_id: BatchId,
+    after: Option<Cursor>,
+    upto: Cursor,
+    rows: u64,
+) -> InFlight {
+    InFlight {
+        batch_id,
+        after,
+        upto,
+        rows,
+        digest: EventsDigest::of(&[]),
+        late: false,
+        probing: false,
+        attempt: 0,
+        crashes: 0,
+        crashes_survived: 0,
+        first_failed_at: None,
+        next_attempt_at: None,
+        first_error: None,
+        last_error: None,
+        failed_step: None,
+        started_at: None,
+        steps: Vec::new(),
+        extra: serde_json::Map::new(),
     }
 }
 

@@ -55,6 +55,16 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// An entry that is about to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnnouncedEntry {
+    /// Whether its key is retried automatically.
+    pub is_retried: bool,
+    /// Whether it is of an unreadable row that was read to test the target: rows before it are not accepted yet, so no
+    /// commit may count it.
+    pub is_unreadable_probe: bool,
+}
+
 /// Entries that were counted in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryCounts {
@@ -87,7 +97,7 @@ impl StateDocument {
     }
 
     /// Announces that an entry is about to be written, in a renewal: no entry is written by an instance that has lost
-    /// its lease and could know it. The key is retried automatically if `is_retried`.
+    /// its lease and could know it.
     ///
     /// # Errors
     ///
@@ -95,14 +105,18 @@ impl StateDocument {
     pub fn announce_entry(
         &self,
         holder: &Holder,
-        is_retried: bool,
+        entry: AnnouncedEntry,
         now: OffsetDateTime,
     ) -> Result<Self, Refusal> {
         let mut next = self.renew(holder, now)?.with_next_entries();
         next.require(REQUIREMENT);
         next.parked.keys = next.parked.keys.saturating_add(1);
-        if !is_retried {
+        if !entry.is_retried {
             next.parked.quarantined = next.parked.quarantined.saturating_add(1);
+        }
+        if entry.is_unreadable_probe {
+            let unreadable = &mut next.parked.unreadable_in_a_row;
+            *unreadable = unreadable.saturating_add(1);
         }
         // Until the entry is written and its time is known. If it never is, the next tick lists and counts the entries.
         next.parked.next_retry_at.get_or_insert(now);
@@ -199,16 +213,16 @@ mod tests {
     #[test]
     fn an_entry_is_announced_with_the_next_epoch_and_a_requirement() {
         let (document, holder) = held();
-        let once = document.announce_entry(&holder, false, NOW).unwrap();
+        let once = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         assert_eq!((once.parked.epoch, once.parked.keys, once.parked.quarantined), (1, 1, 1));
         assert_eq!(once.requires, ["park"]);
-        let twice = once.announce_entry(&holder, false, NOW).unwrap();
+        let twice = once.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         assert_eq!((twice.parked.epoch, twice.parked.keys), (2, 2));
         assert_eq!(twice.requires, ["park"], "once");
         assert_eq!(decode("orders", &encode(&twice)).unwrap(), twice);
         let other = Holder { owner_id: "b".to_owned(), ..holder };
         assert!(matches!(
-            twice.announce_entry(&other, false, NOW),
+            twice.announce_entry(&other, AnnouncedEntry::default(), NOW),
             Err(Refusal::Superseded { .. })
         ));
     }
@@ -217,7 +231,7 @@ mod tests {
     fn counts_are_recorded_only_in_the_epoch_in_which_they_were_made() {
         let (document, holder) = held();
         let counted = EntryCounts { epoch: 1, keys: 1, quarantined: 0, next_retry_at: Some(NOW) };
-        let mut next = document.announce_entry(&holder, false, NOW).unwrap();
+        let mut next = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         next.count_entries(counted);
         assert_eq!((next.parked.keys, next.parked.retrying(), next.parked.epoch), (1, 1, 1));
         let mut later = next.with_next_entries();
@@ -231,7 +245,7 @@ mod tests {
     #[test]
     fn dropped_entries_start_an_epoch_and_leave_the_lease_as_it_is() {
         let (document, holder) = held();
-        let parked = document.announce_entry(&holder, false, NOW).unwrap();
+        let parked = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         let age = DocumentAge { since_write: Duration::from_secs(7), grain: Duration::ZERO };
         let dropped = parked.with_entries_dropped(1, age);
         assert_eq!(
@@ -255,9 +269,9 @@ mod tests {
     #[test]
     fn a_document_is_bounded_however_many_keys_are_parked() {
         let (mut document, holder) = held();
-        let one = document.announce_entry(&holder, false, NOW).unwrap();
+        let one = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         for _ in 0..10_000 {
-            document = document.announce_entry(&holder, false, NOW).unwrap();
+            document = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         }
         assert!(encode(&document).len() < encode(&one).len() + 20);
     }
@@ -273,7 +287,7 @@ mod tests {
     #[test]
     fn a_reset_keeps_what_is_known_of_entries_and_a_clone_does_not() {
         let (document, holder) = held();
-        let parked = document.announce_entry(&holder, false, NOW).unwrap();
+        let parked = document.announce_entry(&holder, AnnouncedEntry::default(), NOW).unwrap();
         let reset = parked.reset(None, "r".to_owned()).unwrap();
         assert_eq!((&reset.parked, &reset.requires), (&parked.parked, &parked.requires));
         let cloned = parked.cloned_as("orders_2");

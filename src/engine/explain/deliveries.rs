@@ -7,6 +7,7 @@ use time::{Date, OffsetDateTime};
 
 use crate::cursor::{Cursor, KeyValues, TrackedPhase, TrackedPosition};
 use crate::journal::{Entry, EventKind};
+use crate::quarantine::Reason;
 
 /// Something that happened to the row, according to the journal or the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -58,9 +59,15 @@ impl Delivery {
         Self { is_certain: false, doubt: Some(doubt), ..self }
     }
 
-    /// Whether the row's current version was quarantined.
+    /// Whether the row's current version was quarantined, or waits with its parked key.
     pub fn is_quarantined(&self) -> bool {
-        self.is_current && self.event == EventKind::RowQuarantined.as_str()
+        let is_set_aside = self.event == EventKind::RowQuarantined.as_str() || self.is_diverted();
+        self.is_current && is_set_aside
+    }
+
+    /// Whether it was added to the entry of its parked key.
+    pub fn is_diverted(&self) -> bool {
+        self.event == EventKind::RowDiverted.as_str()
     }
 }
 
@@ -179,15 +186,28 @@ pub(super) fn deliveries(entries: &[Entry], position: &Cursor) -> Vec<Delivery> 
 
 fn delivery(entry: &Entry, position: &Cursor) -> Option<Delivery> {
     let details = &entry.details;
-    let is_failure = matches!(entry.event, EventKind::HandlerFailed | EventKind::RowQuarantined);
+    let is_set_aside = matches!(entry.event, EventKind::RowQuarantined | EventKind::RowDiverted);
+    let is_failure = is_set_aside || entry.event == EventKind::HandlerFailed;
     if !is_failure && entry.event != EventKind::BatchComplete {
         return None;
     }
     let error = details.error.as_ref().filter(|_| is_failure);
-    let reply =
-        error.cloned().unwrap_or_else(|| if is_failure { "failed" } else { "accepted" }.to_owned());
+    let reply = if entry.event == EventKind::RowDiverted {
+        "waits with its parked key"
+    } else if is_failure {
+        "failed"
+    } else {
+        "accepted"
+    };
+    let reply = error.cloned().unwrap_or_else(|| reply.to_owned());
     let upto = details.upto.as_ref()?;
-    let has = has(details.after.as_ref(), upto, position);
+    // A row that no batch had is named by its position alone.
+    let is_row = entry.event == EventKind::RowDiverted
+        || details.reason.as_deref() == Some(Reason::Unreadable.as_str());
+    let has = match has(details.after.as_ref(), upto, position) {
+        Has::Yes | Has::Unknown if is_row => Has::of(upto == position),
+        has @ (Has::Yes | Has::No | Has::Unknown) => has,
+    };
     let is_earlier = has == Has::No
         && upto.key == position.key
         && compare_leading(upto, position) == Some(Ordering::Less);
@@ -195,7 +215,7 @@ fn delivery(entry: &Entry, position: &Cursor) -> Option<Delivery> {
         return None;
     }
     let version = if is_earlier { &upto.value } else { &position.value };
-    let is_only_row = entry.event == EventKind::RowQuarantined && details.rows == Some(1);
+    let is_only_row = is_set_aside && details.rows == Some(1);
     let is_exact = is_earlier || upto == position || (has == Has::Yes && is_only_row);
     let doubt = match has {
         Has::Unknown => Some(Doubt::Order),

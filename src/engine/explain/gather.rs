@@ -215,7 +215,10 @@ async fn history(
     }
     facts.moved_past = moved_past(&entries, position);
     facts.has_moves = entries.iter().any(is_move);
-    facts.has_quarantined = entries.iter().any(|it| it.event == EventKind::RowQuarantined);
+    let is_set_aside = |it: &journal::Entry| {
+        matches!(it.event, EventKind::RowQuarantined | EventKind::RowDiverted)
+    };
+    facts.has_quarantined = entries.iter().any(is_set_aside);
     Ok(facts)
 }
 

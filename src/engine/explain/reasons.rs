@@ -185,12 +185,18 @@ impl<'a> Case<'a> {
         }
         match self.last() {
             Some(quarantined) if quarantined.is_quarantined() => {
+                let what = if quarantined.is_diverted() {
+                    "it waited with its parked key"
+                } else {
+                    "it was quarantined"
+                };
                 let cause = format!(
-                    "it was quarantined at {}, and its entry is gone: it was redriven, retried or dropped since",
+                    "{what} at {}, and its entry is gone: it was redriven, retried or dropped since",
                     time_text(quarantined.at)
                 );
                 let next = format!(
-                    "`highwater journal show {poller} --event row_quarantined` lists when rows were quarantined"
+                    "`highwater journal show {poller} --event {}` lists when that happened",
+                    quarantined.event
                 );
                 Reason {
                     since: Some(quarantined.at),

@@ -626,8 +626,27 @@ fn a_quarantined_row_without_an_entry_was_redriven_or_dropped() {
         Verdict::NoLongerQuarantined,
         &expect![[r"
             orders, id=7: no longer quarantined: it was quarantined at 2026-04-07T12:02:00Z, and its entry is gone: it was redriven, retried or dropped since
-            next: `highwater journal show orders --event row_quarantined` lists when rows were quarantined"]],
+            next: `highwater journal show orders --event row_quarantined` lists when that happened"]],
     );
+}
+
+#[test]
+fn a_row_that_waited_with_its_parked_key_was_not_delivered_by_the_batch_that_passed_it() {
+    let mut waited = entry(EventKind::RowDiverted, 2, None, at(5, 7));
+    waited.details.rows = Some(1);
+    let passed = entry(EventKind::BatchComplete, 3, Some(at(4, 1)), at(6, 1));
+    let world = World::passed().with_journal(&[waited.clone(), passed.clone()]);
+    check(
+        &world,
+        Verdict::NoLongerQuarantined,
+        &expect![[r"
+            orders, id=7: no longer quarantined: it waited with its parked key at 2026-04-07T12:02:00Z, and its entry is gone: it was redriven, retried or dropped since
+            next: `highwater journal show orders --event row_diverted` lists when that happened"]],
+    );
+    // It says nothing about a row that it does not name.
+    waited.details.upto = Some(at(5, 8));
+    let world = World::passed().with_journal(&[waited, passed]);
+    assert_eq!(world.told().0, [Verdict::Delivered]);
 }
 
 #[test]

@@ -60,8 +60,10 @@ pub enum EventKind {
     BatchComplete,
     /// The failure of a batch was recorded.
     HandlerFailed,
-    /// A row was quarantined.
+    /// A row was quarantined, or its key parked.
     RowQuarantined,
+    /// A row waits with its parked key.
+    RowDiverted,
     /// The target rejected a write of a stale owner.
     StaleWriteBlocked,
     /// The lease was found lost.
@@ -109,6 +111,7 @@ impl EventKind {
             Self::BatchComplete => "batch_complete",
             Self::HandlerFailed => "handler_failed",
             Self::RowQuarantined => "row_quarantined",
+            Self::RowDiverted => "row_diverted",
             Self::StaleWriteBlocked => "stale_write_blocked",
             Self::LeaseLost => "lease_lost",
             Self::LeaseReleased => "lease_released",
@@ -154,6 +157,7 @@ impl EventKind {
             self,
             Self::ExecutionStarted
                 | Self::RowQuarantined
+                | Self::RowDiverted
                 | Self::StaleWriteBlocked
                 | Self::LeaseLost
                 | Self::Unknown

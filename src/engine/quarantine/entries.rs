@@ -1,4 +1,7 @@
 //! Changing the stored entry of a key: read, decide, write under the tag that was read.
+//!
+//! A damaged entry is replaced by one of the version at hand. That loses nothing that could be delivered: an entry covers only
+//! the last version of a row, and this one is later. An entry of a newer build is left alone.
 
 use thiserror::Error;
 
@@ -16,35 +19,66 @@ pub(crate) enum RecordError {
     /// The store failed, or the entry changed before every try.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is stored under the name of the entry cannot be read, so it must not be overwritten.
+    /// A newer build has written the entry, so it must not be overwritten.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
 
-/// Makes the stored entry of a key cover `entry`: creates it, or adds this version to the one that is there.
+/// What was stored, and could not be read.
+pub(crate) type Replaced = Option<EntryError>;
+
+/// What became of a later version of a parked key.
+#[derive(Debug)]
+pub(crate) enum Diversion {
+    /// Its entry has it.
+    Kept {
+        /// Whether it had another one before.
+        is_new: bool,
+        replaced: Replaced,
+    },
+    /// The entry is gone, or holds nothing back.
+    Gone,
+}
+
+/// Decodes an entry that may be replaced if it is damaged.
+fn decode_or_replace(
+    key: &StateKey,
+    bytes: &[u8],
+) -> Result<Result<Entry, EntryError>, EntryError> {
+    match decode(key, bytes) {
+        Err(newer @ EntryError::Version { .. }) => Err(newer),
+        read => Ok(read),
+    }
+}
+
+/// Makes the stored entry of a key cover `entry`: creates it, adds this version to the one that is there, or replaces it.
 ///
 /// # Errors
 ///
 /// [`RecordError`]; the entry may then be stored or not, and it does no harm to record it again.
-pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<(), RecordError> {
+pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Replaced, RecordError> {
     let key = entry.state_key();
     for _ in 0..TRIES_MAX {
         match store.store(&key, entry.encode(), Precondition::Absent).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(drop)?),
+            written => return Ok(written.map(|_| None)?),
         }
         // A tick that never got to its commit recorded this version, or the entry is of an earlier one.
         let Some(stored) = store.load(&key).await?.stored else { continue };
-        let Some(joined) = decode(&key, &stored.bytes)?.joined_by(entry)? else { return Ok(()) };
+        let (joined, replaced) = match decode_or_replace(&key, &stored.bytes)? {
+            Ok(known) => (known.joined_by(entry)?, None),
+            Err(damaged) => (Some(entry.clone()), Some(damaged)),
+        };
+        let Some(joined) = joined else { return Ok(None) };
         match store.store(&key, joined.encode(), Precondition::Matches(stored.etag)).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(drop)?),
+            written => return Ok(written.map(|_| replaced)?),
         }
     }
     Err(StoreError::Conflict { key: key.path() }.into())
 }
 
-/// Adds a later version of a parked key to its entry; `false` if the entry is gone, or holds nothing back.
+/// Adds a later version of a parked key to its entry. If that is damaged, `new` takes its place.
 ///
 /// # Errors
 ///
@@ -53,17 +87,21 @@ pub(crate) async fn divert(
     store: &dyn StateStore,
     key: &StateKey,
     read: &VersionRead<'_>,
-) -> Result<bool, RecordError> {
+    new: impl Fn(&EntryError) -> Entry,
+) -> Result<Diversion, RecordError> {
     for _ in 0..TRIES_MAX {
-        let Some(stored) = store.load(key).await?.stored else { return Ok(false) };
-        let entry = decode(key, &stored.bytes)?;
-        if !entry.holds_back {
-            return Ok(false);
-        }
-        let Some(joined) = entry.with_version(read)? else { return Ok(true) };
+        let Some(stored) = store.load(key).await?.stored else { return Ok(Diversion::Gone) };
+        let (joined, replaced) = match decode_or_replace(key, &stored.bytes)? {
+            Ok(entry) if !entry.holds_back => return Ok(Diversion::Gone),
+            Ok(entry) => (entry.with_version(read)?, None),
+            Err(damaged) => (Some(new(&damaged)), Some(damaged)),
+        };
+        let Some(joined) = joined else {
+            return Ok(Diversion::Kept { is_new: false, replaced: None });
+        };
         match store.store(key, joined.encode(), Precondition::Matches(stored.etag)).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(|_| true)?),
+            written => return Ok(written.map(|_| Diversion::Kept { is_new: true, replaced })?),
         }
     }
     Err(StoreError::Conflict { key: key.path() }.into())

@@ -174,7 +174,7 @@ fn the_version_read_last_counts_unless_a_holder_read_it_that_had_lost_its_lease(
 }
 
 #[tokio::test]
-async fn versions_of_a_key_are_recorded_in_one_entry_and_an_unreadable_one_is_not_overwritten() {
+async fn versions_of_a_key_are_recorded_in_one_entry_and_only_a_damaged_one_is_replaced() {
     let store = MemoryStore::default();
     let [first, second] = [version(1, Operation::Upsert, "a"), version(2, Operation::Upsert, "b")];
     for event in [&first, &first, &second, &first] {
@@ -186,10 +186,16 @@ async fn versions_of_a_key_are_recorded_in_one_entry_and_an_unreadable_one_is_no
     let read = decode(&key, &found.bytes).unwrap();
     assert_eq!((read.event_id, read.versions), (second.id.clone(), 2));
 
-    let precondition = Precondition::Matches(found.etag);
-    store.store(&key, b"{\"mine\": true}".to_vec(), precondition).await.unwrap();
+    let put = async |etag, bytes: &[u8]| {
+        let precondition = Precondition::Matches(etag);
+        store.store(&key, bytes.to_vec(), precondition).await.unwrap().etag
+    };
+    let etag = put(found.etag, b"{\"version\": 3}").await;
     let error = record(&store, &entry(&second, "422")).await.unwrap_err();
-    assert!(matches!(&error, RecordError::Entry(EntryError::Form { .. })), "{error:?}");
+    assert!(matches!(&error, RecordError::Entry(EntryError::Version { .. })), "{error:?}");
+    put(etag, b"{\"mine\": true}").await;
+    let replaced = record(&store, &entry(&second, "422")).await.unwrap();
+    assert!(matches!(&replaced, Some(EntryError::Form { .. })), "{replaced:?}");
     let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
     store.remove(&key, &etag).await.unwrap();
     record(&store, &entry(&second, "422")).await.unwrap();

@@ -248,7 +248,11 @@ impl LeasedTick<'_, '_> {
                     return Err(lost);
                 }
                 // Without another row there is no proof either way.
-                Ok(None) | Err(_) => break,
+                Ok(None) | Err(TickError::LeaseLost(_) | TickError::Aborted) => break,
+                Err(error) => {
+                    self.report.probe_read_failed(&error);
+                    break;
+                }
             }
         }
         Ok(rows)

@@ -14,14 +14,16 @@ use super::fetch::unreadable;
 use super::isolate::PriorAttempts;
 use super::{LeasedTick, Tick};
 use crate::cursor::KeyId;
-use crate::document::{Snapshot, StateDocument};
+use crate::document::{AnnouncedEntry, Snapshot, StateDocument};
 use crate::error::chain;
-use crate::event::{ChangeEvent, EventId};
+use crate::event::{BatchId, ChangeEvent, EventId};
+use crate::journal::{Details, EventKind};
 use crate::lease::{Lease, LeaseError};
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
 use crate::quarantine::{
-    Entry, EntryState, Reason, RecordError, VersionRead, divert, keys_of, record,
+    Diversion, Entry, EntryError, EntryState, QuarantinedRow, Reason, RecordError, VersionRead,
+    divert, keys_of, record,
 };
 
 /// Entries that are changed at the same time.
@@ -67,6 +69,11 @@ impl Poller {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// Returns what the entry says that replaces a damaged one.
+fn replaced_text(damaged: &EntryError) -> String {
+    format!("what was known about the key could not be read: {}", chain(damaged))
 }
 
 /// Returns why an unreadable row stops the poller although its key would be parked.
@@ -177,7 +184,10 @@ impl LeasedTick<'_, '_> {
         let Some(mut next) = next.part(&self.poller.name, 0..rows) else { return Ok(None) };
         next.more &= failing_at.is_none();
         let next = self.without_parked(next).await?;
-        Ok(Some(self.divert_all(next).await?.0))
+        self.is_probing = true;
+        let diverted = Box::pin(self.divert_all(next)).await;
+        self.is_probing = false;
+        Ok(Some(diverted?.0))
     }
 
     /// Adds the diverted rows of a batch to the entries of their keys, until each has one. Returns the batch, and whether
@@ -208,14 +218,43 @@ impl LeasedTick<'_, '_> {
                 let event = &row.event;
                 let key = KeyId::of(&event.cursor.key);
                 let read = VersionRead { event, holder, at };
-                let is_kept = divert(&*poller.store, &poller.entry_key(&key), &read).await?;
-                Ok::<_, RecordError>((!is_kept).then_some((key, event.id.clone())))
+                // It waits for an operator: its row may be one that crashes processes.
+                let new = |damaged: &EntryError| {
+                    let error = &replaced_text(damaged);
+                    QuarantinedRow {
+                        poller: poller.of(),
+                        batch_id: &batch.id,
+                        holder,
+                        reason: Reason::Unreadable,
+                        attempts: 0,
+                        crashes: 0,
+                        first_failed_at: at,
+                        quarantined_at: at,
+                        first_error: error,
+                        last_error: error,
+                    }
+                    .entry(event)
+                };
+                let diverted = divert(&*poller.store, &poller.entry_key(&key), &read, new).await?;
+                Ok::<_, RecordError>((key, event, diverted))
             });
             let written = self.lease.hold_while(try_join_all(writes)).await;
             let written = written.map_err(TickError::LeaseLost)?.map_err(TickError::from_entry)?;
-            for (key, id) in written.into_iter().flatten() {
-                self.keys.forget(&key);
-                gone.insert(id);
+            for (key, event, diverted) in written {
+                match diverted {
+                    Diversion::Gone => {
+                        self.keys.forget(&key);
+                        gone.insert(event.id.clone());
+                    }
+                    Diversion::Kept { is_new, replaced } => {
+                        if is_new {
+                            self.note_row(EventKind::RowDiverted, event, &batch.id, None);
+                        }
+                        if let Some(damaged) = replaced {
+                            self.report.entry_replaced(&key, &damaged);
+                        }
+                    }
+                }
             }
         }
         if !gone.is_empty() {
@@ -241,10 +280,30 @@ impl LeasedTick<'_, '_> {
                     return Err(unreadable(&unparked(why, &error)));
                 }
             }
+            let reason = Some((Reason::Unreadable, &**why));
+            self.note_row(EventKind::RowQuarantined, event, &batch.id, reason);
             let rows = std::slice::from_ref(event);
             self.report.set_aside(entry.state, &batch.id, rows, entry.reason, why);
         }
         Ok(())
+    }
+
+    /// Records in the journal that the checkpoint passes a row that the handler did not get.
+    fn note_row(
+        &self,
+        kind: EventKind,
+        event: &ChangeEvent,
+        batch_id: &BatchId,
+        why: Option<(Reason, &str)>,
+    ) {
+        self.lease.note(kind, || Details {
+            batch_id: Some(batch_id.clone()),
+            upto: Some(event.cursor.clone()),
+            rows: Some(1),
+            error: why.map(|(_, error)| error.to_owned()),
+            reason: why.map(|(reason, _)| reason.as_str().to_owned()),
+            ..Details::default()
+        });
     }
 
     /// Writes an entry, or adds a version to it. The document announces that before.
@@ -263,10 +322,17 @@ impl LeasedTick<'_, '_> {
                 Err(TickError::LeaseLost(error)) => return Err(error.into()),
                 Err(error) => return Err(NotRecorded::Store(chain(&error))),
             }
-            self.lease.announce_entry(entry.state == EntryState::Retrying).await?;
+            let announced = AnnouncedEntry {
+                is_retried: entry.state == EntryState::Retrying,
+                is_unreadable_probe: self.is_probing,
+            };
+            self.lease.announce_entry(announced).await?;
         }
         let recorded = self.lease.hold_while(record(&*poller.store, entry)).await?;
-        recorded.map_err(|error| NotRecorded::Store(chain(&error)))?;
+        let replaced = recorded.map_err(|error| NotRecorded::Store(chain(&error)))?;
+        if let Some(damaged) = replaced {
+            self.report.entry_replaced(&entry.key_id, &damaged);
+        }
         if is_of_poller {
             self.keys.park(entry, self.lease.document());
             self.count_keys();

@@ -44,7 +44,7 @@ use crate::metrics::SourceLag;
 use crate::notification::{Change, ChangeEvent};
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
-use crate::quarantine::{Entry, EntryState, Reason};
+use crate::quarantine::{Entry, EntryError, EntryState, Reason};
 use crate::source::{Lag, Rows};
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
@@ -306,6 +306,34 @@ impl<'a> Report<'a> {
         if let Some(last) = last.filter(|_| self.counted.as_ref() != Some(id)) {
             self.count_front(id, upto, u64::try_from(last + 1).unwrap_or(u64::MAX));
         }
+    }
+
+    /// Logs that no row after a failing one could be tried, so that it is unknown whether the target accepts any.
+    pub(super) fn probe_read_failed(&self, error: &TickError) {
+        tick_event!(
+            self,
+            warn,
+            event = "probe_read_failed",
+            token = self.fencing_token,
+            error = chain(error),
+            "Poller `{}` could not read rows after a failing one, so it is not parked now",
+            self.poller.name
+        );
+    }
+
+    /// Logs that the damaged entry of a key was replaced.
+    pub(super) fn entry_replaced(&self, key: &KeyId, damaged: &EntryError) {
+        let name = self.poller.of();
+        tick_event!(
+            self,
+            error,
+            event = "entry_replaced",
+            key_id = key.as_str(),
+            token = self.fencing_token,
+            error = chain(damaged),
+            "The entry of a parked key of poller `{name}` was damaged, and is replaced by one of the row's current version; \
+             deliver it with `highwater quarantine redrive {name} {key}`",
+        );
     }
 
     /// Logs that a target accepts less at once than the settings allow.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use highwater_engine::backoff::Backoff;
 use highwater_engine::cursor::{Cursor, KeyId, KeyValues, RowVersion, SourceFingerprint};
 use highwater_engine::document::{
-    Acquire, AfterCommit, AuditStep, Commit, DocumentAge, EntryCounts, FencingToken, Generation,
-    Holder, InFlight, Refusal, StateDocument, encode,
+    Acquire, AfterCommit, AnnouncedEntry, AuditStep, Commit, DocumentAge, EntryCounts,
+    FencingToken, Generation, Holder, Refusal, StateDocument, encode,
 };
 use highwater_engine::event::{
     BatchId, BatchIdentity, ChangeEvent, EventId, EventsDigest, Operation,
@@ -20,6 +20,8 @@ use highwater_engine::quarantine::{
     Entry, EntryState, KnownKeys, QuarantinedRow, Reason, VersionRead,
 };
 use time::OffsetDateTime;
+
+use crate::documents::in_flight;
 
 pub(crate) const KEYS: usize = 3;
 
@@ -440,13 +442,19 @@ fn written(
     write: Write,
 ) -> Result<StateDocument, Refusal> {
     match write {
-        Write::Announce { is_retried } => document.announce_entry(holder, is_retried, NOW),
+        Write::Announce { is_retried } => {
+            let entry = AnnouncedEntry { is_retried, is_unreadable_probe: false };
+            document.announce_entry(holder, entry, NOW)
+        }
         Write::Release => document.release(holder, NOW, None),
         Write::Commit { upto, settled, is_last } => {
             let then = if is_last {
                 AfterCommit::Release(None)
             } else {
-                AfterCommit::Announce(Box::new(in_flight(upto)))
+                // No rule of parking reads it.
+                let after = cursor(Row { key: 0, position: upto });
+                let rest = in_flight(batch_id(0), Some(after.clone()), after, 1);
+                AfterCommit::Announce(Box::new(rest))
             };
             let commit = Commit {
                 batch_id: batch_id(upto),
@@ -460,30 +468,6 @@ fn written(
             };
             document.commit(holder, commit)
         }
-    }
-}
-
-/// Returns the rows after a position as a batch in flight. No rule of parking reads it.
-fn in_flight(after: u8) -> InFlight {
-    let after = cursor(Row { key: 0, position: after });
-    InFlight {
-        batch_id: batch_id(0),
-        after: Some(after.clone()),
-        upto: after,
-        rows: 1,
-        digest: EventsDigest::of(&[]),
-        late: false,
-        probing: false,
-        attempt: 0,
-        crashes: 0,
-        crashes_survived: 0,
-        first_failed_at: None,
-        next_attempt_at: None,
-        first_error: None,
-        last_error: None,
-        started_at: None,
-        steps: Vec::new(),
-        extra: serde_json::Map::new(),
     }
 }
 
