@@ -1058,7 +1058,7 @@ async fn thousands_of_keys_recover_within_a_few_ticks_after_an_outage() {
     let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(600) };
     let park = ParkPolicy { retries_max: 100, backoff, ..ParkPolicy::default() };
     let world = World::new().with_policy(FailurePolicy { park, breaker_rows: 10_000, ..policy() });
-    let limits = Limits { batch_rows_max: 500, ..limits() };
+    let limits = Limits { batch_rows_max: 20, ..limits() };
     let world = world.with_limits(limits);
     let poller = world.started_poller("a").await;
     world.source.fill(KEYS);

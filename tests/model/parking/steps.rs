@@ -210,10 +210,9 @@ impl Model {
                 let keys = (0..).take(KEYS).filter(|key| world.stored(*key).is_some());
                 actions.extend(keys.map(|key| Action::PlanDrop { key }));
             }
-            Operator::Idle => {}
             Operator::Dropping { .. } => actions.push(Action::Drop),
             Operator::Dropped if may_write => actions.push(Action::NoteDrop),
-            Operator::Dropped => {}
+            Operator::Idle | Operator::Dropped => {}
         }
         actions
     }
@@ -326,11 +325,10 @@ impl Model {
 
     /// Returns the next row that a process delivers.
     fn row(&self, process: &Process) -> Option<Row> {
-        let is_last_first = self.variant == Variant::LastRowFirst;
-        if is_last_first {
-            process.rows_left().max_by_key(order)
-        } else {
-            process.rows_left().min_by_key(order)
+        let (rows, order) = (process.rows_left(), |row: &Row| row.position);
+        match self.variant {
+            Variant::LastRowFirst => rows.max_by_key(order),
+            _ => rows.min_by_key(order),
         }
     }
 
@@ -530,7 +528,7 @@ impl Model {
             // The others are diverted again.
             return;
         }
-        process.next = if self.row(&process).is_none() {
+        process.next = if self.row(process).is_none() {
             Next::Commit(Settled::Diverted)
         } else {
             Next::Deliver
@@ -579,7 +577,7 @@ impl Model {
         let process = world.process(slot);
         process.loaded = None;
         process.next = if self.variant == Variant::CheckpointBeforeEntry {
-            if self.row(&process).is_some() { Next::Deliver } else { Next::Release }
+            if self.row(process).is_some() { Next::Deliver } else { Next::Release }
         } else {
             Next::Commit(Settled::Parked)
         };
@@ -779,13 +777,10 @@ impl Model {
             return false;
         }
         let is_relied_on = stored.is_some_and(|stored| stored.is_relied_on);
-        match entry {
-            Some(entry) => world.store_entry(key, Some(Stored { entry, is_relied_on })),
-            None => {
-                self.see(Sight::KeyRecovered);
-                world.store_entry(key, None);
-            }
+        if entry.is_none() {
+            self.see(Sight::KeyRecovered);
         }
+        world.store_entry(key, entry.map(|entry| Stored { entry, is_relied_on }));
         true
     }
 
@@ -878,10 +873,6 @@ impl Model {
         self.see(Sight::EntryDropped);
         world.operator = Operator::Dropped;
     }
-}
-
-fn order(row: &Row) -> u8 {
-    row.position
 }
 
 /// Notes whether another process is at work although this one may take the lease.
