@@ -1042,14 +1042,21 @@ async fn a_row_that_is_rejected_again_replaces_a_damaged_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_of_a_newer_build_is_left_alone() {
-    let (world, _) = parked(&[2], 3).await;
-    let bytes = br#"{"version": 3}"#;
-    let key = damage(&world, 2, bytes).await;
-    world.source.put(2, "later");
-    let error = chain(&tick(&world.instance("b")).await.unwrap_err());
-    assert!(error.contains("newer than the supported 2; upgrade this program"), "{error}");
-    assert_eq!(world.stored(&key).await.unwrap().bytes, bytes);
+async fn an_entry_that_another_build_may_read_is_left_alone() {
+    for (bytes, says) in [
+        (&br#"{"version": 3}"#[..], "newer than the supported 2; upgrade this program"),
+        (
+            br#"{"version": 2, "state": "of a later build", "events": [{}]}"#,
+            "not a valid quarantine entry",
+        ),
+    ] {
+        let (world, _) = parked(&[2], 3).await;
+        let key = damage(&world, 2, bytes).await;
+        world.source.put(2, "later");
+        let error = chain(&tick(&world.instance("b")).await.unwrap_err());
+        assert!(error.contains(says), "{error}");
+        assert_eq!(world.stored(&key).await.unwrap().bytes, bytes);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -194,10 +194,11 @@ impl<'a> Case<'a> {
                     "{what} at {}, and its entry is gone: it was redriven, retried or dropped since",
                     time_text(quarantined.at)
                 );
-                let next = format!(
-                    "`highwater journal show {poller} --event {}` lists when that happened",
-                    quarantined.event
-                );
+                let next = if quarantined.is_diverted() {
+                    format!("`highwater journal show {poller} --event row_diverted` lists when that happened")
+                } else {
+                    format!("`highwater journal show {poller} --event row_quarantined` lists when that happened")
+                };
                 Reason {
                     since: Some(quarantined.at),
                     ..reason(Verdict::NoLongerQuarantined, cause, next)

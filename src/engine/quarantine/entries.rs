@@ -1,11 +1,14 @@
 //! Changing the stored entry of a key: read, decide, write under the tag that was read.
 //!
-//! A damaged entry is replaced by one of the version at hand. That loses nothing that could be delivered: an entry covers only
-//! the last version of a row, and this one is later. An entry of a newer build is left alone.
+//! A damaged entry is replaced by a quarantined one of the version at hand. That loses nothing that could be delivered: an
+//! entry covers only the last version of a row, and this one is later. An entry that holds rows is left alone, even if this
+//! build cannot read it: another build may.
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use thiserror::Error;
 
-use super::{Entry, EntryError, VersionRead, decode};
+use super::{Entry, EntryError, EntryState, VersionRead, decode};
 use crate::cursor::KeyId;
 use crate::store::{Precondition, StateKey, StateStore, StoreError};
 
@@ -19,7 +22,7 @@ pub(crate) enum RecordError {
     /// The store failed, or the entry changed before every try.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A newer build has written the entry, so it must not be overwritten.
+    /// Another build may be able to read the entry, so it must not be overwritten.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
@@ -46,9 +49,20 @@ fn decode_or_replace(
     bytes: &[u8],
 ) -> Result<Result<Entry, EntryError>, EntryError> {
     match decode(key, bytes) {
-        Err(newer @ EntryError::Version { .. }) => Err(newer),
-        read => Ok(read),
+        Ok(entry) => Ok(Ok(entry)),
+        Err(damaged @ EntryError::Earlier { .. }) => Ok(Err(damaged)),
+        Err(damaged @ EntryError::Form { .. }) if !holds_rows(bytes) => Ok(Err(damaged)),
+        Err(intact) => Err(intact),
     }
+}
+
+/// Whether these bytes are an entry with rows, perhaps with values that this build does not know.
+fn holds_rows(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Rows {
+        events: Vec<IgnoredAny>,
+    }
+    serde_json::from_slice::<Rows>(bytes).is_ok_and(|rows| !rows.events.is_empty())
 }
 
 /// Makes the stored entry of a key cover `entry`: creates it, adds this version to the one that is there, or replaces it.
@@ -67,7 +81,7 @@ pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Repl
         let Some(stored) = store.load(&key).await?.stored else { continue };
         let (joined, replaced) = match decode_or_replace(&key, &stored.bytes)? {
             Ok(known) => (known.joined_by(entry)?, None),
-            Err(damaged) => (Some(entry.clone()), Some(damaged)),
+            Err(damaged) => (Some(instead_of_damaged(entry)), Some(damaged)),
         };
         let Some(joined) = joined else { return Ok(None) };
         match store.store(&key, joined.encode(), Precondition::Matches(stored.etag)).await {
@@ -76,6 +90,12 @@ pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Repl
         }
     }
     Err(StoreError::Conflict { key: key.path() }.into())
+}
+
+/// The damaged entry may have been of a row that crashes processes, and have held back later versions.
+fn instead_of_damaged(entry: &Entry) -> Entry {
+    let state = EntryState::Quarantined;
+    Entry { state, next_retry_at: None, holds_back: true, ..entry.clone() }
 }
 
 /// Adds a later version of a parked key to its entry. If that is damaged, `new` takes its place.

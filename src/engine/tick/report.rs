@@ -322,17 +322,17 @@ impl<'a> Report<'a> {
     }
 
     /// Logs that the damaged entry of a key was replaced.
-    pub(super) fn entry_replaced(&self, key: &KeyId, damaged: &EntryError) {
+    pub(super) fn entry_replaced(&self, key_id: &KeyId, damaged: &EntryError) {
         let name = self.poller.of();
         tick_event!(
             self,
             error,
             event = "entry_replaced",
-            key_id = key.as_str(),
+            key_id = key_id.as_str(),
             token = self.fencing_token,
             error = chain(damaged),
             "The entry of a parked key of poller `{name}` was damaged, and is replaced by one of the row's current version; \
-             deliver it with `highwater quarantine redrive {name} {key}`",
+             deliver it with `highwater quarantine redrive {name} {key_id}`",
         );
     }
 

@@ -194,7 +194,7 @@ impl<'p> Retries<'_, 'p> {
         loop {
             self.read_unread().await?;
             let due = self.keys.due(self.lease.now(), at_once);
-            if due.is_empty() || (is_first && !self.is_same_source().await?) {
+            if due.is_empty() || !self.is_same_source().await? {
                 return Ok(());
             }
             let before = self.recovered;
@@ -353,6 +353,7 @@ impl<'p> Retries<'_, 'p> {
         let failed = match self.call(&counted, &event).await? {
             CallResult::Accepted => {
                 self.unknown_failures = 0;
+                self.recovered += 1;
                 if !entry.is_newer_than(&event, self.lease.generation()) {
                     return self.remove(key, &etag, &counted).await;
                 }
@@ -484,7 +485,6 @@ impl<'p> Retries<'_, 'p> {
         match removed.map_err(TickError::LeaseLost)? {
             Ok(()) => {
                 self.keys.forget(key);
-                self.recovered += 1;
                 info!(
                     event = "key_recovered",
                     poller.name = self.poller.name,
