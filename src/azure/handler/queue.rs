@@ -15,15 +15,17 @@
 //!
 //! A queue does not reject duplicate messages. Each event contains its id, the same on every delivery; a
 //! consumer that must not process an event twice stores the ids. The rows whose messages were sent without a gap are
-//! reported as accepted, so another process continues after them. This process also remembers which events it
-//! has sent after a gap, and does not send them again. A process that crashed has lost that.
+//! reported as accepted, and are not sent again. Messages that were sent after a gap are. A message starts only if it is
+//! close to the oldest one in flight, so there are few of them.
+//!
+//! Nothing is remembered between calls. Rows that are passed over because they were sent before would look accepted,
+//! although the queue may be down.
 //!
 //! # A row that is too large
 //!
 //! Everything before it is sent and accepted. The row itself is rejected permanently, with its key and size.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,7 +40,6 @@ use tracing::Span;
 
 use self::dispatch::{NotSent, dispatch};
 use self::message::{Messages, OversizeEvent, Row};
-use self::sent::{Scope, SentEvents};
 use super::QueueConfig;
 use super::storage::Resource;
 use super::traced;
@@ -46,7 +47,6 @@ use crate::{ConnectError, Failure, QueueService};
 
 mod dispatch;
 mod message;
-mod sent;
 
 /// How much longer than one HTTP request an attempt may take: its limit does not cover token requests.
 const GRACE: Duration = Duration::from_millis(500);
@@ -61,7 +61,6 @@ pub struct Queue {
     /// Whether a missing queue is created.
     may_create: bool,
     created: OnceCell<()>,
-    sent: Mutex<SentEvents>,
 }
 
 impl fmt::Debug for Queue {
@@ -83,7 +82,6 @@ impl Queue {
             config: config.clone(),
             may_create: service.is_development(),
             created: OnceCell::new(),
-            sent: Mutex::default(),
         })
     }
 
@@ -145,10 +143,6 @@ impl Queue {
 
 #[async_trait]
 impl Handler for Queue {
-    fn recognises_batches(&self) -> bool {
-        true
-    }
-
     async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
         traced::within(traced::send(&self.config.queue), self.send_all(delivery)).await
     }
@@ -156,21 +150,12 @@ impl Handler for Queue {
 
 impl Queue {
     async fn send_all(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
-        let scope = Scope::of(&delivery);
         let mut prefix = AcceptedPrefix::new(delivery.events.len(), delivery.progress);
-        let (known, unsent): (Vec<_>, Vec<_>) = {
-            let sent = self.sent();
-            Row::of(delivery.events).partition(|row| sent.contains(&scope, row.event))
-        };
-        prefix.accept(known.iter().map(|row| row.index));
-        let messages = Messages::new(unsent, self.config.message_events_max, self.config.encoding);
+        let rows = Row::of(delivery.events).collect();
+        let messages = Messages::new(rows, self.config.message_events_max, self.config.encoding);
         let send = |text: String| async move { self.send(&text, &delivery).await };
         let mut count = 0_i64;
         let accepted = |rows: &[Row<'_>]| {
-            // Immediately, since the delivery may be dropped at the next await.
-            for row in rows {
-                self.sent().add(&scope, row.event);
-            }
             prefix.accept(rows.iter().map(|row| row.index));
             count += 1;
             Span::current().record("messaging.batch.message_count", count);
@@ -178,13 +163,13 @@ impl Queue {
         let concurrency = self.config.concurrency;
         let dispatched = Box::pin(dispatch(messages, concurrency, send, accepted)).await;
         dispatched.map_err(|error| match error {
+            // The queue accepts other messages, so the search for the failing row is over.
+            NotSent::Failed(HandlerError::Retryable(reason)) if count > 0 => {
+                HandlerError::Partial { accepted: prefix.len(), reason }
+            }
             NotSent::Failed(error) => error,
             NotSent::Oversize(oversize) => refused(&oversize, prefix.len()),
         })
-    }
-
-    fn sent(&self) -> MutexGuard<'_, SentEvents> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Sends messages concurrently, and keeps the order of the rows of each key.
 //!
 //! Messages start in the order of the rows. A message waits while an earlier one with a row of the same key is in flight.
-//! After a failure no further message starts, but those in flight are awaited: their rows need not be sent again.
+//! It also waits while it is too far after the oldest message in flight: only rows without a gap count as accepted, so
+//! a crash repeats what was sent after that one. After a failure no further message starts, but those in flight are
+//! awaited: nothing may be sent once the call has ended.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +12,9 @@ use futures_util::stream::FuturesUnordered;
 use highwater_engine::handler::HandlerError;
 
 use super::message::{Message, Messages, OversizeEvent, Row};
+
+/// A message starts less than this many times the concurrency after the oldest one in flight.
+const LOOK_AHEAD: usize = 2;
 
 /// Why not all messages were sent.
 #[derive(Debug)]
@@ -31,23 +36,33 @@ pub(super) async fn dispatch<'a, Sending>(
 where
     Sending: Future<Output = Result<(), HandlerError>>,
 {
-    let mut messages = messages.peekable();
+    let concurrency = concurrency.max(1);
+    let window = concurrency.saturating_mul(LOOK_AHEAD);
+    let mut messages = messages.enumerate().peekable();
     let mut in_flight = FuturesUnordered::new();
+    // All messages before the first of these are accepted, unless one failed.
+    let mut numbers_in_flight = BTreeSet::new();
     let mut busy = BTreeSet::new();
     let mut failed: Option<((u8, usize), HandlerError)> = None;
     loop {
         while failed.is_none()
             && in_flight.len() < concurrency
-            && let Some(Ok(Message { text, rows })) = messages.next_if(|next| {
-                let rows = next.as_ref().map_or(&[][..], |message| &message.rows);
-                next.is_ok() && !rows.iter().any(|row| busy.contains(&key_of(row)))
-            })
+            && let Some((number, Ok(Message { text, rows }))) =
+                messages.next_if(|(number, next)| {
+                    let oldest = numbers_in_flight.first().unwrap_or(number);
+                    let rows = next.as_ref().map_or(&[][..], |message| &message.rows);
+                    next.is_ok()
+                        && number - oldest < window
+                        && !rows.iter().any(|row| busy.contains(&key_of(row)))
+                })
         {
+            numbers_in_flight.insert(number);
             busy.extend(rows.iter().map(key_of));
             let sending = send(text);
-            in_flight.push(async move { (rows, sending.await) });
+            in_flight.push(async move { (number, rows, sending.await) });
         }
-        let Some((rows, result)) = in_flight.next().await else { break };
+        let Some((number, rows, result)) = in_flight.next().await else { break };
+        numbers_in_flight.remove(&number);
         for row in &rows {
             busy.remove(&key_of(row));
         }
@@ -67,8 +82,13 @@ where
         return Err(NotSent::Failed(error));
     }
     match messages.next() {
-        Some(Err(oversize)) => Err(NotSent::Oversize(oversize)),
-        Some(Ok(_)) | None => Ok(()),
+        Some((_, Err(oversize))) => Err(NotSent::Oversize(oversize)),
+        // A defect: with nothing in flight, nothing holds a message back.
+        Some((number, Ok(_))) => {
+            let reason = format!("only {number} messages of the batch were sent");
+            Err(NotSent::Failed(HandlerError::Retryable(reason)))
+        }
+        None => Ok(()),
     }
 }
 
@@ -93,7 +113,7 @@ mod tests {
 
     /// What a stand-in for a queue has seen.
     #[derive(Debug, Default)]
-    struct Seen {
+    struct QueueLog {
         in_flight: usize,
         in_flight_max: usize,
         /// Keys of the rows in flight.
@@ -112,8 +132,8 @@ mod tests {
         (events_max, concurrency): (usize, usize),
         latency_of: impl Fn(u64) -> Duration,
         failing: &[u64],
-    ) -> (Seen, Option<String>) {
-        let seen = RefCell::new(Seen::default());
+    ) -> (QueueLog, Option<String>) {
+        let seen = RefCell::new(QueueLog::default());
         let rows = Row::of(&sample.events).collect();
         let messages = Messages::new(rows, events_max, MessageEncoding::None);
         let send = |text: String| {
@@ -164,6 +184,21 @@ mod tests {
         };
         assert_eq!(took(1).await, 160 * LATENCY);
         assert_eq!(took(16).await, 10 * LATENCY, "16 times as fast");
+        let (seen, error) = deliver(&sample, (1, 0), |_| LATENCY, &[]).await;
+        assert_eq!((seen.arrived.len(), seen.in_flight_max, error), (160, 1, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_message_bounds_how_many_are_sent_after_it() {
+        let sample = Sample::new(40);
+        let latency_of = |key| if key == 3 { 100 * LATENCY } else { LATENCY };
+        let sending = deliver(&sample, (1, 4), latency_of, &[3]);
+        let (seen, error) = sending.await;
+        assert_eq!(error.as_deref(), Some("key 3"));
+        let expected: Vec<u64> = (1..=10).filter(|key| *key != 3).collect();
+        assert_eq!(seen.arrived, expected, "seven after it, although three were always free");
+        let (seen, error) = deliver(&sample, (1, 4), latency_of, &[]).await;
+        assert_eq!((seen.arrived.len(), error), (40, None));
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rows_in_front_of_one_that_is_too_large_are_sent() {
+    async fn rows_before_one_that_is_too_large_are_sent() {
         let mut sample = Sample::new(5);
         sample.events[3].json = format!("\"{}\"", "x".repeat(70_000)).into();
         let (seen, error) = deliver(&sample, (1, 16), |_| LATENCY, &[]).await;
