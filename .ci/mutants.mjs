@@ -332,7 +332,7 @@ const BREAKS = [
   ["age of a failure ignored", POLICY, "attempt.attempts >= self.attempts_max || too_old", "attempt.attempts >= self.attempts_max || (false && too_old)"],
   ["row set aside that nobody died with alone", POLICY, "(rows == 1 && alone).then_some(", "(rows == 1 && (alone || true)).then_some("],
   ["death with another row taken for one with this", FETCH, "let crashed = in_flight.rows == 1 && self.is_abandoned(base);", "let crashed = in_flight.rows == 1;"],
-  ["batch accepted whole handed over again", "src/engine/handler.rs", "if accepted >= rows =>", "if false && accepted >= rows =>"],
+  ["batch accepted whole handed over again", "src/engine/handler.rs", "if accepted >= rows && !matches!(self, Self::Fenced(_)) {", "if false && accepted >= rows {"],
   ["probe that found nothing taken for a proof", ISOLATE, "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::GivenUp(End::Retry);", "            (ProbeAt::Only(_), _) => {\n                self.waiting.push(rest);\n                return State::RetryRow { accepted: None };"],
   ["row not tried again after its probe", ISOLATE, "        if self.evidence() == Some(Evidence::FailedBetween) {", "        if self.evidence() != Some(Evidence::Crashes) {"],
   ["fault looked for row by row", ISOLATE, "let half = (end - start) / 2;", "let half = usize::from(end - start > 1);"],

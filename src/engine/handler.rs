@@ -147,7 +147,8 @@ impl Progress {
     /// Reports that the first `events` events of the batch are permanently accepted. This also counts as a step.
     ///
     /// The next renewal of the lease moves the checkpoint past them, so they are not redelivered whatever happens to
-    /// the rest. A batch whose events are all accepted counts as accepted, even if the handler then fails.
+    /// the rest. A batch whose events are all accepted counts as accepted, even if the handler then fails, unless it was
+    /// fenced off.
     pub fn accept(&self, events: usize) {
         self.accepted.fetch_max(events, Ordering::Relaxed);
         self.report(1);
@@ -269,18 +270,12 @@ impl HandlerError {
     }
 
     /// Returns the error of a handler that had already accepted `accepted` events of a batch of `rows`. `Ok` if it
-    /// had accepted all of them, and the error does not require it to stop.
+    /// had accepted all of them, unless a newer holder has written the target.
     pub(crate) fn after(self, accepted: usize, rows: usize) -> Result<(), Self> {
+        if accepted >= rows && !matches!(self, Self::Fenced(_)) {
+            return Ok(());
+        }
         Err(match self {
-            Self::Partial { .. }
-            | Self::Retryable(_)
-            | Self::Rejected(_)
-            | Self::TooLarge(_)
-            | Self::Stalled(_)
-                if accepted >= rows =>
-            {
-                return Ok(());
-            }
             Self::Partial { accepted: said, reason } => {
                 Self::Partial { accepted: said.max(accepted), reason }
             }
@@ -299,6 +294,12 @@ impl HandlerError {
             | Self::Gone(_)
             | Self::Fenced(_) => self,
         })
+    }
+
+    /// As [`Self::after`], for a step of a chain: what it accepts counts only if it is all rows. Otherwise the
+    /// whole batch is redelivered to it, under the same id: the results of the steps before it are those of the whole batch.
+    pub(crate) fn after_step(self, progress: &Progress, rows: usize) -> Result<(), Self> {
+        if progress.accepted() >= rows { self.after(rows, rows) } else { Err(self) }
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::terms::{Instance, LeaseContext, LeaseTerms};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::{
     Acquire, AnnouncedEntry, ClosedWindow, Commit, DocumentStore, EndOfTick, EntryCounts, Failure,
-    Fence, FencingToken, Generation, Holder, InFlight, Refusal, Snapshot, StateDocument,
+    Fence, FencingToken, Generation, Holder, InFlight, Paused, Refusal, Snapshot, StateDocument,
 };
 use crate::event::BatchId;
 use crate::journal::{Details, EventKind, HolderEvent, Recorder};
@@ -283,10 +283,35 @@ impl<'a> Lease<'a> {
         failure: Failure,
     ) -> Result<(), LeaseError> {
         let batch_id = commit.batch_id.clone();
+        let event = self.event_for(EventKind::BatchComplete, failure.pause.is_some());
         let apply = move |document: &StateDocument, holder: &Holder| {
             document.commit(holder, commit.clone())?.fail(holder, failure.clone())
         };
-        self.write(Some(EventKind::BatchComplete), &apply, Some(&batch_id), self.committing()).await
+        self.write(Some(event), &apply, Some(&batch_id), self.committing()).await
+    }
+
+    /// Commits the front of a batch, releases the lease and pauses the poller, in one write.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn commit_prefix_and_pause(
+        &mut self,
+        commit: Commit,
+        tick: EndOfTick,
+        pause: Paused,
+    ) -> Result<(), LeaseError> {
+        let (batch_id, now) = (commit.batch_id.clone(), self.now());
+        let event = self.event_for(EventKind::BatchComplete, true);
+        let apply = move |document: &StateDocument, holder: &Holder| {
+            let released = document.commit(holder, commit.clone())?.release(
+                holder,
+                now,
+                Some(tick.clone()),
+            )?;
+            Ok(released.with_pause(pause.clone()))
+        };
+        self.write(Some(event), &apply, Some(&batch_id), self.committing()).await
     }
 
     /// Records a part of the current batch in its place, so that a successor starts with that part.
@@ -337,7 +362,7 @@ impl<'a> Lease<'a> {
     pub async fn release(
         &mut self,
         tick: Option<EndOfTick>,
-        pause: Option<crate::document::Paused>,
+        pause: Option<Paused>,
     ) -> Result<(), LeaseError> {
         let now = self.now();
         let event = self.event_for(EventKind::LeaseReleased, pause.is_some());

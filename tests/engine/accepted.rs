@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_engine::cursor::SourceState;
-use highwater_engine::document::encode;
+use highwater_engine::document::{Fence, FencingToken, Generation, StaleWrite, encode};
 use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::FailurePolicy;
 use highwater_engine::poller::{Poller, TickError, TickOutcome, outcome_row};
@@ -123,6 +123,58 @@ async fn a_fully_accepted_batch_stays_accepted_if_the_handler_then_fails() {
     assert_eq!(handler.received().len(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_fully_accepted_batch_stays_accepted_whatever_the_handler_returns() {
+    let reason = || "no".to_owned();
+    for error in [
+        HandlerError::Retryable(reason()),
+        busy(),
+        HandlerError::Rejected(reason()),
+        HandlerError::TooLarge(reason()),
+        HandlerError::Misconfigured(reason()),
+        HandlerError::Gone(reason()),
+        HandlerError::Partial { accepted: 3, reason: reason() },
+        HandlerError::Stalled(Duration::from_secs(9)),
+    ] {
+        let name = error.name();
+        let (world, handler, poller) = steady().await;
+        handler.fail_after(10);
+        handler.fail_with(error);
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false }, "{name}");
+        let document = world.document().await;
+        assert_eq!((document.in_flight, document.paused), (None, None), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_handler_stops_its_process_although_it_had_accepted_all_rows() {
+    let (world, handler, poller) = steady().await;
+    handler.fail_after(10);
+    let grant = |token| Fence { generation: Generation(1), token: FencingToken(token) };
+    handler.fail_with(HandlerError::Fenced(StaleWrite { stale: grant(1), current: grant(9) }));
+    tick(&poller).await.unwrap_err();
+    assert!(world.in_flight().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_accepted_before_the_tick_runs_out_of_time_is_committed() {
+    let (mut world, handler, _) = steady().await;
+    world.limits.handler_stop_after = Duration::from_secs(45);
+    let poller = world.with_handler(handler.clone()).instance("a");
+    handler.hang_at_the_end();
+    let report = poller.tick(&TickRequest::default()).await;
+    assert!(report.result.is_ok(), "{:?}", report.result);
+    assert_eq!((report.rows, world.in_flight().await), (10, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_row_of_a_batch_is_committed_with_the_batch_only() {
+    let (world, handler, poller) = steady().await;
+    handler.hang_at_the_end();
+    killed_after(55, &poller).await;
+    assert_eq!(world.in_flight().await.unwrap().rows, 1, "nine rows are committed by a renewal");
+}
+
 fn busy() -> HandlerError {
     HandlerError::Throttled { reason: "429".to_owned(), retry_after: None }
 }
@@ -195,6 +247,45 @@ async fn a_target_that_asks_for_a_pause_does_not_get_accepted_rows_again() {
     sleep(2).await;
     tick(&poller).await.unwrap();
     assert_eq!(handler.received(), [(1..=10).collect::<Vec<_>>(), (7..=10).collect()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_rows_and_the_failure_after_them_are_one_write() {
+    for error in [
+        busy(),
+        HandlerError::Misconfigured("401".to_owned()),
+        HandlerError::Gone("410".to_owned()),
+    ] {
+        let (world, handler, poller) = steady().await;
+        let is_gone = matches!(error, HandlerError::Gone(_));
+        handler.fail_after(6);
+        handler.fail_with(error);
+        tick(&poller).await.unwrap_err();
+        // The grant, renewals at 10 s and 20 s, and the end; document and marker are read.
+        assert_eq!(world.store.take_calls(), calls(2, 4, 0), "{is_gone}");
+        let document = world.document().await;
+        assert_eq!((document.in_flight.unwrap().rows, document.paused.is_some()), (4, is_gone));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_renewal_that_lands_late_does_not_cost_the_failure_after_it() {
+    let (world, handler, poller) = steady().await;
+    handler.fail_after(8);
+    handler.fail_with(busy());
+    let (outcome, ()) = tokio::join!(tick(&poller), async {
+        sleep(29).await;
+        // At 30 s, seven rows; the write lands at 44 s, and its outcome cannot be read before.
+        world.store.break_next(Call::Store, Fault::Late(Duration::from_secs(14)));
+        world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(21)));
+    });
+    assert!(
+        matches!(outcome, Err(TickError::Handler(HandlerError::Throttled { .. }))),
+        "{outcome:?}"
+    );
+    let document = world.document().await;
+    assert_eq!(document.in_flight.unwrap().rows, 2);
+    assert!(document.lease.released_at.is_some());
 }
 
 #[tokio::test(start_paused = true)]

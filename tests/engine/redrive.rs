@@ -1,5 +1,6 @@
 //! Redriving quarantined rows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_engine::admin::{Redrive, RedriveEnd, RedriveError, RedriveOutcome};
@@ -9,7 +10,7 @@ use highwater_engine::handler::HandlerError;
 use highwater_engine::policy::{FailurePolicy, OnFailure};
 use highwater_engine::poller::{Operator, Poller, Skipped, StopSignal, TickError, TickOutcome};
 use highwater_engine::store::{Precondition, StateKey, StateStore};
-use highwater_engine::testing::{Call, Fault, World, admin, sleep, take_over, tick};
+use highwater_engine::testing::{Call, Fault, SteadyHandler, World, admin, sleep, take_over, tick};
 use tokio::time::Instant;
 
 fn rejected() -> HandlerError {
@@ -81,6 +82,19 @@ async fn a_redrive_delivers_the_row_as_it_is_now_under_a_lease_of_its_own() {
     tick(&poller).await.unwrap();
     let in_turn = world.handler.received().pop().unwrap();
     assert!(again.iter().any(|call| call.event_ids == in_turn.event_ids), "{in_turn:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_the_handler_accepts_before_it_fails_is_redriven() {
+    let (world, poller) = quarantined_rows(1).await;
+    let keys = admin(&poller).quarantined().await.unwrap();
+    let handler = Arc::new(SteadyHandler::default());
+    handler.fail_after(1);
+    let world = world.with_handler(handler);
+    let (_, outcomes) = run(&world, &redrive(&keys)).await;
+    let is_delivered = matches!(&outcomes[..], [RedriveOutcome::Delivered { stays: None, .. }]);
+    assert!(is_delivered, "{outcomes:?}");
+    assert_eq!(admin(&poller).quarantined().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

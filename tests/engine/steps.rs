@@ -1,11 +1,12 @@
 //! A chain of handlers: which steps run again, and when.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use highwater_engine::document::encode;
 use highwater_engine::handler::chain::Chain;
-use highwater_engine::handler::{HandlerError, Step};
+use highwater_engine::handler::{Delivery, Handler, HandlerError, Step};
 use highwater_engine::journal::{
     Entry, JournalMode, JournalStore, MemoryJournal, Verdict, fold, read_lines, verify,
 };
@@ -356,6 +357,85 @@ async fn progress_of_a_step_is_not_committed_before_the_chain_ends() {
     let killed = tokio::time::timeout(Duration::from_secs(25), tick(&poller)).await;
     assert!(killed.is_err(), "it is renewed meanwhile, and accepts two rows");
     assert_eq!(chain.world.document().await.checkpoint.cursor, None);
+}
+
+/// Reports the first rows of its first call as accepted, and then fails.
+#[derive(Debug)]
+struct Reporting {
+    accepts: usize,
+    failed: AtomicBool,
+    calls: Arc<RecordingHandler>,
+}
+
+#[async_trait::async_trait]
+impl Handler for Reporting {
+    async fn handle(&self, delivery: Delivery<'_>) -> Result<(), HandlerError> {
+        self.calls.handle(delivery).await?;
+        if self.failed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        delivery.progress.accept(self.accepts);
+        Err(failed())
+    }
+}
+
+/// Delivers four rows to a chain of which the steps with a number report accepted rows, and fail once.
+async fn with_reporting_steps(accepts: [Option<usize>; 3]) -> Chained {
+    let chain = Chained::new();
+    let step = |index: usize| {
+        let calls = chain.steps[index].clone();
+        let handler: Arc<dyn Handler> = match accepts[index] {
+            Some(accepts) => Arc::new(Reporting { accepts, failed: AtomicBool::default(), calls }),
+            None => calls,
+        };
+        Step { name: NAMES[index].to_owned(), handler }
+    };
+    let handler = Arc::new(Chain::new((0..3).map(step).collect()));
+    let poller = chain.world.with_handler(handler).instance("a");
+    chain.world.source.fill(4);
+    for _ in 0..4 {
+        drop(tick(&poller).await);
+        sleep(60).await;
+    }
+    assert_eq!(chain.world.in_flight().await, None);
+    chain
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_fails_after_it_accepted_some_rows_gets_the_whole_batch_again() {
+    let chain = with_reporting_steps([None, Some(2), Some(2)]).await;
+    assert_eq!(chain.calls(), [1, 2, 2]);
+    for step in &chain.steps {
+        let received = step.received();
+        assert!(received.iter().all(|call| call.ids == [1, 2, 3, 4]), "{received:?}");
+        assert!(received.iter().all(|call| call.batch_id == received[0].batch_id), "{received:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_fails_after_it_accepted_all_rows_is_done() {
+    let chain = with_reporting_steps([Some(4), Some(4), Some(4)]).await;
+    assert_eq!(chain.calls(), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_accepts_all_rows_and_then_runs_out_of_time_is_not_called_again() {
+    let mut world = World::new();
+    world.limits.handler_stop_after = Duration::from_secs(45);
+    let chain = Chained::of(world);
+    let steady = Arc::new(SteadyHandler::default());
+    let steps = vec![
+        Step { name: "first".to_owned(), handler: steady.clone() },
+        Step { name: "third".to_owned(), handler: chain.steps[2].clone() },
+    ];
+    let poller = chain.world.with_handler(Arc::new(Chain::new(steps))).instance("a");
+    chain.world.source.fill(10);
+    steady.hang_at_the_end();
+    assert!(matches!(tick(&poller).await, Err(TickError::OutOfTime)));
+    assert_eq!(chain.calls(), [0; 3], "no time is left for the next step");
+    sleep(60).await;
+    tick(&poller).await.unwrap();
+    assert_eq!((steady.received().len(), chain.calls()), (1, [0, 0, 1]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,7 @@ impl Handler for Chain {
             };
             let handled = step.handler.handle(of_step).await;
             handled
-                .or_else(|error| error.after(progress.accepted(), delivery.events.len()))
+                .or_else(|error| error.after_step(&progress, delivery.events.len()))
                 .map_err(|error| error.in_step(&step.name))?;
         }
         Ok(())

@@ -218,16 +218,6 @@ impl Lease<'_> {
         Ok(())
     }
 
-    /// Commits the front of a batch whose rest failed, and renews the lease.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::commit`].
-    pub async fn commit_front(&mut self, front: Commit) -> Result<(), LeaseError> {
-        let until = self.committing();
-        self.renew(Some(front), until).await
-    }
-
     /// Shows that the holder is alive, and commits `prefix` in the same write.
     pub(super) async fn renew(
         &mut self,

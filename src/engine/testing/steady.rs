@@ -14,6 +14,7 @@ use crate::handler::{Delivery, Handler, HandlerError};
 pub struct SteadyHandler {
     fails_after: Mutex<Option<usize>>,
     fails_with: Mutex<Option<HandlerError>>,
+    hangs: Mutex<bool>,
     received: Mutex<Vec<Vec<i64>>>,
 }
 
@@ -26,6 +27,11 @@ impl SteadyHandler {
     /// Makes the call of [`Self::fail_after`] fail with this error.
     pub fn fail_with(&self, error: HandlerError) {
         *locked(&self.fails_with) = Some(error);
+    }
+
+    /// Makes the next call never return once all of its rows are accepted.
+    pub fn hang_at_the_end(&self) {
+        *locked(&self.hangs) = true;
     }
 
     /// Returns the keys of the rows of each call.
@@ -49,8 +55,13 @@ impl Handler for SteadyHandler {
             sleep(4).await;
             delivery.progress.accept(number + 1);
         }
+        let hangs = std::mem::take(&mut *locked(&self.hangs));
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        let error = locked(&self.fails_with).take();
         match fails_after {
-            Some(_) => Err(HandlerError::Retryable("503".to_owned())),
+            Some(_) => Err(error.unwrap_or(HandlerError::Retryable("503".to_owned()))),
             None => Ok(()),
         }
     }

@@ -77,6 +77,7 @@ impl Poller {
         call: AloneCall<'_>,
     ) -> Result<CallResult, LeaseError> {
         let AloneCall { entry, event, id, replay_id, stop, limit } = call;
+        let progress = Progress::default();
         let events = std::slice::from_ref(event);
         let batch_id = BatchId::of(&BatchIdentity {
             poller: &self.name,
@@ -101,13 +102,17 @@ impl Poller {
             events,
             traceparent: None,
             tracestate: None,
-            progress: &Progress::default(),
+            progress: &progress,
         };
         let called = Box::pin(timeout(limit, self.guarded(&*self.handler, delivery)));
         Ok(match lease.hold_while(stop.unless_aborted(called)).await? {
-            Some(Ok(Ok(()))) => CallResult::Accepted,
-            Some(Ok(Err(error))) => CallResult::Failed(error),
-            Some(Err(_late)) => CallResult::Failed(HandlerError::Stalled(limit)),
+            Some(ended) => {
+                let handled = ended.unwrap_or(Err(HandlerError::Stalled(limit)));
+                match handled.or_else(|error| error.after(progress.accepted(), events.len())) {
+                    Ok(()) => CallResult::Accepted,
+                    Err(error) => CallResult::Failed(error),
+                }
+            }
             None => {
                 // Wait for it to settle: its remaining effects must not come after the release.
                 self.handler.settle().await;

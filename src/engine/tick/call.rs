@@ -37,6 +37,8 @@ pub(super) enum CallFailure {
     OutOfTime {
         /// Whether an earlier step of the chain accepted the rows in this tick, or the handler some of them.
         progressed: bool,
+        /// As [`HandlerFailure::accepted`].
+        accepted: usize,
     },
     /// The lease is no longer held, so nothing is recorded.
     Lost(TickError),
@@ -47,11 +49,31 @@ pub(super) struct HandlerFailure {
     pub(super) error: HandlerError,
     /// `None` if there is no chain, or no step failed.
     pub(super) step: Option<String>,
+    /// How many rows, from the first one on, the handler accepted before an error that says nothing about the rows. They
+    /// are committed with the failure.
+    pub(super) accepted: usize,
+}
+
+impl HandlerFailure {
+    /// Returns how many rows, from the first one on, are committed with the failure.
+    pub(super) fn front(&self) -> usize {
+        match &self.error {
+            HandlerError::Partial { accepted, .. } => *accepted,
+            HandlerError::Retryable(_)
+            | HandlerError::Throttled { .. }
+            | HandlerError::Rejected(_)
+            | HandlerError::TooLarge(_)
+            | HandlerError::Misconfigured(_)
+            | HandlerError::Gone(_)
+            | HandlerError::Stalled(_)
+            | HandlerError::Fenced(_) => self.accepted,
+        }
+    }
 }
 
 impl From<HandlerError> for HandlerFailure {
     fn from(error: HandlerError) -> Self {
-        Self { error, step: None }
+        Self { error, step: None, accepted: 0 }
     }
 }
 
@@ -85,7 +107,12 @@ impl LeasedTick<'_, '_> {
             return self.call_one(batch, whole).await;
         }
         let done = steps_done(self.lease.expected(), batch, steps);
+        let stop_after = self.poller.limits.handler_stop_after;
         for (index, step) in steps.iter().enumerate().skip(done) {
+            // The step before it may have accepted all rows, and then run out of time.
+            if index > done && self.report.started_at().elapsed() >= stop_after {
+                return Err(CallFailure::OutOfTime { progressed: true, accepted: 0 });
+            }
             let is_last = index + 1 == steps.len();
             let call = Call {
                 handler: &*step.handler,
@@ -183,32 +210,33 @@ impl LeasedTick<'_, '_> {
             }
             Some(handled)
         };
-        let mut committed = 0;
-        let mut accepted = |document: &StateDocument, now| {
-            let rows = progress.accepted();
-            if !in_part || rows <= committed {
-                return None;
-            }
-            committed = rows;
-            poller.commit_of_front(batch, document, rows, now)
+        let mut front = |document: &StateDocument, now| {
+            let accepted = Some(progress.accepted()).filter(|accepted| in_part && *accepted > 0);
+            accepted.and_then(|rows| poller.commit_of_front(batch, document, rows, now))
         };
-        let handled = self.lease.hold_while_accepting(work, &mut accepted).await;
+        let handled = self.lease.hold_while_accepting(work, &mut front).await;
         // The work may have waited for a commit or a renewal in flight since it was done.
         let took = took.unwrap_or_else(|| started_at.elapsed());
         self.report.handler_ran(took);
         let is_accepted = matches!(handled, Ok(Some(Ok(()))));
         poller.learn_size(batch, call.handler, took, is_accepted);
-        let mut handled = match handled {
+        let rows = batch.events.len();
+        let accepted = if in_part { progress.accepted() } else { 0 };
+        let handled = match handled {
             Ok(None) => {
-                let front = accepted(self.lease.expected(), self.lease.now());
+                let front = front(self.lease.expected(), self.lease.now());
                 Err(CallFailure::Lost(self.abort(call.handler, front).await))
             }
             Ok(Some(handled)) => handled
-                .or_else(|error| error.after(progress.accepted(), batch.events.len()))
-                .map_err(|error| call.judged(error)),
+                .or_else(|error| match call.step {
+                    Some(_) => error.after_step(&progress, rows),
+                    None => error.after(progress.accepted(), rows),
+                })
+                .map_err(|error| call.judged(error, accepted)),
+            Err(LeaseError::OutOfTime) if progress.accepted() >= rows => Ok(()),
             Err(LeaseError::OutOfTime) => {
-                let progressed = !call.is_first || (in_part && progress.accepted() > 0);
-                Err(CallFailure::OutOfTime { progressed })
+                let progressed = !call.is_first || accepted > 0;
+                Err(CallFailure::OutOfTime { progressed, accepted })
             }
             // A renewal in flight found the lease lost as well, but only the target says to whom.
             Err(error) => {
@@ -216,15 +244,6 @@ impl LeasedTick<'_, '_> {
                 Err(CallFailure::Lost(lost))
             }
         };
-        // What was accepted since the last renewal, before the rest is recorded as failed.
-        if let Err(failure) = &handled
-            && failure.leaves_front()
-            && let Some(front) = accepted(self.lease.expected(), self.lease.now())
-            && let Err(error @ (LeaseError::Lost(_) | LeaseError::Gone)) =
-                self.lease.commit_front(front).await
-        {
-            handled = Err(CallFailure::Lost(TickError::of_loss(error)));
-        }
         if let Err(failure) = &handled
             && !failure.is_front()
         {
@@ -306,34 +325,21 @@ impl LeasedTick<'_, '_> {
 }
 
 impl CallFailure {
-    /// Whether a front was accepted, which is committed and counted at once.
+    /// Whether a front was accepted, which is committed and counted together with the failure.
     fn is_front(&self) -> bool {
         match self {
             Self::AcceptedFrontByStep(..) => true,
-            Self::Handler(failure) => matches!(failure.error, HandlerError::Partial { .. }),
-            Self::OutOfTime { .. } | Self::Lost(_) => false,
-        }
-    }
-
-    /// Whether rows that were accepted before the failure have no other commit: it is not about the rest of the rows.
-    fn leaves_front(&self) -> bool {
-        match self {
-            Self::Handler(failure) => matches!(
-                failure.error,
-                HandlerError::Throttled { .. }
-                    | HandlerError::Misconfigured(_)
-                    | HandlerError::Gone(_)
-            ),
-            Self::OutOfTime { .. } => true,
-            Self::AcceptedFrontByStep(..) | Self::Lost(_) => false,
+            Self::Handler(failure) => failure.front() > 0,
+            Self::OutOfTime { accepted, .. } => *accepted > 0,
+            Self::Lost(_) => false,
         }
     }
 }
 
 impl Call<'_> {
     /// Returns what an error of this call means for the batch: a front that one step accepted counts only once all
-    /// steps have accepted it.
-    fn judged(&self, error: HandlerError) -> CallFailure {
+    /// steps have accepted it. `accepted` rows were accepted before it without a chain.
+    fn judged(&self, error: HandlerError, accepted: usize) -> CallFailure {
         let step = self.step.map(str::to_owned);
         let error = match self.step {
             Some(step) => error.in_step(step),
@@ -346,10 +352,12 @@ impl Call<'_> {
             let of_step = HandlerError::Retryable(error.to_string());
             return CallFailure::AcceptedFrontByStep(
                 *accepted,
-                HandlerFailure { error: of_step, step },
+                HandlerFailure { error: of_step, step, accepted: 0 },
             );
         }
-        CallFailure::Handler(HandlerFailure { error, step })
+        // Nothing is written any more for a newer holder's target.
+        let accepted = if matches!(error, HandlerError::Fenced(_)) { 0 } else { accepted };
+        CallFailure::Handler(HandlerFailure { error, step, accepted })
     }
 }
 

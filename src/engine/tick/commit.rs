@@ -135,8 +135,8 @@ impl Poller {
         }) && !batch.is_late()
     }
 
-    /// Returns the commit of the first `rows` rows of `batch`, which leaves the rest in flight; `None` if either
-    /// part would be empty.
+    /// Returns the commit of the first `rows` rows of `batch`, but the last one, which leaves the rest in flight; `None`
+    /// if the document has it already, or either part would be empty. The commit of the last row is that of the batch.
     pub(super) fn commit_of_front(
         &self,
         batch: &Batch,
@@ -144,10 +144,16 @@ impl Poller {
         rows: usize,
         now: OffsetDateTime,
     ) -> Option<Commit> {
+        let rows = rows.min(batch.events.len().saturating_sub(1));
+        let checkpoint = document.checkpoint.cursor.as_ref();
+        let committed = batch.events.iter().position(|event| Some(&event.cursor) == checkpoint);
+        if committed.is_some_and(|last| rows <= last + 1) {
+            return None;
+        }
         let front = batch.part(&self.name, 0..rows)?;
         let rest = batch.part(&self.name, rows..batch.events.len())?;
         let then = AfterCommit::Announce(Box::new(rest.in_flight()));
-        self.keep_ids(&front, document.checkpoint.cursor.as_ref());
+        self.keep_ids(&front, checkpoint);
         Some(self.commit_of(&front, front.rows(), document, now, then))
     }
 

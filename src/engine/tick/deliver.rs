@@ -148,14 +148,14 @@ impl LeasedTick<'_, '_> {
     ) -> Result<(Outcome, Failure), TickError> {
         let (outcome, of_handler) = match not_taken {
             CallFailure::Lost(error) => return Err(error),
-            CallFailure::OutOfTime { progressed } => {
+            CallFailure::OutOfTime { progressed, accepted } => {
                 let error = HandlerError::Retryable("stopped at the tick's end of time".to_owned());
                 let given = if progressed || self.report.is_late_start() {
                     TimeGiven::RestOfTick
                 } else {
                     TimeGiven::WholeTick
                 };
-                let of_handler = error.into();
+                let of_handler = HandlerFailure { accepted, ..error.into() };
                 return Ok((
                     Outcome::OutOfTime(given),
                     Failure { of_handler, is_out_of_time: true },
@@ -164,7 +164,7 @@ impl LeasedTick<'_, '_> {
             CallFailure::AcceptedFrontByStep(rows, failure) => {
                 (Outcome::AcceptedFrontByStep(rows), failure)
             }
-            CallFailure::Handler(HandlerFailure { error, step }) => {
+            CallFailure::Handler(HandlerFailure { error, step, accepted }) => {
                 let error = reject_if_single_row(error, tried.events.len());
                 let outcome = if let HandlerError::Partial { accepted: accepted @ 1.., .. } = error
                 {
@@ -174,7 +174,7 @@ impl LeasedTick<'_, '_> {
                 } else {
                     Outcome::Failed(blame(&error))
                 };
-                (outcome, HandlerFailure { error, step })
+                (outcome, HandlerFailure { error, step, accepted })
             }
         };
         Ok((outcome, Failure { of_handler, is_out_of_time: false }))
@@ -300,7 +300,7 @@ impl LeasedTick<'_, '_> {
         if let Some(why) = failed {
             let error =
                 HandlerError::Retryable(format!("{text}; and the row could not be parked: {why}"));
-            let failure = HandlerFailure { error, step: of_handler.step.clone() };
+            let failure = HandlerFailure { step: of_handler.step.clone(), ..error.into() };
             self.record_failure(&failure, None).await;
             return Err(TickError::Handler(failure.error));
         }
@@ -354,7 +354,7 @@ impl LeasedTick<'_, '_> {
         if let HandlerError::Fenced(stale) = failure.error {
             return self.fenced(stale).await;
         }
-        let pause = (end == End::Stop).then(|| self.stop_pause(&failure.error));
+        let pause = (end == End::Stop).then(|| self.stop_pause(&failure));
         self.record_failure(&failure, pause).await;
         if is_out_of_time { TickError::OutOfTime } else { TickError::Handler(failure.error) }
     }

@@ -1,9 +1,11 @@
 //! Ends without a commit: recording that the handler failed, and releasing the lease.
 
 use super::LeasedTick;
+use super::batch::Batch;
 use super::call::HandlerFailure;
 use crate::backoff::{Backoff, seed_of};
-use crate::document::{AfterCommit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
+use crate::cursor::Cursor;
+use crate::document::{AfterCommit, Commit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
 use crate::error::chain;
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
@@ -14,6 +16,15 @@ use crate::poller::{Poller, TickError};
 /// Why a single row fails that is too large for the target.
 const SINGLE_ROW: &str = "a single row exceeds the target's size limit and cannot be split further: raise the limit, \
                           or exclude columns";
+
+/// The first current rows, which were accepted, and their commit.
+struct Front {
+    rows: Batch,
+    /// The checkpoint before it.
+    before: Option<Cursor>,
+    commit: Commit,
+    tick: EndOfTick,
+}
 
 impl LeasedTick<'_, '_> {
     /// Records why the handler did not accept the current rows, and releases the lease; `pause` also pauses the
@@ -32,20 +43,19 @@ impl LeasedTick<'_, '_> {
                     extra: serde_json::Map::new(),
                 };
                 stopped = Some(("target_gone", paused.clone()));
-                self.lease.release(Some(tick), Some(paused)).await
+                self.commit_front_and_pause(failure.front(), tick, paused).await
             }
             // A newer holder has written the target, so this one writes nothing more.
             HandlerError::Fenced(_) => return,
-            HandlerError::Partial { accepted, .. } if pause.is_none() => {
-                self.commit_front_and_fail(*accepted, failure, tick).await
-            }
             HandlerError::Partial { .. }
             | HandlerError::Retryable(_)
             | HandlerError::Throttled { .. }
             | HandlerError::Rejected(_)
             | HandlerError::TooLarge(_)
             | HandlerError::Stalled(_)
-            | HandlerError::Misconfigured(_) => self.fail(failure, pause, tick).await,
+            | HandlerError::Misconfigured(_) => {
+                self.commit_front_and_fail(failure, pause, tick).await
+            }
         };
         match written {
             Ok(()) => {
@@ -67,29 +77,56 @@ impl LeasedTick<'_, '_> {
         }
     }
 
-    /// Commits the first `rows` current rows, and records the failure of the rest.
+    /// Commits the current rows that were accepted before the failure, and records the failure of the rest.
     async fn commit_front_and_fail(
         &mut self,
-        rows: usize,
         failure: &HandlerFailure,
-        mut tick: EndOfTick,
+        pause: Option<Paused>,
+        tick: EndOfTick,
     ) -> Result<(), LeaseError> {
+        let Some(front) = self.front(failure.front(), tick.clone()) else {
+            return self.fail(failure, pause, tick).await;
+        };
+        let failure = Failure { pause, ..self.failure(failure, 0, front.tick.clone()) };
+        self.lease.commit_prefix(front.commit.clone(), failure).await?;
+        self.front_committed(&front);
+        Ok(())
+    }
+
+    /// Commits the first `rows` current rows, and pauses the poller before the rest.
+    async fn commit_front_and_pause(
+        &mut self,
+        rows: usize,
+        tick: EndOfTick,
+        pause: Paused,
+    ) -> Result<(), LeaseError> {
+        let Some(front) = self.front(rows, tick.clone()) else {
+            return self.lease.release(Some(tick), Some(pause)).await;
+        };
+        self.lease.commit_prefix_and_pause(front.commit.clone(), front.tick.clone(), pause).await?;
+        self.front_committed(&front);
+        Ok(())
+    }
+
+    /// Returns the commit of the first `rows` current rows, in which the rest stays in flight; `None` if either part would
+    /// be empty.
+    fn front(&self, rows: usize, mut tick: EndOfTick) -> Option<Front> {
         let (poller, batch) = (self.poller, &self.work.batch);
-        let parts = batch
-            .part(&poller.name, 0..rows)
-            .zip(batch.part(&poller.name, rows..batch.events.len()));
-        let Some((front, rest)) = parts else { return self.fail(failure, None, tick).await };
+        let front = batch.part(&poller.name, 0..rows)?;
+        let rest = batch.part(&poller.name, rows..batch.events.len())?;
         let then = AfterCommit::Announce(Box::new(rest.in_flight()));
         let document = self.lease.expected();
         let before = document.checkpoint.cursor.clone();
         let commit = poller.commit_of(&front, front.rows(), document, self.lease.now(), then);
         tick.recent.rows += commit.rows;
         tick.recent.batches += 1;
-        let failure = self.failure(failure, 0, tick);
-        self.lease.commit_prefix(commit, failure).await?;
-        poller.keep_ids(&front, before.as_ref());
-        self.report.prefix_committed(&front);
-        Ok(())
+        Some(Front { rows: front, before, commit, tick })
+    }
+
+    /// Notes that the commit of a front has landed.
+    fn front_committed(&mut self, front: &Front) {
+        self.poller.keep_ids(&front.rows, front.before.as_ref());
+        self.report.prefix_committed(&front.rows);
     }
 
     async fn fail(
@@ -110,7 +147,7 @@ impl LeasedTick<'_, '_> {
     }
 
     fn failure(&self, failure: &HandlerFailure, earlier: u32, tick: EndOfTick) -> Failure {
-        let HandlerFailure { error, step } = failure;
+        let HandlerFailure { error, step, accepted: _ } = failure;
         let counted =
             !matches!(error, HandlerError::Throttled { .. } | HandlerError::Misconfigured(_));
         let limits = &self.poller.limits;
@@ -151,14 +188,15 @@ impl LeasedTick<'_, '_> {
     }
 
     /// Returns the pause with which the policy `stop` ends a tick.
-    pub(super) fn stop_pause(&self, error: &HandlerError) -> Paused {
-        let batch = &self.work.batch;
-        let rows = batch.rows();
+    pub(super) fn stop_pause(&self, failure: &HandlerFailure) -> Paused {
+        let rows = self.work.batch.events.get(failure.front()..).unwrap_or_default();
+        let error = &failure.error;
         Paused {
             by: Paused::by_policy_of(&self.poller.name),
             reason: format!(
-                "{rows} rows from `{}` on failed: {}",
-                batch.events.first().map_or("", |event| event.cursor.value.as_str()),
+                "{} rows from `{}` on failed: {}",
+                rows.len(),
+                rows.first().map_or("", |event| event.cursor.value.as_str()),
                 chain(error)
             ),
             at: self.lease.now(),
