@@ -57,7 +57,7 @@ impl Drop for QueueStandIn {
 }
 
 #[derive(Clone)]
-struct Desk {
+struct StandInState {
     received: Arc<Mutex<Received>>,
     last_row: Arc<Mutex<i64>>,
     latency: Duration,
@@ -66,9 +66,12 @@ struct Desk {
 impl QueueStandIn {
     async fn start(last_row: i64, latency: Duration) -> Self {
         let (received, last_row) = (Arc::default(), Arc::new(Mutex::new(last_row)));
-        let desk =
-            Desk { received: Arc::clone(&received), last_row: Arc::clone(&last_row), latency };
-        let router = Router::new().route("/acme/changes/messages", post(message)).with_state(desk);
+        let state = StandInState {
+            received: Arc::clone(&received),
+            last_row: Arc::clone(&last_row),
+            latency,
+        };
+        let router = Router::new().route("/acme/changes/messages", post(message)).with_state(state);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let connection =
@@ -105,17 +108,17 @@ impl Drop for InFlight {
     }
 }
 
-async fn message(State(desk): State<Desk>, body: String) -> (StatusCode, &'static str) {
-    let _in_flight = InFlight::begin(&desk.received);
+async fn message(State(state): State<StandInState>, body: String) -> (StatusCode, &'static str) {
+    let _in_flight = InFlight::begin(&state.received);
     let (_, text) = body.split_once("<MessageText>").unwrap();
     let (text, _) = text.split_once("</MessageText>").unwrap();
     let event: Json = serde_json::from_str(&text.replace("&quot;", "\"")).unwrap();
     let id = event["pk"]["id"].as_i64().unwrap();
-    sleep(desk.latency).await;
-    if id > *desk.last_row.lock().unwrap() {
+    sleep(state.latency).await;
+    if id > *state.last_row.lock().unwrap() {
         std::future::pending::<()>().await;
     }
-    let mut received = desk.received.lock().unwrap();
+    let mut received = state.received.lock().unwrap();
     received.ids.push(id);
     received.ended_at = Some(Instant::now());
     (StatusCode::CREATED, "<?xml version=\"1.0\"?><QueueMessagesList></QueueMessagesList>")

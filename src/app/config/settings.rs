@@ -488,7 +488,7 @@ pub(super) const HANDLER_TRIES_MAX: Setting = Setting::new(
 pub(super) const HANDLER_CONCURRENCY: Setting = Setting::new(
     "HIGHWATER__POLLERS__<NAME>__HANDLER__CONCURRENCY",
     Words("`1` for `http`, `16` for `queue`"),
-    "http, queue: most requests for one batch at a time, up to 32. Rows with the same key stay in order: in one request \
+    "http, queue: maximum requests in flight for one batch, up to 32. Rows with the same key stay in order: in one request \
      (`http`), or sent one after the other (`queue`).",
 );
 pub(super) const HANDLER_BODY: Setting = Setting::new(

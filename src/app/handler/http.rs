@@ -373,11 +373,6 @@ impl Failed {
 
 #[async_trait]
 impl Handler for Http {
-    fn recognises_batches(&self) -> bool {
-        // Each request has an id of its own, and parts of the batch would be divided into others.
-        self.concurrency > 1
-    }
-
     fn time_limit(&self) -> Option<Duration> {
         Some(self.timeout)
     }

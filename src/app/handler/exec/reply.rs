@@ -67,12 +67,12 @@ pub(super) struct Replies<'a> {
     /// Index of the first of them.
     first: Option<usize>,
     /// Why it is unknown which events were accepted.
-    unclear: Option<Unclear>,
+    invalid: Option<InvalidLine>,
 }
 
 /// A line that cannot be interpreted.
 #[derive(Debug)]
-struct Unclear {
+struct InvalidLine {
     word: &'static str,
     why: String,
 }
@@ -129,7 +129,7 @@ impl<'a> Replies<'a> {
             word_beyond: None,
             count: 0,
             first: None,
-            unclear: None,
+            invalid: None,
         }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Replies<'a> {
         if let Some(word) = word_in(&line).or(word_beyond)
             && let Err(why) = self.read(&line, is_too_long)
         {
-            self.unclear = Some(Unclear { word, why });
+            self.invalid = Some(InvalidLine { word, why });
         }
     }
 
@@ -217,7 +217,7 @@ impl<'a> Replies<'a> {
 
     /// Decides which events a process with exit code 0 accepted.
     fn judge(&self, program: &str) -> Result<(), HandlerError> {
-        if let Some(Unclear { word, why }) = &self.unclear {
+        if let Some(InvalidLine { word, why }) = &self.invalid {
             let reason = format!("`{program}` exited with code 0, but a line with `{word}` {why}");
             return Err(HandlerError::Retryable(reason));
         }
