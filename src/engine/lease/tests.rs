@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::cursor::{KeyValues, RowVersion, SourceFingerprint};
-use crate::document::{AfterCommit, AuditStep, DocumentAge, Paused, decode, encode};
+use crate::document::{AfterCommit, AuditStep, DocumentAge, decode, encode};
 use crate::journal::JournalMode;
 use crate::store::{MemoryStore, Precondition, StateKey, StateStore, StoreError};
 use crate::testing::{Call, Fault, FaultyStore};

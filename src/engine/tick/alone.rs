@@ -105,19 +105,15 @@ impl Poller {
             progress: &progress,
         };
         let called = Box::pin(timeout(limit, self.guarded(&*self.handler, delivery)));
-        Ok(match lease.hold_while(stop.unless_aborted(called)).await? {
-            Some(ended) => {
-                let handled = ended.unwrap_or(Err(HandlerError::Stalled(limit)));
-                match handled.or_else(|error| error.after(progress.accepted(), events.len())) {
-                    Ok(()) => CallResult::Accepted,
-                    Err(error) => CallResult::Failed(error),
-                }
-            }
-            None => {
-                // Wait for it to settle: its remaining effects must not come after the release.
-                self.handler.settle().await;
-                CallResult::Aborted
-            }
+        let Some(ended) = lease.hold_while(stop.unless_aborted(called)).await? else {
+            // Wait for it to settle: its remaining effects must not come after the release.
+            self.handler.settle().await;
+            return Ok(CallResult::Aborted);
+        };
+        let handled = ended.unwrap_or(Err(HandlerError::Stalled(limit)));
+        Ok(match handled.or_else(|error| error.after(progress.accepted(), events.len())) {
+            Ok(()) => CallResult::Accepted,
+            Err(error) => CallResult::Failed(error),
         })
     }
 }
