@@ -140,12 +140,12 @@ fn suggest(name: &str) -> Option<String> {
 fn suggest_group(name: &str) -> Option<String> {
     let (group, rest) = name.strip_prefix(PREFIX)?.split_once("__")?;
     let meant = closest(group, ["POLLERS", "FUNCTIONS"].into_iter())?;
-    let corrected = format!("{PREFIX}{meant}__{rest}");
-    if is_known(&corrected) {
-        Some(corrected)
-    } else {
-        suggest(&corrected).filter(|_| meant != group)
+    // Looking for the same name again would never end.
+    if meant == group {
+        return None;
     }
+    let corrected = format!("{PREFIX}{meant}__{rest}");
+    if is_known(&corrected) { Some(corrected) } else { suggest(&corrected) }
 }
 
 /// Returns the most similar setting of a poller, or of the same step for a step.
@@ -213,6 +213,9 @@ mod tests {
             ("HIGHWATER__FUNCTION__F__POLLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
             ("HIGHWATER__OTHER__A__SOURCE__TABLE", None),
             ("HIGHWATER__FUNCTIONS__F__POLER", Some("HIGHWATER__FUNCTIONS__F__POLLER")),
+            // Without the part after the name of the poller.
+            ("HIGHWATER__POLLERS__ORDERS", None),
+            ("HIGHWATER__FUNCTIONS__F", None),
         ] {
             assert_eq!(suggest(name).as_deref(), meant, "{name}");
         }
