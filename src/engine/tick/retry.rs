@@ -353,9 +353,11 @@ impl<'p> Retries<'_, 'p> {
         let failed = match self.call(&counted, &event).await? {
             CallResult::Accepted => {
                 self.unknown_failures = 0;
-                self.recovered += 1;
                 if !entry.is_newer_than(&event, self.lease.generation()) {
-                    return self.remove(key, &etag, &counted).await;
+                    let then = self.remove(key, &etag, &counted).await?;
+                    // Another process may have added a version, which waits for the next retry.
+                    self.recovered += usize::from(!self.keys.contains(key));
+                    return Ok(then);
                 }
                 // A replica that lags behind the database that the parked version was read from, or an application that
                 // set a column back.
