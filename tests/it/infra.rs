@@ -395,7 +395,7 @@ fn the_table_of_permissions_has_exactly_the_roles_that_the_templates_assign() {
     let mut in_templates = BTreeSet::new();
     for entry in fs::read_dir(highwater_test_support::root().join("infra/app")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".bicep") {
+        if Path::new(&name).extension().is_some_and(|extension| extension == "bicep") {
             in_templates.extend(assigned(&format!("infra/app/{name}")));
         }
     }
