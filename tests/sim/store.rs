@@ -308,7 +308,10 @@ impl Way for SimStore {
         if let Some(stored) = &mut loaded.stored {
             stored.last_modified = self.seen(stored.last_modified, false);
             match fate {
-                ReadFate::Garbled => stored.bytes = b"<html>Sign in</html>".to_vec(),
+                ReadFate::Garbled => {
+                    let number = self.world.with(|state| state.random.next());
+                    stored.bytes = format!("<html>Sign in: request {number}</html>").into_bytes();
+                }
                 ReadFate::EtagMoved => {
                     let number = self.world.with(|state| state.random.next());
                     stored.etag.0 = format!("{}-moved-{number}", stored.etag.0);

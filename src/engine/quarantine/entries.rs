@@ -1,8 +1,9 @@
 //! Changing the stored entry of a key: read, decide, write under the tag that was read.
 //!
-//! A damaged entry is replaced by a quarantined one of the version at hand. That loses nothing that could be delivered: an
-//! entry covers only the last version of a row, and this one is later. An entry that holds rows is left alone, even if this
-//! build cannot read it: another build may.
+//! A damaged entry is replaced by a quarantined one of the version at hand, once two reads returned the same bytes: one
+//! answer may come from something other than the store. That loses nothing that could be delivered: an entry covers only
+//! the last version of a row, and this one is later. An entry that holds rows is left alone, even if this build cannot
+//! read it: another build may.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -43,16 +44,34 @@ pub(crate) enum Diversion {
     Gone,
 }
 
-/// Decodes an entry that may be replaced if it is damaged.
-fn decode_or_replace(
-    key: &StateKey,
-    bytes: &[u8],
-) -> Result<Result<Entry, EntryError>, EntryError> {
-    match decode(key, bytes) {
-        Ok(entry) => Ok(Ok(entry)),
-        Err(damaged @ EntryError::Earlier { .. }) => Ok(Err(damaged)),
-        Err(damaged @ EntryError::Form { .. }) if !holds_rows(bytes) => Ok(Err(damaged)),
-        Err(intact) => Err(intact),
+/// What a read of an entry returned.
+enum Reading {
+    Intact(Entry),
+    /// It may be replaced.
+    Damaged(EntryError),
+    /// It is damaged, and must be read again to know that.
+    Suspicious,
+}
+
+/// Decodes entries of one key, and compares damaged ones with the read before.
+#[derive(Default)]
+struct Reader {
+    suspicious: Option<Vec<u8>>,
+}
+
+impl Reader {
+    fn read(&mut self, key: &StateKey, bytes: Vec<u8>) -> Result<Reading, EntryError> {
+        let damaged = match decode(key, &bytes) {
+            Ok(entry) => return Ok(Reading::Intact(entry)),
+            Err(damaged @ EntryError::Earlier { .. }) => damaged,
+            Err(damaged @ EntryError::Form { .. }) if !holds_rows(&bytes) => damaged,
+            Err(intact) => return Err(intact),
+        };
+        if self.suspicious.as_ref() == Some(&bytes) {
+            return Ok(Reading::Damaged(damaged));
+        }
+        self.suspicious = Some(bytes);
+        Ok(Reading::Suspicious)
     }
 }
 
@@ -72,6 +91,7 @@ fn holds_rows(bytes: &[u8]) -> bool {
 /// [`RecordError`]; the entry may then be stored or not, and it does no harm to record it again.
 pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Replaced, RecordError> {
     let key = entry.state_key();
+    let mut reader = Reader::default();
     for _ in 0..TRIES_MAX {
         match store.store(&key, entry.encode(), Precondition::Absent).await {
             Err(StoreError::Conflict { .. }) => {}
@@ -79,9 +99,10 @@ pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Repl
         }
         // A tick that never got to its commit recorded this version, or the entry is of an earlier one.
         let Some(stored) = store.load(&key).await?.stored else { continue };
-        let (joined, replaced) = match decode_or_replace(&key, &stored.bytes)? {
-            Ok(known) => (known.joined_by(entry)?, None),
-            Err(damaged) => (Some(instead_of_damaged(entry)), Some(damaged)),
+        let (joined, replaced) = match reader.read(&key, stored.bytes)? {
+            Reading::Intact(known) => (known.joined_by(entry)?, None),
+            Reading::Damaged(damaged) => (Some(instead_of_damaged(entry)), Some(damaged)),
+            Reading::Suspicious => continue,
         };
         let Some(joined) = joined else { return Ok(None) };
         match store.store(&key, joined.encode(), Precondition::Matches(stored.etag)).await {
@@ -109,12 +130,14 @@ pub(crate) async fn divert(
     read: &VersionRead<'_>,
     new: impl Fn(&EntryError) -> Entry,
 ) -> Result<Diversion, RecordError> {
+    let mut reader = Reader::default();
     for _ in 0..TRIES_MAX {
         let Some(stored) = store.load(key).await?.stored else { return Ok(Diversion::Gone) };
-        let (joined, replaced) = match decode_or_replace(key, &stored.bytes)? {
-            Ok(entry) if !entry.holds_back => return Ok(Diversion::Gone),
-            Ok(entry) => (entry.with_version(read)?, None),
-            Err(damaged) => (Some(new(&damaged)), Some(damaged)),
+        let (joined, replaced) = match reader.read(key, stored.bytes)? {
+            Reading::Intact(entry) if !entry.holds_back => return Ok(Diversion::Gone),
+            Reading::Intact(entry) => (entry.with_version(read)?, None),
+            Reading::Damaged(damaged) => (Some(new(&damaged)), Some(damaged)),
+            Reading::Suspicious => continue,
         };
         let Some(joined) = joined else {
             return Ok(Diversion::Kept { is_new: false, replaced: None });
@@ -144,4 +167,26 @@ pub(crate) async fn keys_of(
         | StateKey::Saved { .. } => None,
     };
     Ok(store.list().await?.into_iter().filter_map(of_poller).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_counts_as_damaged_once_two_reads_return_the_same() {
+        let key = StateKey::Quarantined {
+            poller: "orders".to_owned(),
+            key: KeyId::parse(&"0".repeat(32)).unwrap(),
+        };
+        let mut reader = Reader::default();
+        let mut is_damaged = |bytes: &[u8]| match reader.read(&key, bytes.to_vec()).unwrap() {
+            Reading::Damaged(_) => true,
+            Reading::Suspicious => false,
+            Reading::Intact(entry) => panic!("{entry:?}"),
+        };
+        assert!(!is_damaged(b"<html>Sign in"));
+        assert!(!is_damaged(b"{"));
+        assert!(is_damaged(b"{"));
+    }
 }
