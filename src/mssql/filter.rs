@@ -136,7 +136,7 @@ impl Filter {
     }
 
     /// Returns the condition in parentheses; `place` returns the parameter of a value.
-    pub(crate) fn sql(&self, place: impl Fn(usize) -> String) -> String {
+    pub fn sql(&self, place: impl Fn(usize) -> String) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
             Part::Value(index) => {
@@ -164,7 +164,7 @@ impl Filter {
     /// Returns the conditions that this one connects with `AND`; itself if it is a single condition.
     ///
     /// All have the values of this one, so that the parameters of one list fit each of them.
-    pub(crate) fn conditions(&self) -> Vec<Self> {
+    pub fn conditions(&self) -> Vec<Self> {
         let Ok(tokens) = tsql::tokens(&self.text) else { return vec![self.clone()] };
         let (mut depth, mut open_between, mut at) = (0_usize, 0_usize, 0);
         let mut found = Vec::new();

@@ -43,6 +43,24 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
+/// Interprets a reply to a status request and to a start request; for tests and fuzzing.
+///
+/// # Errors
+///
+/// As [`Handler::handle`].
+#[cfg(any(test, feature = "test-util"))]
+pub fn judge_replies(status: u16, body: &[u8]) -> Result<(bool, bool), HandlerError> {
+    let received = Received {
+        from: "https://contoso.com".to_owned(),
+        status,
+        retry_after: None,
+        body: body.to_vec(),
+        is_cut: false,
+    };
+    let started = reply::judge_start(&received, "batch", "orchestrator")? == Start::Started;
+    Ok((reply::is_known(&received)?, started))
+}
+
 /// At most this much of a reply is read. The output in a status may be long, but its beginning is enough.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 /// Limit on establishing a connection.

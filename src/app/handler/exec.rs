@@ -76,6 +76,25 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
+/// Interprets the output of a process that exited with code 0, in pieces of `piece` bytes; for tests and fuzzing.
+///
+/// # Errors
+///
+/// As [`Handler::handle`].
+#[cfg(any(test, feature = "test-util"))]
+pub fn judge_output(
+    output: &[u8],
+    piece: usize,
+    events: &[ChangeEvent],
+) -> Result<(), HandlerError> {
+    use std::os::unix::process::ExitStatusExt as _;
+    let mut replies = Replies::new(events);
+    output.chunks(piece.max(1)).for_each(|piece| replies.push(piece));
+    replies.finish();
+    let success = std::process::ExitStatus::from_raw(0);
+    reply::judge("program", success, &replies, &Tail::default())
+}
+
 /// Lines are buffered up to this size before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Output is read in pieces of this size.

@@ -137,6 +137,34 @@ pub fn body_of(delivery: Delivery<'_>) -> Result<Vec<u8>, serde_json::Error> {
     Ok(body.map(Body::into_bytes).unwrap_or_default())
 }
 
+/// Interprets a reply with these headers, in lower case, to a delivery of `events`; for tests and fuzzing.
+///
+/// # Errors
+///
+/// As [`Handler::handle`].
+#[cfg(any(test, feature = "test-util"))]
+pub fn judge_reply(
+    status: u16,
+    headers: &std::collections::BTreeMap<String, String>,
+    body: &[u8],
+    events: &[&event::ChangeEvent],
+) -> Result<(), HandlerError> {
+    let header = |name: &str| headers.get(name).cloned();
+    let received = Received {
+        status,
+        retry_after: header("retry-after"),
+        date: header("date"),
+        location: header("location"),
+        content_type: header("content-type"),
+        body: body.to_vec(),
+        cut: None,
+    };
+    let target = Target { shown: "https://contoso.com".to_owned(), accepts_html: false };
+    let grant =
+        Fence { generation: crate::state::Generation(1), token: crate::state::FencingToken(7) };
+    reply::judge(&target, &received, (events, grant), time::OffsetDateTime::UNIX_EPOCH)
+}
+
 /// Delays between tries within a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
