@@ -1,11 +1,16 @@
-// Unpacks and packs the corpora of the fuzzing targets. tests/fuzz/corpus/TARGET.jsonl has one input per line: a JSON string,
-// or for other bytes than UTF-8 an object with their base64. libFuzzer wants a file for each.
+// Unpacks and packs the corpora of the fuzzing targets, since libFuzzer wants a file for each input. A corpus has one input
+// per line: a JSON string, or for other bytes than UTF-8 an object with their base64. TARGET.seeds.jsonl is written by
+// people, TARGET.jsonl by this script.
 //
-//   node .ci/corpus.mjs unpack TARGET.jsonl FOLDER
-//   node .ci/corpus.mjs pack FOLDER TARGET.jsonl
+//   node .ci/corpus.mjs unpack TARGET FOLDER
+//   node .ci/corpus.mjs pack FOLDER TARGET      keeps the shortest inputs, up to 128 KiB
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+
+const BYTES_MAX = 128 * 1024;
+const fileOf = (target, kind = "") => new URL(`../tests/fuzz/corpus/${target}${kind}.jsonl`, import.meta.url);
+const linesOf = (file) => (existsSync(file) ? readFileSync(file, "utf8").split("\n").filter(Boolean) : []);
 
 const [action, from, to] = process.argv.slice(2);
 const bytesOf = (line) => {
@@ -20,7 +25,7 @@ const lineOf = (bytes) => {
 
 if (action === "unpack") {
   mkdirSync(to, { recursive: true });
-  for (const line of readFileSync(from, "utf8").split("\n").filter(Boolean)) {
+  for (const line of [fileOf(from, ".seeds"), fileOf(from)].flatMap(linesOf)) {
     const bytes = bytesOf(line);
     writeFileSync(join(to, createHash("sha256").update(bytes).digest("hex").slice(0, 16)), bytes);
   }
@@ -28,7 +33,10 @@ if (action === "unpack") {
   const lines = readdirSync(from).map((name) => lineOf(readFileSync(join(from, name))));
   // Short ones first, so that a change of the corpus is a small change of the file.
   lines.sort((one, other) => one.length - other.length || (one < other ? -1 : 1));
-  writeFileSync(to, `${[...new Set(lines)].join("\n")}\n`);
+  const seeds = new Set(linesOf(fileOf(to, ".seeds")));
+  let room = BYTES_MAX;
+  const kept = lines.filter((line) => !seeds.has(line) && (room -= Buffer.byteLength(line) + 1) >= 0);
+  writeFileSync(fileOf(to), kept.map((line) => `${line}\n`).join(""));
 } else {
-  throw new Error("usage: corpus.mjs unpack FILE FOLDER | pack FOLDER FILE");
+  throw new Error("usage: corpus.mjs unpack TARGET FOLDER | pack FOLDER TARGET");
 }

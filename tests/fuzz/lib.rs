@@ -1,7 +1,7 @@
 //! Targets for coverage-guided fuzzing: everything that others can send to Highwater.
 //!
 //! A target gets arbitrary bytes and must not panic, hang or break a rule that it checks itself. `.ci/fuzz` runs the
-//! targets with coverage counters. `replay.rs` runs each input of `corpus/TARGET.jsonl` through its target, with any
+//! targets with coverage counters. `replay.rs` runs each input of `corpus` through its target, with any
 //! toolchain and on every change, so an input that once failed stays a test.
 
 use std::collections::BTreeMap;
