@@ -88,7 +88,8 @@ pub fn judge_output(
     events: &[ChangeEvent],
 ) -> Result<(), HandlerError> {
     use std::os::unix::process::ExitStatusExt as _;
-    let mut replies = Replies::new(events);
+    let progress = Progress::default();
+    let mut replies = Replies::new(events, &progress);
     output.chunks(piece.max(1)).for_each(|piece| replies.push(piece));
     replies.finish();
     let success = std::process::ExitStatus::from_raw(0);
