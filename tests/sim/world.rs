@@ -746,6 +746,8 @@ impl Player {
             }
             self.world.with(|state| state.alarms = 0);
             self.settle_one_round().await;
+            // A document that the target rejects hides what happened to the table.
+            self.raise_above_fence().await;
             // Nothing is stored, or a lease has to expire first.
             if self.world.with(|state| state.alarms) == 0 {
                 sleep(RETRY_MAX).await;
@@ -766,6 +768,14 @@ impl Player {
             if done.is_err() {
                 sleep(RETRY_MAX).await;
             }
+        }
+    }
+
+    /// Applies the remedy for a document that was put back, if the target has reported it.
+    async fn raise_above_fence(&self) {
+        if self.world.with(|state| std::mem::take(&mut state.fence_ahead)) {
+            let raised = Box::pin(operator::raise_above_fence(&self.world)).await;
+            self.world.with(|state| state.note(format_args!("remedy: {raised:?}")));
         }
     }
 
@@ -807,10 +817,7 @@ impl Player {
             let now = self.world.with(State::reached);
             idle_rounds = if now == reached { idle_rounds + 1 } else { 0 };
             reached = now;
-            if self.world.with(|state| std::mem::take(&mut state.fence_ahead)) {
-                let raised = Box::pin(operator::raise_above_fence(&self.world)).await;
-                self.world.with(|state| state.note(format_args!("remedy: {raised:?}")));
-            }
+            self.raise_above_fence().await;
             let drained =
                 self.world.with(|state| state.table.all_delivered(state.judge.checkpoint));
             if drained {
