@@ -1,4 +1,4 @@
-//! The command `demo`, run like by a script.
+//! The command `demo`, run like by a script, also from the Python and npm packages.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
@@ -7,8 +7,14 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_highwater");
+
 fn demo(temporary: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    demo_of(Path::new(PROGRAM), temporary, arguments)
+}
+
+fn demo_of(program: &Path, temporary: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     // The user's own settings must not reach the demo's processes.
     command.env("TMPDIR", temporary).env("HIGHWATER__POLLERS__FLIGHTS__SOURCE__MODE", "wrong");
     command.arg("demo").args(arguments).stdin(Stdio::null());
@@ -80,5 +86,59 @@ fn more_rows_than_the_demo_has_are_rejected() {
     for rows in ["0", "99", "27005", "all"] {
         let output = demo(temporary.path(), &["--rows", rows]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{rows}");
+    }
+}
+
+/// Runs a command that must succeed, and returns its output.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Installs the Python and npm packages of this build without a network, and uses the programs.
+#[test]
+fn installed_packages_run_the_demo_and_stage_their_handler() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // Symbols are most of a debug build.
+    run(Command::new("strip").arg("-o").arg(at("highwater")).arg(PROGRAM));
+    fs::write(at("handler"), "what is deployed").unwrap();
+    let pack = || {
+        let script = highwater_test_support::root().join(".ci/installers.py");
+        let [program, handler, out] = ["highwater", "handler", "packages"].map(at);
+        run(Command::new("python3").arg(script).args([program, handler, out]))
+    };
+    let packed = pack();
+    let files: Vec<&Path> = packed.lines().map(Path::new).collect();
+    let [wheel, program, launcher] = files[..] else { panic!("{packed}") };
+    let bytes = fs::read(wheel).unwrap();
+    pack();
+    assert!(fs::read(wheel).unwrap() == bytes, "the same input gives the same bytes");
+
+    run(Command::new("python3").args(["-m", "venv"]).arg(at("python")));
+    let quiet = ["install", "--quiet", "--no-index", "--disable-pip-version-check"];
+    run(Command::new(at("python/bin/pip")).args(quiet).arg(wheel));
+    let quiet = ["install", "--offline", "--no-audit", "--no-fund", "--prefix"];
+    run(Command::new("npm").args(quiet).arg(at("node")).args([program, launcher]));
+
+    for installed in [at("python/bin/highwater"), at("node/node_modules/.bin/highwater")] {
+        let temporary = tempfile::tempdir().unwrap();
+        let table = run(&mut demo_of(&installed, temporary.path(), &["--rows", "1000"]));
+        let is_nothing_lost = |line: &str| line.split_whitespace().eq(["lost", "0"]);
+        assert!(table.lines().any(is_nothing_lost), "{table}");
+        nothing_is_left(temporary.path());
+
+        let stage = at("stage");
+        let from = highwater_test_support::root();
+        run(Command::new(&installed)
+            .args(["package", "--stage"])
+            .arg(&stage)
+            .arg("--from")
+            .arg(from));
+        assert_eq!(fs::read_to_string(stage.join("handler")).unwrap(), "what is deployed");
+        fs::remove_dir_all(stage).unwrap();
     }
 }

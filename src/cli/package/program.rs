@@ -1,4 +1,4 @@
-//! The handler of a package: installed next to this program, or built from the same sources.
+//! The handler of a package: installed with this program, or built from the same sources.
 //!
 //! In a source tree it is always built, because a handler of an earlier build may be next to this program. Cargo does
 //! nothing if it is up to date.
@@ -18,8 +18,8 @@ const PACKAGE: &str = "highwater-handler";
 enum Origin {
     /// The sources that this program was built from, in this folder.
     Sources { root: PathBuf, is_release: bool },
-    /// An installation, with the path of the handler.
-    Installed(PathBuf),
+    /// An installation, with the paths where the handler may be.
+    Installed([PathBuf; 2]),
 }
 
 impl Origin {
@@ -33,7 +33,11 @@ impl Origin {
             (Some(root), Some(profile @ ("debug" | "release"))) => {
                 Self::Sources { root: root.to_owned(), is_release: profile == "release" }
             }
-            _ => Self::Installed(folder.join(HANDLER)),
+            // Python and npm packages keep it from PATH: see `.ci/installers.py`.
+            _ => Self::Installed([
+                folder.join(HANDLER),
+                folder.parent().unwrap_or(folder).join("libexec/highwater").join(HANDLER),
+            ]),
         }
     }
 }
@@ -42,7 +46,7 @@ impl Origin {
 ///
 /// # Errors
 ///
-/// [`Failed`] if it cannot be built, or is not next to this program.
+/// [`Failed`] if it cannot be built, or is not installed.
 pub(super) fn find() -> Result<PathBuf, Failed> {
     let failed = |text: String| Failed::new(Exit::Failed, text);
     let program = std::env::current_exe()
@@ -58,12 +62,15 @@ pub(super) fn find() -> Result<PathBuf, Failed> {
             build(&root, &arguments).map_err(|why| failed(format!("`{line}` {why}")))?;
             Ok(program.with_file_name(HANDLER))
         }
-        Origin::Installed(path) if path.is_file() => Ok(path),
-        Origin::Installed(path) => Err(failed(format!(
-            "there is no handler at `{}`; build one with `.ci/deployable`, or use one of a release, and pass it as \
-             `--binary`",
-            path.display()
-        ))),
+        Origin::Installed(paths) => {
+            let text = format!(
+                "there is no handler at `{}` or `{}`; build one with `.ci/deployable`, or use one of a release, and pass \
+                 it as `--binary`",
+                paths[0].display(),
+                paths[1].display()
+            );
+            paths.into_iter().find(|path| path.is_file()).ok_or_else(|| failed(text))
+        }
     }
 }
 
@@ -81,18 +88,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_is_built_in_a_source_tree_and_found_next_to_an_installed_program() {
+    fn a_handler_is_built_in_a_source_tree_and_found_with_an_installed_program() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let of = |path: &str| Origin::of(&root.join(path));
-        let installed = |path: &str| Origin::Installed(root.join(path));
-        assert_eq!(of("target/debug/highwater"), installed("target/debug/handler"));
+        let installed = |folder: &str| {
+            let folder = root.join(folder);
+            let kept = folder.parent().unwrap().join("libexec/highwater/handler");
+            Origin::Installed([folder.join("handler"), kept])
+        };
+        assert_eq!(of("target/debug/highwater"), installed("target/debug"));
         std::fs::create_dir_all(root.join("src/handler")).unwrap();
         std::fs::write(root.join("src/handler/Cargo.toml"), "").unwrap();
         let sources = |is_release| Origin::Sources { root: root.to_owned(), is_release };
         assert_eq!(of("target/debug/highwater"), sources(false));
         assert_eq!(of("target/release/highwater"), sources(true));
-        assert_eq!(of("usr/bin/highwater"), installed("usr/bin/handler"));
-        assert_eq!(of("highwater"), installed("handler"));
+        assert_eq!(of("usr/bin/highwater"), installed("usr/bin"));
     }
 }
