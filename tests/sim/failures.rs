@@ -175,7 +175,9 @@ impl Failures {
     fn failed_between_others(&self, tick: TickId, version: u64) -> bool {
         let Some(calls) = self.calls.get(&tick) else { return false };
         let accepts_another = |call: &Call| call.taken > 0 && !call.rows.contains(&version);
-        let fails = |call: &Call| call.taken == 0 && call.rows.contains(&version);
+        // The target may have accepted rows before it.
+        let place = |call: &Call| call.rows.iter().position(|row| *row == version);
+        let fails = |call: &Call| place(call).is_some_and(|place| place >= call.taken);
         let mut calls = calls.iter();
         calls.any(fails)
             && calls.any(accepts_another)
