@@ -86,7 +86,7 @@ pub struct StateDocument {
     /// Number of the last journal entry.
     #[serde(default)]
     pub journal_seq: u64,
-    /// Whether the journal is known to have had entries: set by the first write after an append.
+    /// Whether the journal is known to have had entries of writes: set by the first write after such an append.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub journal_told: bool,
     /// Whether the marker that outlives this document has been written.

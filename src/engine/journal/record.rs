@@ -24,8 +24,8 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// Numbers a write of this kind, if it is recorded, and marks in the document that the journal has entries, if
-    /// this process has appended some.
+    /// Numbers a write of this kind, if it is recorded, and marks in the document that the journal has entries of
+    /// writes, if this process has appended some.
     pub fn number(self, event: EventKind, document: &mut StateDocument) {
         if self.mode.number(event, document) {
             document.journal_told |= self.recorded_before;
@@ -48,7 +48,9 @@ pub struct Recorder {
     pending: Option<Pending>,
     /// Whether an append with unknown outcome is in progress.
     is_appending: bool,
-    /// Whether an append has succeeded.
+    /// Whether the append in progress has an entry of a write.
+    appends_write: bool,
+    /// Whether an append with an entry of a write has succeeded. Notes alone do not lead to a document.
     recorded_before: bool,
 }
 
@@ -77,7 +79,14 @@ pub struct HolderEvent<'a> {
 impl Recorder {
     /// Returns a recorder without a known entry.
     pub fn new(mode: JournalMode) -> Self {
-        Self { mode, recorded: None, pending: None, is_appending: false, recorded_before: false }
+        Self {
+            mode,
+            recorded: None,
+            pending: None,
+            is_appending: false,
+            appends_write: false,
+            recorded_before: false,
+        }
     }
 
     /// Returns how much is recorded.
@@ -153,6 +162,7 @@ impl Recorder {
         }
         let Pending { day, entries } = self.pending.take()?;
         self.is_appending = true;
+        self.appends_write = entries.iter().any(Entry::wrote);
         let mut bytes = Vec::new();
         for entry in &entries {
             entry.write_to(&mut bytes);
@@ -163,7 +173,7 @@ impl Recorder {
     /// Records that an append succeeded.
     pub fn mark_recorded(&mut self) {
         self.is_appending = false;
-        self.recorded_before = true;
+        self.recorded_before |= self.appends_write;
     }
 
     /// Records that an append failed, or may have.

@@ -643,3 +643,25 @@ fn the_page_of_the_journal_names_each_event() {
         assert_eq!(event.as_str(), name);
     }
 }
+
+/// The first entries were lost, and only notes of the same tick were appended. A document that then claims a history
+/// would make an operator look for a journal that somebody removed.
+#[test]
+fn notes_alone_are_no_history() {
+    let mut world = World::new(JournalMode::Full);
+    world.acquire(0);
+    let recorder = &mut world.recorders[0];
+    assert!(recorder.take().is_some());
+    recorder.lost();
+    let holder = world.document.holder("a");
+    world.seen(0, EventKind::ExecutionStarted, &holder);
+    for has_history in [false, true] {
+        let recorder = &mut world.recorders[0];
+        assert!(recorder.take().is_some());
+        recorder.mark_recorded();
+        let mut next = world.document.clone();
+        recorder.numbering().number(EventKind::BatchComplete, &mut next);
+        assert_eq!(next.journal_told, has_history);
+        world.acquire(0);
+    }
+}
