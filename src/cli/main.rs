@@ -16,6 +16,7 @@ mod dev;
 mod doctor;
 mod findings;
 mod from;
+mod help;
 mod init;
 mod journal;
 mod lease;
@@ -43,13 +44,14 @@ mod version;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use self::output::{Exit, Failed, end, print_message};
+use self::output::{Exit, Failed, Output, end, end_as, print_message, print_text};
 use highwater::builder::App;
 use highwater::builder::parts::PartitionablePoller;
 use highwater::config::{LocalSettings, ProcessVars, Vars};
@@ -63,7 +65,7 @@ use highwater::suggestion;
 #[derive(Debug, Parser)]
 #[command(name = "highwater", version, about)]
 struct Arguments {
-    /// Settings file, such as `local.settings.json`; the environment takes precedence.
+    /// Settings file; by default, `local.settings.json` in the current folder. The environment takes precedence.
     #[arg(long, value_name = "FILE", global = true, overrides_with = "settings")]
     settings: Option<PathBuf>,
     #[command(subcommand)]
@@ -131,8 +133,8 @@ enum Command {
     Completions(shell::CompletionsOptions),
     /// Print version, commit and the format of state documents.
     Version(version::Options),
-    /// Print the manual, for `man -l -`.
-    Man,
+    /// Print the manual, for `man -l -`, or write a page for each command.
+    Man(shell::ManOptions),
     /// Demonstrate lossless delivery of real data through failures and kills; needs nothing installed.
     Demo(demo::Options),
     /// Serve in-memory databases as a stand-in for SQL Server, and print the connection string.
@@ -144,8 +146,12 @@ fn main() -> ExitCode {
 }
 
 async fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
+    let parsed = help::decorated(Arguments::command()).try_get_matches();
+    let parsed = parsed.and_then(|found| {
+        Arguments::from_arg_matches(&found).map(|arguments| (arguments, form_of(&found)))
+    });
+    let (arguments, form) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             // Help and version are not errors; clap knows which stream each belongs to.
             if error.use_stderr() {
@@ -159,61 +165,97 @@ async fn run() -> ExitCode {
             return if error.print().is_ok() { Exit::Done } else { Exit::Failed }.into();
         }
     };
-    let mut arguments = arguments;
-    if matches!(arguments.command, Some(Command::Dev(_))) {
-        // It runs in the folder of a project.
-        let here = || Some(PathBuf::from(LOCAL_SETTINGS)).filter(|path| path.is_file());
-        arguments.settings = arguments.settings.or_else(here);
-    }
-    let vars: &dyn Vars = match &arguments.settings {
+    let command = match arguments.command {
+        Some(command) => command,
+        // The Functions host starts the program without arguments, and without a terminal.
+        None if std::io::stdout().is_terminal() => {
+            print_text(help::START.trim_end());
+            return Exit::Done.into();
+        }
+        None => Command::Serve,
+    };
+    let found = || {
+        command.finds_settings().then_some(Path::new(LOCAL_SETTINGS)).filter(|path| path.is_file())
+    };
+    let settings = arguments.settings.as_deref().or_else(found);
+    let vars: &dyn Vars = match settings {
         None => &ProcessVars,
         Some(path) => match LocalSettings::read(path, ProcessVars) {
-            Ok(settings) => {
-                process::hold_secrets(&settings);
-                suggestion::hold_settings(path);
-                &settings.clone()
+            Ok(read) => {
+                process::hold_secrets(&read);
+                if arguments.settings.is_some() {
+                    suggestion::hold_settings(path);
+                } else {
+                    print_message(&format!("note: with the settings in ./{LOCAL_SETTINGS}"));
+                }
+                &read.clone()
             }
-            Err(error) => return end(Err(Failed::new(Exit::Settings, chain(&error)))),
+            Err(error) => return end_as(form, Err(Failed::new(Exit::Settings, chain(&error)))),
         },
     };
-    let settings = arguments.settings.as_deref();
-    match arguments.command.unwrap_or(Command::Serve) {
-        Command::Serve => end(highwater::serve::run(vars).await),
-        Command::Run(options) => end(run::run(vars, &options, settings).await),
-        Command::Dev(options) => end(Box::pin(dev::run(vars, &options, settings)).await),
-        Command::Tick(options) => end(tick::run(vars, &options).await),
-        Command::Validate(options) => end(Ok(validate::run(vars, &options, settings))),
-        Command::Package(options) => end(package::run(vars, &options, settings)),
-        Command::Init(options) => end(init::run(vars, &options).await),
-        Command::Doctor(options) => end(doctor::run(vars, &options, settings).await),
-        Command::Status(options) => end(status::run(vars, &options, settings).await),
-        Command::Trace(options) => end(Box::pin(trace::run(vars, &options, settings)).await),
-        Command::Recover(options) => end(recover::run(vars, &options, settings).await),
-        Command::Pause(options) => end(pause::pause(vars, &options).await),
-        Command::Resume(options) => end(pause::resume(vars, &options).await),
-        Command::Repartition(options) => end(Box::pin(repartition::run(vars, &options)).await),
-        Command::Replay(options) => end(Box::pin(replay::run(vars, &options)).await),
-        Command::Backfill(options) => end(Box::pin(backfill::run(vars, &options)).await),
-        Command::Reset(options) => end(Box::pin(reset::run(vars, &options)).await),
-        Command::Clone(options) => end(Box::pin(clone::run(vars, &options)).await),
-        Command::Lease(options) => end(Box::pin(lease::run(vars, &options)).await),
-        Command::Quarantine(options) => end(quarantine::run(vars, &options).await),
-        Command::State(options) => end(Box::pin(state::run(vars, &options)).await),
-        Command::Journal(options) => end(Box::pin(journal::run(vars, &options)).await),
-        Command::Schema(options) => end(schema::run(vars, &options).await),
-        Command::Config(options) => end(Ok(config::run(vars, &options))),
-        Command::Ddl(options) => end(ddl::run(&options)),
+    let ended = match command {
+        Command::Serve => highwater::serve::run(vars).await,
+        Command::Run(options) => run::run(vars, &options, settings).await,
+        Command::Dev(options) => Box::pin(dev::run(vars, &options, settings)).await,
+        Command::Tick(options) => tick::run(vars, &options).await,
+        Command::Validate(options) => Ok(validate::run(vars, &options, settings)),
+        Command::Package(options) => package::run(vars, &options, settings),
+        Command::Init(options) => init::run(vars, &options).await,
+        Command::Doctor(options) => doctor::run(vars, &options, settings).await,
+        Command::Status(options) => status::run(vars, &options, settings).await,
+        Command::Trace(options) => Box::pin(trace::run(vars, &options, settings)).await,
+        Command::Recover(options) => recover::run(vars, &options, settings).await,
+        Command::Pause(options) => pause::pause(vars, &options).await,
+        Command::Resume(options) => pause::resume(vars, &options).await,
+        Command::Repartition(options) => Box::pin(repartition::run(vars, &options)).await,
+        Command::Replay(options) => Box::pin(replay::run(vars, &options)).await,
+        Command::Backfill(options) => Box::pin(backfill::run(vars, &options)).await,
+        Command::Reset(options) => Box::pin(reset::run(vars, &options)).await,
+        Command::Clone(options) => Box::pin(clone::run(vars, &options)).await,
+        Command::Lease(options) => Box::pin(lease::run(vars, &options)).await,
+        Command::Quarantine(options) => quarantine::run(vars, &options).await,
+        Command::State(options) => Box::pin(state::run(vars, &options)).await,
+        Command::Journal(options) => Box::pin(journal::run(vars, &options)).await,
+        Command::Schema(options) => schema::run(vars, &options).await,
+        Command::Config(options) => Ok(config::run(vars, &options)),
+        Command::Ddl(options) => ddl::run(&options),
         Command::Completions(options) => {
-            shell::completions(&options, Arguments::command());
-            Exit::Done.into()
+            shell::completions(&options, help::decorated(Arguments::command()));
+            Ok(Exit::Done)
         }
         Command::Version(options) => {
             version::run(&options);
-            Exit::Done.into()
+            Ok(Exit::Done)
         }
-        Command::Man => end(shell::man(Arguments::command())),
-        Command::Demo(options) => demo::run(options).await,
-        Command::Devdb(options) => demo::devdb::run(options).await,
+        Command::Man(options) => shell::man(&options, help::decorated(Arguments::command())),
+        Command::Demo(options) => return demo::run(options).await,
+        Command::Devdb(options) => return demo::devdb::run(options).await,
+    };
+    end_as(form, ended)
+}
+
+/// Returns the format that was chosen for the data of a command; a table if it has none.
+fn form_of(found: &ArgMatches) -> Output {
+    match found.subcommand() {
+        Some((_, found)) => form_of(found),
+        None => found.try_get_one("output").ok().flatten().copied().unwrap_or_default(),
+    }
+}
+
+impl Command {
+    /// Whether it reads the settings of the project in whose folder it is started. The Functions host sets the settings of
+    /// `serve` itself.
+    fn finds_settings(&self) -> bool {
+        !matches!(
+            self,
+            Self::Serve
+                | Self::Ddl(_)
+                | Self::Completions(_)
+                | Self::Version(_)
+                | Self::Man(_)
+                | Self::Demo(_)
+                | Self::Devdb(_)
+        )
     }
 }
 

@@ -1,9 +1,10 @@
 //! Output of commands: data goes to standard output in the requested format, everything else to standard
 //! error, and the exit code says what to do next.
 //!
-//! Output is never coloured. A closed pipe is not a failure: its reader has seen enough.
+//! Only help is coloured, on a terminal and without `NO_COLOR`. A closed pipe is not a failure: its reader has seen enough.
 
 use std::io;
+use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 pub(crate) use highwater::exit::{
@@ -11,6 +12,7 @@ pub(crate) use highwater::exit::{
 };
 use serde::Serialize;
 use serde::de::IgnoredAny;
+use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -39,6 +41,19 @@ pub(super) struct OutputOption {
     /// Output format: a table, one JSON document, or one JSON object per line.
     #[arg(long, value_enum, value_name = "FORM", default_value_t)]
     pub(super) output: Output,
+}
+
+/// Prints the error of a command, if any, and returns its exit code. With a JSON format, the error is a JSON object on a
+/// line, the last one of standard error.
+pub(super) fn end_as(form: Output, ended: Result<Exit, Failed>) -> ExitCode {
+    match ended {
+        Err(Failed { exit, text }) if form != Output::Table => {
+            let error = json!({ "error": text, "exit_code": exit.code() }).to_string();
+            write_line(&mut io::stderr(), &clean(&with_settings_in_json(&error)));
+            exit.into()
+        }
+        ended => end(ended),
+    }
 }
 
 /// An item of a list that a command prints.
@@ -98,7 +113,7 @@ fn line<T: Serialize>(thing: &T) -> String {
 }
 
 /// Formats rows as aligned columns; the last column is not padded.
-fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn table(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head = columns.iter().map(|name| name.to_uppercase()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(fitted)).collect();
     let width = |column: usize| {

@@ -1,5 +1,7 @@
 //! `highwater completions` and `highwater man`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Command};
 use clap_complete::Shell;
 
@@ -11,6 +13,13 @@ pub(super) struct CompletionsOptions {
     shell: Shell,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct ManOptions {
+    /// Write a page for each command into this folder, such as `highwater-tick.1`.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
 /// Prints a shell completion script.
 pub(super) fn completions(options: &CompletionsOptions, mut command: Command) {
     let mut script = Vec::new();
@@ -18,9 +27,14 @@ pub(super) fn completions(options: &CompletionsOptions, mut command: Command) {
     print_bytes(&script);
 }
 
-/// Prints the manual: one page with a section for each command.
-pub(super) fn man(mut command: Command) -> Result<Exit, Failed> {
+/// Prints the manual: one page with a section for each command. With `--out`, writes a page for each.
+pub(super) fn man(options: &ManOptions, mut command: Command) -> Result<Exit, Failed> {
     let failed = |error| Failed::new(Exit::Failed, format!("cannot write the manual: {error}"));
+    if let Some(folder) = &options.out {
+        let written = std::fs::create_dir_all(folder);
+        let written = written.and_then(|()| clap_mangen::generate_to(command, folder));
+        return written.map(|()| Exit::Done).map_err(failed);
+    }
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(failed)?;

@@ -1,7 +1,5 @@
 //! Every command that a message suggests runs as printed: the real parser accepts it.
 
-use std::path::Path;
-
 use super::*;
 use highwater::poller::TickError;
 use highwater::state::{Fence, FencingToken, Generation, decode, decode_marker};

@@ -7,7 +7,7 @@
 use super::{
     codepage::CodePage,
     dates::{self, DAY, DAYS_1900},
-    types::{Named, SqlError, Type, Value},
+    types::{Column, Named, Reply, SqlError, Type, Value},
     variant,
 };
 
@@ -261,6 +261,21 @@ fn rescale(number: i128, from: u8, to: u8) -> Option<i128> {
     let unit = 10_i128.checked_pow((from - to).into())?;
     let half = unit / 2;
     Some(if number < 0 { (number - half) / unit } else { (number + half) / unit })
+}
+
+/// The style of `CONVERT` that writes binary values as `0x…`. It leaves other types as they are.
+const HEXADECIMAL: i64 = 1;
+
+impl Reply {
+    /// Returns the rows of a result set as clients show them: binary values in hexadecimal, `NULL` for no value.
+    pub fn texts(&self) -> Vec<Vec<String>> {
+        let Self::Rows { columns, rows, .. } = self else { return Vec::new() };
+        let shown = |(value, column): (&Value, &Column)| match value {
+            Value::Null => "NULL".to_owned(),
+            value => text(value, Some(column.ty), HEXADECIMAL),
+        };
+        rows.iter().map(|row| row.iter().zip(columns).map(shown).collect()).collect()
+    }
 }
 
 fn text(value: &Value, from: Option<Type>, style: i64) -> String {

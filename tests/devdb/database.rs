@@ -114,15 +114,22 @@ impl Database {
     ///
     /// The first error of a statement; the statements before it have run.
     pub fn execute(&self, sql: &str) -> Result<u64, SqlError> {
-        let mut rows = 0;
-        for reply in SqliteSession::open(self.0.clone(), "master")?.run(sql, &[]) {
-            rows += match reply {
-                Reply::Rows { rows, .. } => rows.len().try_into().unwrap_or(u64::MAX),
-                Reply::Done(completion) => completion.written(),
-                Reply::Error(error) => return Err(error),
-            };
-        }
-        Ok(rows)
+        let replies = self.query(sql)?;
+        Ok(replies.iter().map(Reply::rows).sum())
+    }
+
+    /// As [`Self::execute`], and returns the replies of all statements, none of which is an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub fn query(&self, sql: &str) -> Result<Vec<Reply>, SqlError> {
+        let replies = SqliteSession::open(self.0.clone(), "master")?.run(sql, &[]);
+        let ended = replies.into_iter().map(|reply| match reply {
+            Reply::Error(error) => Err(error),
+            Reply::Rows { .. } | Reply::Done(_) => Ok(reply),
+        });
+        ended.collect()
     }
 
     /// Removes the tracked changes of a table up to now, as after their retention.

@@ -61,13 +61,23 @@ impl Databases {
     ///
     /// As [`Database::execute`]; 911 if there is no such database.
     pub fn execute(&self, database: &str, sql: &str) -> Result<u64, SqlError> {
+        let replies = self.query(database, sql)?;
+        Ok(replies.iter().map(Reply::rows).sum())
+    }
+
+    /// As [`Self::execute`], and returns the replies of all statements, none of which is an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::execute`].
+    pub fn query(&self, database: &str, sql: &str) -> Result<Vec<Reply>, SqlError> {
         if let Some(done) = self.run(sql) {
-            return done.map(|()| 0);
+            return done.map(|()| Vec::new());
         }
         let found = self.find(database).ok_or_else(|| {
             SqlError::new(911, 16, format!("Database '{database}' does not exist."))
         })?;
-        found.execute(sql)
+        found.query(sql)
     }
 
     /// Runs a batch about databases; [`None`] if it is about something else.

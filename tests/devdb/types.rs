@@ -468,6 +468,17 @@ pub enum Reply {
     Error(SqlError),
 }
 
+impl Reply {
+    /// Rows of the result set, or rows that were written.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Self::Rows { rows, .. } => rows.len().try_into().unwrap_or(u64::MAX),
+            Self::Done(completion) => completion.written(),
+            Self::Error(_) => 0,
+        }
+    }
+}
+
 /// The completion of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {

@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{UNAVAILABLE, flights, progress::say};
+use crate::output::table;
 use highwater::event::counted;
-use highwater_devdb::{Databases, Options as ServerOptions, Server, SqlError};
+use highwater_devdb::{Databases, Options as ServerOptions, Reply, Server, SqlError};
 
 /// File name that stands for standard input.
 const STANDARD_INPUT: &str = "-";
@@ -112,7 +113,7 @@ fn batches(text: &str) -> Vec<String> {
     batches
 }
 
-/// Runs each typed line, and prints its row count or its error.
+/// Runs each typed line, and prints its rows, and how many it read or wrote, or its error.
 async fn run_lines(databases: &Databases, name: &str) {
     let mut lines = typed_lines();
     while let Some(line) = lines.recv().await {
@@ -121,13 +122,26 @@ async fn run_lines(databases: &Databases, name: &str) {
             continue;
         }
         let (databases, name) = (databases.clone(), name.to_owned());
-        let ran = spawn_blocking(move || databases.execute(&name, &line)).await;
+        let ran = spawn_blocking(move || databases.query(&name, &line)).await;
         say(&match ran {
-            Ok(Ok(rows)) => counted(rows, "row"),
+            Ok(Ok(replies)) => replies_text(&replies),
             Ok(Err(error)) => error_text(&error),
             Err(panic) => panic.to_string(),
         });
     }
+}
+
+/// Returns the rows of the result sets as tables, and the number of all rows.
+fn replies_text(replies: &[Reply]) -> String {
+    let mut text = String::new();
+    for reply in replies {
+        if let Reply::Rows { columns, .. } = reply {
+            let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+            text.push_str(&table(&names, reply.texts().into_iter()));
+            text.push('\n');
+        }
+    }
+    text + &counted(replies.iter().map(Reply::rows).sum(), "row")
 }
 
 /// Returns the lines of standard input as they arrive. A detached thread reads them, because a signal does not
@@ -169,5 +183,22 @@ mod tests {
         let expected = ["CREATE TABLE dbo.a (id int)\n", "INSERT INTO dbo.a\n  VALUES (1)\n"];
         let found = batches(text);
         assert_eq!(found.iter().map(|batch| batch.trim_start()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_typed_query_is_answered_with_its_rows() {
+        let databases = Databases::with("d").unwrap();
+        let text = |sql: &str| replies_text(&databases.query("d", sql).unwrap());
+        assert_eq!(
+            text("CREATE TABLE dbo.a (id int, name nvarchar(9), at varbinary(2))"),
+            "0 rows"
+        );
+        assert_eq!(text("INSERT INTO dbo.a VALUES (1, N'one', 0x01FF), (2, NULL, 0x)"), "2 rows");
+        expect_test::expect![[r#"
+            ID  NAME  AT
+            1   one   0x01FF
+            2   NULL  0x
+            2 rows"#]]
+        .assert_eq(&text("SELECT * FROM dbo.a"));
     }
 }
