@@ -821,9 +821,10 @@ impl Isolation {
             == Verdict::Probe
     }
 
-    /// Rows for which a whole tick was not enough would never succeed; fewer rows may.
+    /// Rows for which a whole tick was not enough would never succeed; fewer rows may. The rest of a tick says nothing: the
+    /// next tick begins with these rows, or with the next step of the chain.
     fn out_of_time(&mut self, given: TimeGiven, when: &CallContext) -> Option<Decision> {
-        if self.judge(Blame::Unknown, when) == Verdict::Stop {
+        if given == TimeGiven::WholeTick && self.judge(Blame::Unknown, when) == Verdict::Stop {
             self.state = State::GivenUp(End::Stop);
             return None;
         }
