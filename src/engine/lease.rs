@@ -50,6 +50,8 @@ pub struct Lease<'a> {
     remember: Option<SourceState>,
     /// Set once entries were counted; goes into every write from then on.
     counted: Option<EntryCounts>,
+    /// Unreadable rows whose entries were written; goes into the next write only.
+    unreadable: u32,
     /// Set once closed windows up to this one were audited; goes into every write from then on.
     audited: Option<ClosedWindow>,
     /// Where the checkpoint would be after the commit of a front whose outcome is unknown.
@@ -141,6 +143,7 @@ impl<'a> Lease<'a> {
             marked,
             remember: None,
             counted: None,
+            unreadable: 0,
             audited: None,
             unconfirmed_front: None,
             overlapped: OverlappedCommit::default(),
@@ -234,6 +237,12 @@ impl<'a> Lease<'a> {
     /// Notes how many entries there are; the next write records it, unless entries change until then.
     pub fn count_entries(&mut self, counted: EntryCounts) {
         self.counted = Some(counted);
+    }
+
+    /// Notes that the entry of an unreadable row is written whose key was not parked before; the next write counts it. If
+    /// that write fails, the row is not counted: it is no longer among those whose keys would be parked.
+    pub fn count_unreadable(&mut self) {
+        self.unreadable = self.unreadable.saturating_add(1);
     }
 
     /// Notes that closed windows up to this one hold only delivered rows; the next write removes them.
@@ -414,9 +423,15 @@ impl<'a> Lease<'a> {
         let (holder, marked, remember) = (&self.holder, self.marked, self.remember.take());
         let numbering = recorder(self.context).numbering();
         let (audited, counted) = (self.audited.as_ref(), self.counted);
+        let unreadable = std::mem::take(&mut self.unreadable);
         let change = |document: &StateDocument| {
             // Before new windows are merged with them.
             let left = audited.map(|window| document.without_window(window));
+            // Before a commit, which may follow an accepted row.
+            let left = match unreadable {
+                0 => left,
+                rows => Some(left.as_ref().unwrap_or(document).with_unreadable_rows(rows)),
+            };
             let mut next = apply(left.as_ref().unwrap_or(document), holder)?;
             next.marked |= marked;
             if let Some(state) = &remember {

@@ -879,6 +879,44 @@ async fn later_versions_of_an_unreadable_row_do_not_open_the_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_unreadable_row_counts_once_its_key_is_parked() {
+    let world = World::new().with_policy(FailurePolicy { breaker_rows: 2, ..policy() });
+    let poller = small_batches(&world);
+    world.source.put(1, "bad");
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
+    tick(&poller).await.unwrap_err();
+    world.source.put(2, &"x".repeat(1000));
+    world.source.put(3, "good");
+    let unreadable = async || world.document().await.parked.unreadable_in_a_row;
+    for _ in 0..4 {
+        // Lease, announcement, the entry.
+        for fault in [Fault::Slow(Duration::ZERO), Fault::Slow(Duration::ZERO), Fault::Refused] {
+            world.store.break_next(Call::Store, fault);
+        }
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+    }
+    assert_eq!((world.quarantined().await, unreadable().await), (vec![], 0));
+    // An operator drops the entry, and the next tick parks the key again.
+    for _ in 0..4 {
+        sleep(600).await;
+        tick(&poller).await.unwrap_err();
+        assert_eq!((world.quarantined().await, unreadable().await), (vec![2], 1));
+        drop_entries(&world, plan(&poller).await).await;
+        assert_eq!(unreadable().await, 0);
+    }
+    world.handler.judge_by(|ids| {
+        if ids.contains(&1) { Err(HandlerError::Retryable("500".to_owned())) } else { Ok(()) }
+    });
+    for _ in 0..3 {
+        sleep(600).await;
+        let _failed = tick(&poller).await;
+    }
+    assert_eq!((world.quarantined().await, unreadable().await), (vec![1, 2], 0));
+    assert_eq!(world.document().await.checkpoint.cursor.unwrap().key["id"], 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_key_is_parked_that_several_rows_may_have() {
     let world = World::new().with_policy(policy());
     world.source.share_keys();

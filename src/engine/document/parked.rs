@@ -43,7 +43,7 @@ pub struct ParkedKeys {
     /// Whether the newest grant is one for retries: a crash under it does not count against the batch in flight.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retrying: bool,
-    /// Unreadable rows, whose keys were parked, since the last accepted row.
+    /// Unreadable rows whose keys were parked since a row was last accepted, or an operator last removed entries.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unreadable_in_a_row: u32,
     /// Fields of other versions.
@@ -60,9 +60,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub struct AnnouncedEntry {
     /// Whether its key is retried automatically.
     pub is_retried: bool,
-    /// Whether it is of an unreadable row that was read to test the target: rows before it are not accepted yet, so no
-    /// commit may count it.
-    pub is_unreadable_probe: bool,
 }
 
 /// Entries that were counted in an epoch.
@@ -114,13 +111,18 @@ impl StateDocument {
         if !entry.is_retried {
             next.parked.quarantined = next.parked.quarantined.saturating_add(1);
         }
-        if entry.is_unreadable_probe {
-            let unreadable = &mut next.parked.unreadable_in_a_row;
-            *unreadable = unreadable.saturating_add(1);
-        }
         // Until the entry is written and its time is known. If it never is, the next tick lists and counts the entries.
         next.parked.next_retry_at.get_or_insert(now);
         Ok(next)
+    }
+
+    /// Counts unreadable rows whose entries were written while rows were read to test the target. The commit that passes
+    /// them does not count them: their keys are parked by then. A commit counts the other ones.
+    #[must_use]
+    pub fn with_unreadable_rows(&self, rows: u32) -> Self {
+        let mut next = self.clone();
+        next.parked.unreadable_in_a_row = next.parked.unreadable_in_a_row.saturating_add(rows);
+        next
     }
 
     /// Starts the next epoch, because entries are about to change.
@@ -138,12 +140,14 @@ impl StateDocument {
         self
     }
 
-    /// Records that an operator removed entries. Owner and token stay, so a holder continues as before.
+    /// Records that an operator removed entries. Owner and token stay, so a holder continues as before. Unreadable rows
+    /// are counted from the start: those whose entries are gone are parked again if they are read again.
     #[must_use]
     pub fn with_entries_dropped(&self, entries: u64, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age).with_next_entries();
         next.parked.keys = next.parked.keys.saturating_sub(entries);
         next.parked.quarantined = next.parked.quarantined.saturating_sub(entries);
+        next.parked.unreadable_in_a_row = 0;
         next
     }
 

@@ -280,6 +280,10 @@ impl LeasedTick<'_, '_> {
                     return Err(unreadable(&unparked(why, &error)));
                 }
             }
+            // Otherwise the commit of the batch counts it.
+            if self.is_probing {
+                self.lease.count_unreadable();
+            }
             let reason = Some((Reason::Unreadable, &**why));
             self.note_row(EventKind::RowQuarantined, event, &batch.id, reason);
             let rows = std::slice::from_ref(event);
@@ -322,10 +326,7 @@ impl LeasedTick<'_, '_> {
                 Err(TickError::LeaseLost(error)) => return Err(error.into()),
                 Err(error) => return Err(NotRecorded::Store(chain(&error))),
             }
-            let announced = AnnouncedEntry {
-                is_retried: entry.state == EntryState::Retrying,
-                is_unreadable_probe: self.is_probing,
-            };
+            let announced = AnnouncedEntry { is_retried: entry.state == EntryState::Retrying };
             self.lease.announce_entry(announced).await?;
         }
         let recorded = self.lease.hold_while(record(&*poller.store, entry)).await?;

@@ -443,7 +443,7 @@ fn written(
 ) -> Result<StateDocument, Refusal> {
     match write {
         Write::Announce { is_retried } => {
-            let entry = AnnouncedEntry { is_retried, is_unreadable_probe: false };
+            let entry = AnnouncedEntry { is_retried };
             document.announce_entry(holder, entry, NOW)
         }
         Write::Release => document.release(holder, NOW, None),
