@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use highwater_engine::admin::ResumeOutcome;
 use highwater_engine::document::encode;
 use highwater_engine::error::chain;
 use highwater_engine::event::ChangeEvent;
 use highwater_engine::handler::{Delivery, Handler, HandlerError};
 use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
-use highwater_engine::poller::{Limits, Poller, TickError, TickOutcome};
+use highwater_engine::poller::{Limits, Operator, Poller, TickError, TickOutcome};
 use highwater_engine::quarantine::{EntryState, Reason};
 use highwater_engine::store::{StateKey, StateStore};
 use highwater_engine::testing::{
-    Call, Fault, RecordingHandler, WatchedWorld, World, killed_after, limits, sleep, tick,
+    Call, Fault, RecordingHandler, WatchedWorld, World, admin, killed_after, limits, sleep, tick,
 };
 use tokio::sync::Notify;
 
@@ -431,6 +432,47 @@ async fn stop_without_halving_pauses_after_the_attempts() {
         assert_eq!(world.is_paused().await, attempts == 3);
     }
     assert_eq!(calls_made(&world).len(), 3);
+}
+
+/// An operator, as of any process.
+const ANN: Operator<'static> = Operator { by: "ann@host", reason: "fixed" };
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_row_is_parked_although_an_operator_resumes_in_between() {
+    let world = world(policy(OnFailure::Park, true), 8);
+    let poller = world.started_poller("a").await;
+    world.source.fill(1);
+    fail_on(&world, &[1], failed);
+    tick(&poller).await.unwrap_err();
+    for id in 2..=8 {
+        world.source.put(id, "good");
+    }
+    for attempts in 2..=3 {
+        let resumed = admin(&world.instance("cli")).resume(ANN).await.unwrap();
+        assert!(matches!(resumed, ResumeOutcome::BackoffEnded { .. }), "{resumed:?}");
+        let in_flight = world.in_flight().await.unwrap();
+        assert_eq!((in_flight.attempt, in_flight.next_attempt_at), (attempts - 1, None));
+        let outcome = tick(&poller).await;
+        assert_eq!(outcome.is_ok(), attempts == 3, "{attempts}: {outcome:?}");
+    }
+    assert_eq!(world.quarantined().await, [1]);
+    assert_eq!(accepted_keys(&world, &[1]), [2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poller_that_attempts_paused_counts_them_from_zero_once_resumed() {
+    let world = world(policy(OnFailure::Stop, false), 8);
+    let poller = world.started_poller("a").await;
+    world.source.fill(1);
+    world.handler.judge_by(|_| Err(failed()));
+    for round in 0..2 {
+        for attempts in 1..=3 {
+            sleep(600).await;
+            tick(&poller).await.unwrap_err();
+            assert_eq!(world.is_paused().await, attempts == 3, "{round} {attempts}");
+        }
+        admin(&world.instance("cli")).resume(ANN).await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

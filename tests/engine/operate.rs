@@ -116,7 +116,7 @@ async fn resume_ends_a_backoff_and_the_next_tick_of_any_process_retries() {
     assert_eq!(resumed, ResumeOutcome::BackoffEnded { until });
     let document = world.document().await;
     let in_flight = document.in_flight.unwrap();
-    assert_eq!((in_flight.next_attempt_at, in_flight.attempt), (None, 0));
+    assert_eq!((in_flight.next_attempt_at, in_flight.attempt), (None, 1));
     assert_eq!(document.recent.last().unwrap().extra["by"], ANN.by);
     assert_eq!(
         admin(&world.instance("cli-2")).resume(ANN).await.unwrap(),

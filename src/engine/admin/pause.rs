@@ -86,7 +86,7 @@ impl Admin<'_> {
     /// is gone.
     ///
     /// The next tick also retries a failed batch that is backing off, even if the poller was not paused: the operator
-    /// knows that the cause is fixed. The counts of its attempts and crashes restart.
+    /// knows that the cause is fixed. Attempts and crashes of its rows stay counted, unless they paused the poller.
     ///
     /// # Errors
     ///

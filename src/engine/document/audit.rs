@@ -212,10 +212,14 @@ impl Audit {
         self.windows.first()?.not_taken.as_deref()
     }
 
-    /// Restarts the count of attempts at late rows.
-    pub(super) fn reset_attempts(&mut self) {
+    /// Lets late rows be tried again at once, and counts attempts at them from zero if those `are_exhausted`.
+    pub(super) fn end_backoffs(&mut self, are_exhausted: bool) {
         for window in &mut self.windows {
-            window.not_taken = None;
+            if are_exhausted {
+                window.not_taken = None;
+            } else if let Some(late) = &mut window.not_taken {
+                late.next_attempt_at = None;
+            }
         }
     }
 }

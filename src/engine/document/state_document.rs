@@ -325,6 +325,14 @@ impl InFlight {
         let error = self.last_error.clone()?;
         Some(FailureRecord { attempts: self.attempt, since: self.first_failed_at, error })
     }
+
+    /// Counts attempts and crashes from zero.
+    pub(super) fn reset_attempts(&mut self) {
+        self.first_failed_at = None;
+        self.attempt = 0;
+        self.crashes = 0;
+        self.crashes_survived = 0;
+    }
 }
 
 /// Why no tick may run.
@@ -356,6 +364,11 @@ impl Paused {
     /// Returns the name under which a poller is paused by its failure policy.
     pub fn by_policy_of(poller: &str) -> String {
         format!("{}{poller}`", Self::BY_POLICY)
+    }
+
+    /// Whether the failure policy paused the poller: attempts or crashes reached their limit.
+    pub(super) fn is_by_policy(&self) -> bool {
+        self.by.starts_with(Self::BY_POLICY)
     }
 
     /// Whether a rule paused the poller, rather than a person.

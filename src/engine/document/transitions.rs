@@ -373,21 +373,23 @@ impl StateDocument {
         }
     }
 
-    /// Resumes the poller, at once even if the batch was backing off, and restarts the count of its attempts: an
-    /// operator who resumes has fixed something.
+    /// Resumes the poller, at once even if the batch was backing off.
+    ///
+    /// Attempts and crashes belong to the rows: they stay, or a failing row would never be parked while operators
+    /// resume in between. Only if they paused the poller, they are counted from zero: otherwise the next failure would
+    /// pause it again.
     #[must_use]
     pub fn resume(&self, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
         next.requires.retain(|name| name != "paused");
-        next.paused = None;
+        let is_exhausted = next.paused.take().is_some_and(|paused| paused.is_by_policy());
         if let Some(in_flight) = &mut next.in_flight {
             in_flight.next_attempt_at = None;
-            in_flight.first_failed_at = None;
-            in_flight.attempt = 0;
-            in_flight.crashes = 0;
-            in_flight.crashes_survived = 0;
+            if is_exhausted {
+                in_flight.reset_attempts();
+            }
         }
-        next.audit.reset_attempts();
+        next.audit.end_backoffs(is_exhausted);
         next
     }
 

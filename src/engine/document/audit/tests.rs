@@ -3,7 +3,7 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::{KeyValues, SourceFingerprint};
 use crate::document::{
-    Acquire, AfterCommit, DocumentAge, Failure, Generation, Holder, decode, encode,
+    Acquire, AfterCommit, DocumentAge, Failure, Generation, Holder, Paused, decode, encode,
 };
 
 const NOW: OffsetDateTime = datetime!(2026-04-07 1:23:45 UTC);
@@ -239,7 +239,17 @@ fn rejected_late_rows_block_no_other_rows_and_are_counted() {
     assert_eq!(again.in_flight.as_ref().unwrap().attempt, 1, "counted on");
     let failed = again.fail(&holder, failure()).unwrap();
     assert_eq!(failed.audit.not_taken().unwrap().attempt, 2);
-    let resumed = failed.resume(DocumentAge { since_write: WAIT, grain: WAIT });
+    let age = DocumentAge { since_write: WAIT, grain: WAIT };
+    let resumed = failed.resume(age);
+    let late = resumed.audit.not_taken().unwrap();
+    assert_eq!((late.attempt, late.next_attempt_at), (2, None), "tried at once");
+    let paused = Paused {
+        by: Paused::by_policy_of("orders"),
+        reason: "r".to_owned(),
+        at: NOW,
+        extra: Map::new(),
+    };
+    let resumed = failed.with_pause(paused).resume(age);
     assert_eq!(resumed.audit.not_taken(), None, "counted from zero");
 }
 
