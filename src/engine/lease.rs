@@ -351,6 +351,17 @@ impl<'a> Lease<'a> {
         self.write(None, &apply, None, deadline).await
     }
 
+    /// Proves by a write that the lease is held: what was read before is not newer than what its holder knows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub async fn prove_held(&mut self) -> Result<(), LeaseError> {
+        let deadline = self.deadline();
+        self.renew(None, deadline).await?;
+        self.still_held()
+    }
+
     /// Records that the current batch failed, and releases the lease.
     ///
     /// # Errors

@@ -12,7 +12,9 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-pub(crate) use self::entries::{Diversion, RecordError, divert, keys_of, record};
+pub(crate) use self::entries::{
+    DamagedRead, Diversion, RecordError, Recorded, divert, keys_of, record,
+};
 pub use self::known_keys::KnownKeys;
 use crate::cursor::{Cursor, KeyId, KeyValues};
 use crate::document::{Generation, Holder};

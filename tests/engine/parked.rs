@@ -1062,6 +1062,25 @@ async fn a_damaged_entry_is_replaced_by_the_next_version_of_its_row_and_delays_n
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_holder_that_lost_its_lease_does_not_replace_a_damaged_entry() {
+    let (world, a) = parked(&[2], 3).await;
+    reject(&world, &[]);
+    world.source.put(2, "older");
+    world.store.break_next(Call::Load, Fault::Slow(Duration::from_secs(5)));
+    let (stale, key) = tokio::join!(tick(&a), async {
+        // The entry has a later version before it is damaged.
+        sleep(2).await;
+        world.rewrite(|document| document.break_lease().unwrap()).await;
+        world.source.put(2, "newer");
+        tick(&world.with_working_store().instance("b")).await.unwrap();
+        assert!(world.quarantine().await[0].1.events[0].get().contains("newer"));
+        damage(&world, 2, b"").await
+    });
+    assert!(matches!(&stale, Err(TickError::LeaseLost(_))), "{stale:?}");
+    assert_eq!(world.stored(&key).await.unwrap().bytes, b"");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_is_rejected_again_replaces_a_damaged_entry() {
     let (world, _) = parked(&[2], 3).await;
     damage(&world, 2, b"{}").await;

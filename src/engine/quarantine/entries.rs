@@ -1,7 +1,8 @@
 //! Changing the stored entry of a key: read, decide, write under the tag that was read.
 //!
-//! A damaged entry is replaced by a quarantined one of the version at hand, once two reads returned the same bytes: one
-//! answer may come from something other than the store. That loses nothing that could be delivered: an entry covers only
+//! A damaged entry is replaced by a quarantined one of the version at hand, once two reads returned the same: one
+//! answer may come from something other than the store. The caller proves in between that it still holds the lease.
+//! So no later holder has written what is replaced, and nothing is lost that could be delivered: an entry covers only
 //! the last version of a row, and this one is later. An entry that holds rows is left alone, even if this build cannot
 //! read it: another build may.
 
@@ -11,7 +12,7 @@ use thiserror::Error;
 
 use super::{Entry, EntryError, EntryState, VersionRead, decode};
 use crate::cursor::KeyId;
-use crate::store::{Precondition, StateKey, StateStore, StoreError};
+use crate::store::{ETag, Precondition, StateKey, StateStore, StoreError, StoredValue};
 
 /// How often an entry is read again because another process changed it. Only an operator, a range and one holder of
 /// the lease write entries, so the second try usually succeeds.
@@ -31,6 +32,29 @@ pub(crate) enum RecordError {
 /// What was stored, and could not be read.
 pub(crate) type Replaced = Option<EntryError>;
 
+/// What one read of a damaged entry returned.
+#[derive(Debug)]
+pub(crate) struct DamagedRead {
+    bytes: Vec<u8>,
+    etag: ETag,
+    error: EntryError,
+}
+
+impl From<DamagedRead> for RecordError {
+    fn from(read: DamagedRead) -> Self {
+        Self::Entry(read.error)
+    }
+}
+
+/// What became of an entry to record.
+#[derive(Debug)]
+pub(crate) enum Recorded {
+    /// It is stored.
+    Done(Replaced),
+    /// As [`Diversion::Damaged`].
+    Damaged(DamagedRead),
+}
+
 /// What became of a later version of a parked key.
 #[derive(Debug)]
 pub(crate) enum Diversion {
@@ -42,6 +66,8 @@ pub(crate) enum Diversion {
     },
     /// The entry is gone, or holds nothing back.
     Gone,
+    /// The entry seems to be damaged. It is replaced if it is passed in again by a caller that still holds the lease.
+    Damaged(DamagedRead),
 }
 
 /// What a read of an entry returned.
@@ -49,30 +75,27 @@ enum Reading {
     Intact(Entry),
     /// It may be replaced.
     Damaged(EntryError),
-    /// It is damaged, and must be read again to know that.
-    Suspicious,
+    /// It seems to be damaged, and must be read again to know that.
+    Suspicious(DamagedRead),
 }
 
-/// Decodes entries of one key, and compares damaged ones with the read before.
-#[derive(Default)]
-struct Reader {
-    suspicious: Option<Vec<u8>>,
-}
-
-impl Reader {
-    fn read(&mut self, key: &StateKey, bytes: Vec<u8>) -> Result<Reading, EntryError> {
-        let damaged = match decode(key, &bytes) {
-            Ok(entry) => return Ok(Reading::Intact(entry)),
-            Err(damaged @ EntryError::Earlier { .. }) => damaged,
-            Err(damaged @ EntryError::Form { .. }) if !holds_rows(&bytes) => damaged,
-            Err(intact) => return Err(intact),
-        };
-        if self.suspicious.as_ref() == Some(&bytes) {
-            return Ok(Reading::Damaged(damaged));
-        }
-        self.suspicious = Some(bytes);
-        Ok(Reading::Suspicious)
+/// Decodes an entry, and compares a damaged one with the read before.
+fn read(
+    key: &StateKey,
+    stored: StoredValue,
+    before: Option<&DamagedRead>,
+) -> Result<Reading, EntryError> {
+    let StoredValue { bytes, etag, .. } = stored;
+    let error = match decode(key, &bytes) {
+        Ok(entry) => return Ok(Reading::Intact(entry)),
+        Err(damaged @ EntryError::Earlier { .. }) => damaged,
+        Err(damaged @ EntryError::Form { .. }) if !holds_rows(&bytes) => damaged,
+        Err(intact) => return Err(intact),
+    };
+    if before.is_some_and(|before| before.bytes == bytes && before.etag == etag) {
+        return Ok(Reading::Damaged(error));
     }
+    Ok(Reading::Suspicious(DamagedRead { bytes, etag, error }))
 }
 
 /// Whether these bytes are an entry with rows, perhaps with values that this build does not know.
@@ -84,30 +107,35 @@ fn holds_rows(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Rows>(bytes).is_ok_and(|rows| !rows.events.is_empty())
 }
 
-/// Makes the stored entry of a key cover `entry`: creates it, adds this version to the one that is there, or replaces it.
+/// Makes the stored entry of a key cover `entry`: creates it, adds this version to the one that is there, or replaces it
+/// if it is damaged as it was in the read `before`.
 ///
 /// # Errors
 ///
 /// [`RecordError`]; the entry may then be stored or not, and it does no harm to record it again.
-pub(crate) async fn record(store: &dyn StateStore, entry: &Entry) -> Result<Replaced, RecordError> {
+pub(crate) async fn record(
+    store: &dyn StateStore,
+    entry: &Entry,
+    before: Option<&DamagedRead>,
+) -> Result<Recorded, RecordError> {
     let key = entry.state_key();
-    let mut reader = Reader::default();
     for _ in 0..TRIES_MAX {
         match store.store(&key, entry.encode(), Precondition::Absent).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(|_| None)?),
+            written => return Ok(written.map(|_| Recorded::Done(None))?),
         }
         // A tick that never got to its commit recorded this version, or the entry is of an earlier one.
         let Some(stored) = store.load(&key).await?.stored else { continue };
-        let (joined, replaced) = match reader.read(&key, stored.bytes)? {
+        let etag = stored.etag.clone();
+        let (joined, replaced) = match read(&key, stored, before)? {
             Reading::Intact(known) => (known.joined_by(entry)?, None),
             Reading::Damaged(damaged) => (Some(instead_of_damaged(entry)), Some(damaged)),
-            Reading::Suspicious => continue,
+            Reading::Suspicious(damaged) => return Ok(Recorded::Damaged(damaged)),
         };
-        let Some(joined) = joined else { return Ok(None) };
-        match store.store(&key, joined.encode(), Precondition::Matches(stored.etag)).await {
+        let Some(joined) = joined else { return Ok(Recorded::Done(None)) };
+        match store.store(&key, joined.encode(), Precondition::Matches(etag)).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(|_| replaced)?),
+            written => return Ok(written.map(|_| Recorded::Done(replaced))?),
         }
     }
     Err(StoreError::Conflict { key: key.path() }.into())
@@ -119,7 +147,8 @@ fn instead_of_damaged(entry: &Entry) -> Entry {
     Entry { state, next_retry_at: None, holds_back: true, ..entry.clone() }
 }
 
-/// Adds a later version of a parked key to its entry. If that is damaged, `new` takes its place.
+/// Adds a later version of a parked key to its entry. If that is damaged as it was in the read `before`, `new` takes its
+/// place.
 ///
 /// # Errors
 ///
@@ -127,22 +156,23 @@ fn instead_of_damaged(entry: &Entry) -> Entry {
 pub(crate) async fn divert(
     store: &dyn StateStore,
     key: &StateKey,
-    read: &VersionRead<'_>,
+    version: &VersionRead<'_>,
+    before: Option<&DamagedRead>,
     new: impl Fn(&EntryError) -> Entry,
 ) -> Result<Diversion, RecordError> {
-    let mut reader = Reader::default();
     for _ in 0..TRIES_MAX {
         let Some(stored) = store.load(key).await?.stored else { return Ok(Diversion::Gone) };
-        let (joined, replaced) = match reader.read(key, stored.bytes)? {
+        let etag = stored.etag.clone();
+        let (joined, replaced) = match read(key, stored, before)? {
             Reading::Intact(entry) if !entry.holds_back => return Ok(Diversion::Gone),
-            Reading::Intact(entry) => (entry.with_version(read)?, None),
+            Reading::Intact(entry) => (entry.with_version(version)?, None),
             Reading::Damaged(damaged) => (Some(new(&damaged)), Some(damaged)),
-            Reading::Suspicious => continue,
+            Reading::Suspicious(damaged) => return Ok(Diversion::Damaged(damaged)),
         };
         let Some(joined) = joined else {
             return Ok(Diversion::Kept { is_new: false, replaced: None });
         };
-        match store.store(key, joined.encode(), Precondition::Matches(stored.etag)).await {
+        match store.store(key, joined.encode(), Precondition::Matches(etag)).await {
             Err(StoreError::Conflict { .. }) => {}
             written => return Ok(written.map(|_| Diversion::Kept { is_new: true, replaced })?),
         }
@@ -172,21 +202,28 @@ pub(crate) async fn keys_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::MemoryStore;
 
-    #[test]
-    fn an_entry_counts_as_damaged_once_two_reads_return_the_same() {
+    #[tokio::test]
+    async fn an_entry_counts_as_damaged_once_two_reads_return_the_same() {
+        let store = MemoryStore::default();
         let key = StateKey::Quarantined {
             poller: "orders".to_owned(),
             key: KeyId::parse(&"0".repeat(32)).unwrap(),
         };
-        let mut reader = Reader::default();
-        let mut is_damaged = |bytes: &[u8]| match reader.read(&key, bytes.to_vec()).unwrap() {
-            Reading::Damaged(_) => true,
-            Reading::Suspicious => false,
-            Reading::Intact(entry) => panic!("{entry:?}"),
-        };
-        assert!(!is_damaged(b"<html>Sign in"));
-        assert!(!is_damaged(b"{"));
-        assert!(is_damaged(b"{"));
+        let mut before = None;
+        let mut precondition = Precondition::Absent;
+        // The last one has other bytes than before, then the same ones in another write.
+        for bytes in [&b"<html>Sign in"[..], b"{", b"{"] {
+            let written = store.store(&key, bytes.to_vec(), precondition).await.unwrap();
+            precondition = Precondition::Matches(written.etag);
+            let stored = store.load(&key).await.unwrap().stored.unwrap();
+            let Reading::Suspicious(damaged) = read(&key, stored, before.as_ref()).unwrap() else {
+                panic!("{bytes:?}");
+            };
+            before = Some(damaged);
+        }
+        let stored = store.load(&key).await.unwrap().stored.unwrap();
+        assert!(matches!(read(&key, stored, before.as_ref()), Ok(Reading::Damaged(_))));
     }
 }

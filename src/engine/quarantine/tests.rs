@@ -178,7 +178,7 @@ async fn versions_of_a_key_are_recorded_in_one_entry_and_only_a_damaged_one_is_r
     let store = MemoryStore::default();
     let [first, second] = [version(1, Operation::Upsert, "a"), version(2, Operation::Upsert, "b")];
     for event in [&first, &first, &second, &first] {
-        record(&store, &entry(event, "422")).await.unwrap();
+        record(&store, &entry(event, "422"), None).await.unwrap();
     }
     let key = entry(&first, "422").state_key();
     assert_eq!(store.list().await.unwrap(), std::slice::from_ref(&key));
@@ -191,14 +191,16 @@ async fn versions_of_a_key_are_recorded_in_one_entry_and_only_a_damaged_one_is_r
         store.store(&key, bytes.to_vec(), precondition).await.unwrap().etag
     };
     let etag = put(found.etag, b"{\"version\": 3}").await;
-    let error = record(&store, &entry(&second, "422")).await.unwrap_err();
+    let error = record(&store, &entry(&second, "422"), None).await.unwrap_err();
     assert!(matches!(&error, RecordError::Entry(EntryError::Version { .. })), "{error:?}");
     put(etag, b"{\"mine\": true}").await;
-    let replaced = record(&store, &entry(&second, "422")).await.unwrap();
-    assert!(matches!(&replaced, Some(EntryError::Form { .. })), "{replaced:?}");
+    let found = record(&store, &entry(&second, "422"), None).await.unwrap();
+    let Recorded::Damaged(found) = found else { panic!("{found:?}") };
+    let replaced = record(&store, &entry(&second, "422"), Some(&found)).await.unwrap();
+    assert!(matches!(&replaced, Recorded::Done(Some(EntryError::Form { .. }))), "{replaced:?}");
     let etag = store.load(&key).await.unwrap().stored.unwrap().etag;
     store.remove(&key, &etag).await.unwrap();
-    record(&store, &entry(&second, "422")).await.unwrap();
+    record(&store, &entry(&second, "422"), None).await.unwrap();
     let gone = store.remove(&key, &etag).await;
     assert!(matches!(gone, Err(StoreError::Conflict { .. })), "{gone:?}");
 }

@@ -4,7 +4,7 @@
 //! their own. They are added to the entries before anything of the batch is committed: the checkpoint moves past a row
 //! only after it was delivered or its entry has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
@@ -22,12 +22,14 @@ use crate::lease::{Lease, LeaseError};
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
 use crate::quarantine::{
-    Diversion, Entry, EntryError, EntryState, QuarantinedRow, Reason, RecordError, VersionRead,
-    divert, keys_of, record,
+    DamagedRead, Diversion, Entry, EntryError, EntryState, QuarantinedRow, Reason, RecordError,
+    Recorded, VersionRead, divert, keys_of, record,
 };
 
 /// Entries that are changed at the same time.
 const WRITES_MAX: usize = 16;
+/// How often an entry is read that seems to be damaged, until two reads return the same.
+const DAMAGED_READS_MAX: u32 = 5;
 
 /// Why an entry is not known to be stored.
 pub(super) enum NotRecorded {
@@ -208,13 +210,47 @@ impl LeasedTick<'_, '_> {
 
     /// Adds the diverted rows of a batch to the entries of their keys. Returns those whose entries are gone.
     async fn divert_rows(&mut self, batch: &Batch) -> Result<BTreeSet<EventId>, TickError> {
-        let (poller, mut gone) = (self.poller, BTreeSet::new());
-        let (at, holder) = (self.lease.now(), self.lease.holder().clone());
+        let mut gone = BTreeSet::new();
         self.park_unreadable(batch).await?;
         let parked: Vec<&Diverted> = batch.diverted.iter().filter(|row| row.is_parked).collect();
         for rows in parked.chunks(WRITES_MAX) {
-            let holder = &holder;
-            let writes = rows.iter().map(|row| async move {
+            let (mut left, mut damaged) = (rows.to_vec(), BTreeMap::new());
+            for _ in 0..DAMAGED_READS_MAX {
+                left = self.divert_once(batch, &left, &mut damaged, &mut gone).await?;
+                if left.is_empty() {
+                    break;
+                }
+                // No later holder has written what is replaced then.
+                self.lease.prove_held().await.map_err(TickError::LeaseLost)?;
+            }
+            if let Some(row) = left.first()
+                && let Some(read) = damaged.remove(&KeyId::of(&row.event.cursor.key))
+            {
+                return Err(TickError::from_entry(read.into()));
+            }
+        }
+        if !gone.is_empty() {
+            self.count_keys();
+        }
+        self.report.diverted(&batch.diverted, &gone);
+        Ok(gone)
+    }
+
+    /// Adds rows to the entries of their keys. Returns those whose entries seem to be damaged, and puts what was read into
+    /// `damaged`; an entry that was read like that before is replaced.
+    async fn divert_once<'r>(
+        &mut self,
+        batch: &Batch,
+        rows: &[&'r Diverted],
+        damaged: &mut BTreeMap<KeyId, DamagedRead>,
+        gone: &mut BTreeSet<EventId>,
+    ) -> Result<Vec<&'r Diverted>, TickError> {
+        let poller = self.poller;
+        let (at, holder) = (self.lease.now(), &self.lease.holder().clone());
+        let before = std::mem::take(damaged);
+        let writes = rows.iter().map(|row| {
+            let before = &before;
+            async move {
                 let event = &row.event;
                 let key = KeyId::of(&event.cursor.key);
                 let read = VersionRead { event, holder, at };
@@ -235,33 +271,35 @@ impl LeasedTick<'_, '_> {
                     }
                     .entry(event)
                 };
-                let diverted = divert(&*poller.store, &poller.entry_key(&key), &read, new).await?;
-                Ok::<_, RecordError>((key, event, diverted))
-            });
-            let written = self.lease.hold_while(try_join_all(writes)).await;
-            let written = written.map_err(TickError::LeaseLost)?.map_err(TickError::from_entry)?;
-            for (key, event, diverted) in written {
-                match diverted {
-                    Diversion::Gone => {
-                        self.keys.forget(&key);
-                        gone.insert(event.id.clone());
+                let at = poller.entry_key(&key);
+                let diverted = divert(&*poller.store, &at, &read, before.get(&key), new).await?;
+                Ok::<_, RecordError>((key, *row, diverted))
+            }
+        });
+        let written = self.lease.hold_while(try_join_all(writes)).await;
+        let written = written.map_err(TickError::LeaseLost)?.map_err(TickError::from_entry)?;
+        let mut left = Vec::new();
+        for (key, row, diverted) in written {
+            match diverted {
+                Diversion::Gone => {
+                    self.keys.forget(&key);
+                    gone.insert(row.event.id.clone());
+                }
+                Diversion::Kept { is_new, replaced } => {
+                    if is_new {
+                        self.note_row(EventKind::RowDiverted, &row.event, &batch.id, None);
                     }
-                    Diversion::Kept { is_new, replaced } => {
-                        if is_new {
-                            self.note_row(EventKind::RowDiverted, event, &batch.id, None);
-                        }
-                        if let Some(damaged) = replaced {
-                            self.report.entry_replaced(&key, &damaged);
-                        }
+                    if let Some(damaged) = replaced {
+                        self.report.entry_replaced(&key, &damaged);
                     }
+                }
+                Diversion::Damaged(read) => {
+                    damaged.insert(key, read);
+                    left.push(row);
                 }
             }
         }
-        if !gone.is_empty() {
-            self.count_keys();
-        }
-        self.report.diverted(&batch.diverted, &gone);
-        Ok(gone)
+        Ok(left)
     }
 
     /// Parks the keys of the unreadable rows of a batch.
@@ -329,9 +367,7 @@ impl LeasedTick<'_, '_> {
             let announced = AnnouncedEntry { is_retried: entry.state == EntryState::Retrying };
             self.lease.announce_entry(announced).await?;
         }
-        let recorded = self.lease.hold_while(record(&*poller.store, entry)).await?;
-        let replaced = recorded.map_err(|error| NotRecorded::Store(chain(&error)))?;
-        if let Some(damaged) = replaced {
+        if let Some(damaged) = self.write_entry(entry).await? {
             self.report.entry_replaced(&entry.key_id, &damaged);
         }
         if is_of_poller {
@@ -339,6 +375,27 @@ impl LeasedTick<'_, '_> {
             self.count_keys();
         }
         Ok(())
+    }
+
+    /// Writes an entry, or adds a version to it. Returns why the one that it replaces could not be read.
+    async fn write_entry(&mut self, entry: &Entry) -> Result<Option<EntryError>, NotRecorded> {
+        let poller = self.poller;
+        let failed = |error: RecordError| NotRecorded::Store(chain(&error));
+        let mut before = None;
+        for _ in 0..DAMAGED_READS_MAX {
+            let recorded = record(&*poller.store, entry, before.as_ref());
+            match self.lease.hold_while(recorded).await?.map_err(failed)? {
+                Recorded::Done(replaced) => return Ok(replaced),
+                // The row of a range may be older than what the entry had.
+                Recorded::Damaged(damaged) if poller.range_of.is_some() => {
+                    return Err(failed(damaged.into()));
+                }
+                Recorded::Damaged(damaged) => before = Some(damaged),
+            }
+            // No later holder has written what is replaced then.
+            self.lease.prove_held().await?;
+        }
+        Err(before.map_or(NotRecorded::OutOfTime, |damaged| failed(damaged.into())))
     }
 
     /// Makes sure that an entry is not about several rows.
