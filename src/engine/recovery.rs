@@ -285,10 +285,12 @@ impl Controller {
         (before, quarantined, repairs): (Option<&PollerMemory>, u64, bool),
     ) {
         let document = &base.document;
-        // A key that is retried needs nobody.
-        let quarantined = quarantined.saturating_sub(document.parked.retrying());
         let age = base.age(self.store.grain());
         let poller = self.parts.pollers.get(name);
+        // Keys that are retried automatically need no operator. Without `park` they are not.
+        let is_retried = poller.is_none_or(|poller| poller.holds_keys());
+        let retrying = if is_retried { document.parked.retrying() } else { 0 };
+        let quarantined = quarantined.saturating_sub(retrying);
         let configured = match poller {
             Some(poller) => Some(self.configured(poller, base).await),
             None => None,

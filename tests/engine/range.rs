@@ -178,6 +178,44 @@ async fn a_rejected_row_of_a_range_is_quarantined_under_its_poller() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_entry_of_a_range_costs_its_poller_one_listing() {
+    let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
+    let policy = FailurePolicy { bisect_on_error: true, ..policy };
+    let (world, _) = delivered(4).await;
+    let world = world.with_policy(policy);
+    let range = started_range(&world, "cli", &record(None, 4)).await;
+    let live = world.instance("live");
+    world.handler.judge_by(|ids| {
+        if ids.iter().any(|id| [2, 3].contains(id)) {
+            Err(HandlerError::Rejected("422".to_owned()))
+        } else {
+            Ok(())
+        }
+    });
+    assert_eq!(deliver(&range).await.unwrap(), RangeEnd::Done);
+    // A key of the poller itself is parked, too, so it knows of entries.
+    world.source.put(5, "bad");
+    world.handler.judge_by(|_| Err(HandlerError::Rejected("422".to_owned())));
+    tick(&live).await.unwrap();
+    world.handler.judge_by(|_| Ok(()));
+    let mut epochs = Vec::new();
+    let mut reads = Vec::new();
+    for _ in 0..5 {
+        world.source.put(3, "hot");
+        world.store.take_calls();
+        tick(&live).await.unwrap();
+        reads.push(world.store.take_calls().gets);
+        let parked = world.document().await.parked;
+        epochs.push((parked.epoch, parked.keys));
+    }
+    assert_eq!(reads[1..], [0; 4], "{reads:?} {epochs:?}");
+    assert_eq!(epochs[1..], [epochs[0]; 4], "{epochs:?}");
+    assert_eq!(world.quarantined().await, [2, 3, 5]);
+    let hot = world.handler.ids().iter().filter(|id| **id == 3).count();
+    assert!(hot >= 5, "its versions are delivered");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_range_delivers_rows_of_parked_keys_and_leaves_their_entries() {
     let policy = FailurePolicy { on_failure: OnFailure::Park, ..FailurePolicy::default() };
     let policy = FailurePolicy { bisect_on_error: true, ..policy };

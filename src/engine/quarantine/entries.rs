@@ -64,8 +64,10 @@ pub(crate) enum Diversion {
         is_new: bool,
         replaced: Replaced,
     },
-    /// The entry is gone, or holds nothing back.
+    /// The entry is gone.
     Gone,
+    /// The entry is of a range, and holds nothing back.
+    HoldsNothing,
     /// The entry seems to be damaged. It is replaced if it is passed in again by a caller that still holds the lease.
     Damaged(DamagedRead),
 }
@@ -164,7 +166,7 @@ pub(crate) async fn divert(
         let Some(stored) = store.load(key).await?.stored else { return Ok(Diversion::Gone) };
         let etag = stored.etag.clone();
         let (joined, replaced) = match read(key, stored, before)? {
-            Reading::Intact(entry) if !entry.holds_back => return Ok(Diversion::Gone),
+            Reading::Intact(entry) if !entry.holds_back => return Ok(Diversion::HoldsNothing),
             Reading::Intact(entry) => (entry.with_version(version)?, None),
             Reading::Damaged(damaged) => (Some(new(&damaged)), Some(damaged)),
             Reading::Suspicious(damaged) => return Ok(Diversion::Damaged(damaged)),

@@ -30,11 +30,14 @@ enum Due {
     At(OffsetDateTime),
     /// It waits for an operator.
     Never,
+    /// It waits for an operator, and holds back no later version: a range quarantined it.
+    HoldsNothing,
 }
 
 impl Due {
     fn of(entry: &Entry) -> Self {
         match entry.state {
+            _ if !entry.holds_back => Self::HoldsNothing,
             EntryState::Quarantined => Self::Never,
             EntryState::Retrying => entry.next_retry_at.map_or(Self::Unread, Self::At),
         }
@@ -126,7 +129,7 @@ impl KnownKeys {
     pub fn due(&self, now: OffsetDateTime, most: usize) -> Vec<KeyId> {
         let at = |(key, due): (&KeyId, &Due)| match due {
             Due::At(at) if *at <= now => Some((*at, key.clone())),
-            Due::At(_) | Due::Unread | Due::Never => None,
+            Due::At(_) | Due::Unread | Due::Never | Due::HoldsNothing => None,
         };
         let mut due: Vec<_> = self.keys.iter().filter_map(at).collect();
         due.sort_unstable();
@@ -138,9 +141,16 @@ impl KnownKeys {
         self.not_before = Some(at);
     }
 
-    /// Whether a key is parked, as far as this process knows.
+    /// Whether later versions of a key wait, as far as this process knows.
     pub fn contains(&self, key: &KeyId) -> bool {
-        self.keys.contains_key(key)
+        self.keys.get(key).is_some_and(|due| *due != Due::HoldsNothing)
+    }
+
+    /// Notes that the entry of a key holds back no later version. It is still counted.
+    pub fn learn_that_it_holds_nothing(&mut self, key: &KeyId) {
+        if let Some(due) = self.keys.get_mut(key) {
+            *due = Due::HoldsNothing;
+        }
     }
 
     /// Forgets a key whose entry is gone. An operator dropped it, and starts the next epoch.
@@ -155,12 +165,13 @@ impl KnownKeys {
         document: &StateDocument,
         unread_at: OffsetDateTime,
     ) -> Option<EntryCounts> {
-        let never = self.keys.values().filter(|due| **due == Due::Never).count();
+        let waits = |due: &&Due| matches!(due, Due::Never | Due::HoldsNothing);
+        let never = self.keys.values().filter(waits).count();
         let is_read = !self.keys.values().any(|due| *due == Due::Unread);
         let at = |due: &Due| match due {
             Due::Unread => Some(unread_at),
             Due::At(at) => Some(*at),
-            Due::Never => None,
+            Due::Never | Due::HoldsNothing => None,
         };
         let next = self.keys.values().filter_map(at).min();
         let counts = EntryCounts {

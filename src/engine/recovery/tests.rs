@@ -425,7 +425,9 @@ async fn marker_missing_is_reported_and_the_marker_is_written_again() {
 async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_before() {
     let world = World::new();
     world.put(&world.fresh("p")).await;
-    let controller = world.controller("r");
+    let mut poller = world.poller("unused");
+    poller.policy.on_failure = crate::policy::OnFailure::Park;
+    let controller = world.controller_of("r", Mode::Repair, [poller]);
     let set_aside = async |number: u8| {
         let key = crate::cursor::KeyId::parse(&format!("{number:02x}").repeat(16)).unwrap();
         let key = StateKey::Quarantined { poller: "p".to_owned(), key };
@@ -447,6 +449,9 @@ async fn quarantine_growing_is_reported_when_more_rows_are_quarantined_than_befo
         set_aside(number).await;
     }
     assert_eq!(of(&world.findings_of(&controller).await, "p"), []);
+    // Without `park`, no tick retries them.
+    let report = world.findings_of(&world.controller("r")).await;
+    assert_eq!(of(&report, "p"), finding(Condition::QuarantineGrowing, Action::Alarm));
 }
 
 #[tokio::test(start_paused = true)]

@@ -52,7 +52,7 @@ impl From<LeaseError> for NotRecorded {
 
 impl Poller {
     /// Whether keys wait and are retried. A range delivers rows of the past, which hold back nothing.
-    pub(super) fn holds_keys(&self) -> bool {
+    pub(crate) fn holds_keys(&self) -> bool {
         self.policy.on_failure == OnFailure::Park && self.range_of.is_none()
     }
 
@@ -283,6 +283,10 @@ impl LeasedTick<'_, '_> {
             match diverted {
                 Diversion::Gone => {
                     self.keys.forget(&key);
+                    gone.insert(row.event.id.clone());
+                }
+                Diversion::HoldsNothing => {
+                    self.keys.learn_that_it_holds_nothing(&key);
                     gone.insert(row.event.id.clone());
                 }
                 Diversion::Kept { is_new, replaced } => {
