@@ -82,6 +82,9 @@ pub struct ParkedKey {
     /// Whether later versions of the row wait with it, so that no batch delivers them.
     #[serde(skip)]
     pub is_held: bool,
+    /// Whether the parked version is a delete.
+    #[serde(skip)]
+    pub is_delete: bool,
 }
 
 /// What became of a row, or why it waits.
@@ -108,6 +111,10 @@ pub enum Verdict {
     Quarantined,
     /// It was quarantined, and its entry is gone.
     NoLongerQuarantined,
+    /// Its entry was removed, and it was not delivered.
+    Dropped,
+    /// The checkpoint is past it. It is not known whether it was delivered, or parked and dropped.
+    Passed,
     /// It was delivered.
     Delivered,
     /// It is before the position at which the poller started, or was reset to.
@@ -154,6 +161,8 @@ impl Verdict {
             Self::Parked => "parked",
             Self::Quarantined => "quarantined",
             Self::NoLongerQuarantined => "no longer quarantined",
+            Self::Dropped => "dropped",
+            Self::Passed => "passed",
             Self::Delivered => "delivered",
             Self::OtherSource
             | Self::Vanished
@@ -276,16 +285,16 @@ impl Facts<'_> {
     fn deliveries(&self) -> Vec<Delivery> {
         let may_have_parked = self.may_have_parked || self.journal.has_quarantined;
         let doubted = |it: Delivery| {
-            let is_doubted = may_have_parked && it.is_accepted() && it.is_certain;
+            let is_doubted = may_have_parked && it.is_in_batch() && it.is_certain;
             if is_doubted { it.doubted(Doubt::Parked) } else { it }
         };
         let found: Vec<Delivery> = self.journal.deliveries.iter().cloned().map(doubted).collect();
-        let is_known = found.iter().any(|it| it.is_accepted() || it.is_quarantined());
+        let is_known = found.iter().any(Delivery::is_outcome);
         if let Some(entry) = &self.parked {
             // Batches that moved the checkpoint past the row: one, or all while the key waits.
             let mut has_passed = false;
             let is_delivery = |it: &Delivery| {
-                let is_after = it.is_accepted() && it.at >= entry.since;
+                let is_after = it.is_in_batch() && it.at >= entry.since;
                 let moves_past = is_after && (entry.is_held || !has_passed);
                 has_passed |= moves_past;
                 !moves_past
@@ -323,6 +332,7 @@ impl Explanation {
             (Verdict::Delivered, false) => "probably delivered",
             (Verdict::Skipped, false) => "probably delivered, or skipped by a reset",
             (Verdict::NoLongerQuarantined, false) => "probably no longer quarantined",
+            (Verdict::Passed, _) => "passed; it may have been delivered, or parked and dropped",
             (verdict, _) => verdict.label(),
         };
         [

@@ -21,6 +21,7 @@ use highwater_engine::testing::{
     Call, Fault, JournaledWorld, TableSource, WatchedWorld, World, admin, killed_after, limits,
     sleep, tick,
 };
+use highwater_engine::tick::TickRequest;
 
 fn rejected() -> HandlerError {
     HandlerError::Rejected("422".to_owned())
@@ -387,6 +388,33 @@ async fn a_parked_key_recovers_by_itself_with_the_row_as_it_is_now() {
     world.source.put(2, "later");
     tick(&poller).await.unwrap();
     assert_eq!(calls_made(&world, &mut seen), [[2]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_of_a_tick_counts_rows_that_are_parked_and_delivered_from_parking() {
+    let park = ParkPolicy { retries_max: 10, ..ParkPolicy::default() };
+    let world = World::new().with_policy(FailurePolicy { park, breaker_rows: 2, ..policy() });
+    let poller = world.instance("a");
+    let line = async || poller.tick(&TickRequest::default()).await.summary;
+    world.source.fill(3);
+    reject(&world, &[2]);
+    let of_tick = line().await;
+    assert!(
+        of_tick.contains("committed 2 rows in ") && of_tick.contains(", parked 1 ("),
+        "{of_tick}"
+    );
+    reject(&world, &[]);
+    sleep(60).await;
+    let of_tick = line().await;
+    assert!(of_tick.contains("nothing new, delivered from parking 1 ("), "{of_tick}");
+    let of_tick = line().await;
+    assert!(of_tick.contains("nothing new ("), "{of_tick}");
+    reject(&world, &[4, 5, 6]);
+    for id in [4, 5, 6] {
+        world.source.put(id, "bad");
+    }
+    let of_tick = line().await;
+    assert!(of_tick.contains("parked 2, breaker open"), "{of_tick}");
 }
 
 #[tokio::test(start_paused = true)]

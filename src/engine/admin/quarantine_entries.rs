@@ -2,9 +2,9 @@
 
 use super::pause::CHANGE_TIME_MAX;
 use crate::admin::Admin;
-use crate::cursor::KeyId;
+use crate::cursor::{Cursor, KeyId};
 use crate::document::LoadError;
-use crate::journal::EventKind;
+use crate::journal::{Details, EventKind};
 use crate::quarantine::{Entry, EntryError, decode, keys_of};
 use crate::store::{ETag, StoreError};
 
@@ -56,18 +56,32 @@ impl Admin<'_> {
         entries: Vec<(KeyId, ETag)>,
         report: &mut (dyn FnMut(KeyId, Result<(), StoreError>) + Send),
     ) -> Result<(), LoadError> {
-        let mut dropped = 0;
+        let mut dropped = Vec::new();
         for (key, etag) in entries {
+            let position = self.position_for_journal(&key, &etag).await;
             let removed = self.remove_entry(&key, &etag).await;
-            dropped += u64::from(removed.is_ok());
+            if removed.is_ok() {
+                dropped.push(position);
+            }
             report(key, removed);
         }
-        if dropped == 0 { Ok(()) } else { Box::pin(self.note_dropped(dropped)).await }
+        if dropped.is_empty() { Ok(()) } else { Box::pin(self.note_dropped(&dropped)).await }
     }
 
-    /// Records in the document that entries were dropped.
-    async fn note_dropped(self, entries: u64) -> Result<(), LoadError> {
+    /// Returns the position of the row of an entry, if the journal records what becomes of the row.
+    async fn position_for_journal(self, key: &KeyId, etag: &ETag) -> Option<Cursor> {
+        if !self.poller.recorder().mode().records(EventKind::RowDropped) {
+            return None;
+        }
+        let found = self.entry(key).await.ok()??;
+        let entry = found.entry.ok().filter(|_| found.etag == *etag)?;
+        Some(entry.event().ok()?.cursor)
+    }
+
+    /// Records in the document that entries were dropped, and in the journal which rows they held.
+    async fn note_dropped(self, dropped: &[Option<Cursor>]) -> Result<(), LoadError> {
         let poller = self.poller;
+        let entries = u64::try_from(dropped.len()).unwrap_or(u64::MAX);
         let mut change = poller.documents(CHANGE_TIME_MAX).change();
         loop {
             let base = change.read(|| poller.blank()).await?;
@@ -81,6 +95,10 @@ impl Admin<'_> {
             poller.number(EventKind::Noted, &mut next);
             if let Some(written) = change.write(&base, Box::new(next)).await? {
                 poller.record_note(EventKind::Noted, &written.document, written.written_at());
+                for position in dropped.iter().flatten() {
+                    let details = Details::of_row(position, "by an operator".to_owned());
+                    poller.record_row(EventKind::RowDropped, details, &written);
+                }
                 poller.append_to_journal().await;
                 return Ok(());
             }

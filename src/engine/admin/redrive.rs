@@ -19,6 +19,7 @@ use crate::document::{EntryCounts, Refusal};
 use crate::error::chain;
 use crate::event::{ChangeEvent, EventId};
 use crate::handler::HandlerError;
+use crate::journal::{Details, EventKind};
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::policy::Blame;
 use crate::poller::{StopSignal, TickError};
@@ -272,7 +273,7 @@ impl<'p> Admin<'p> {
         let event = match picked {
             EventToDeliver::Event(event) => event,
             EventToDeliver::Gone => {
-                return Ok(AttemptResult::Ended(self.gone(lease, &at, redrive).await?));
+                return Ok(AttemptResult::Ended(self.gone(lease, &at, &entry, redrive).await?));
             }
             EventToDeliver::Nothing(error) => {
                 return Ok(AttemptResult::Ended(RedriveOutcome::NotAttempted { error }));
@@ -314,13 +315,20 @@ impl<'p> Admin<'p> {
         self,
         lease: &mut Lease<'_>,
         at: &EntryVersion,
+        entry: &Entry,
         redrive: &Redrive<'_>,
     ) -> Result<RedriveOutcome, RedriveError> {
         if !redrive.drop_gone {
             return Ok(RedriveOutcome::RowDeleted { removed: false });
         }
         Ok(match self.remove_under(lease, at).await? {
-            Ok(()) => RedriveOutcome::RowDeleted { removed: true },
+            Ok(()) => {
+                if let Ok(event) = entry.event() {
+                    let why = Some("the row is gone".to_owned());
+                    lease.note(EventKind::RowDropped, || Details::of_row(&event.cursor, why));
+                }
+                RedriveOutcome::RowDeleted { removed: true }
+            }
             Err(error) => RedriveOutcome::NotAttempted { error: chain(&error) },
         })
     }
@@ -337,7 +345,11 @@ impl<'p> Admin<'p> {
         if entry.is_newer_than(delivered, lease.generation()) {
             return Ok(Some("an older version was read than the quarantined one".to_owned()));
         }
-        Ok(self.remove_under(lease, at).await?.err().map(|error| chain(&error)))
+        let removed = self.remove_under(lease, at).await?;
+        if removed.is_ok() {
+            lease.note(EventKind::RowRedriven, || Details::of_row(&delivered.cursor, None));
+        }
+        Ok(removed.err().map(|error| chain(&error)))
     }
 
     async fn remove_under(

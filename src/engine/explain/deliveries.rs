@@ -50,9 +50,30 @@ pub enum Doubt {
 }
 
 impl Delivery {
-    /// Whether the handler accepted the row's current version.
+    /// Whether the handler accepted the row's current version, in a batch or alone.
     pub fn is_accepted(&self) -> bool {
-        self.is_current && self.event == EventKind::BatchComplete.as_str()
+        self.is_in_batch()
+            || (self.is_current
+                && (self.is(EventKind::RowRecovered) || self.is(EventKind::RowRedriven)))
+    }
+
+    /// Whether a batch with the row's current version was committed.
+    pub fn is_in_batch(&self) -> bool {
+        self.is_current && self.is(EventKind::BatchComplete)
+    }
+
+    /// Whether the entry with the row's current version was removed, and the row not delivered.
+    pub fn is_dropped(&self) -> bool {
+        self.is_current && self.is(EventKind::RowDropped)
+    }
+
+    /// Whether it says what became of the row last.
+    pub(super) fn is_outcome(&self) -> bool {
+        self.is_accepted() || self.is_quarantined() || self.is_dropped()
+    }
+
+    pub(super) fn is(&self, event: EventKind) -> bool {
+        self.event == event.as_str()
     }
 
     pub(super) fn doubted(self, doubt: Doubt) -> Self {
@@ -177,8 +198,10 @@ pub(super) fn deliveries(entries: &[Entry], position: &Cursor) -> Vec<Delivery> 
     let mut is_quarantined = false;
     found.retain(|delivery| {
         let is_empty = delivery.rows == Some(0);
-        let moves_past = delivery.is_accepted() && (is_quarantined || is_empty);
-        is_quarantined = delivery.is_quarantined() || (is_quarantined && !moves_past);
+        let moves_past = delivery.is_in_batch() && (is_quarantined || is_empty);
+        // Once its entry is gone, the row is delivered like any other if it is read again.
+        let is_settled = moves_past || delivery.is_accepted() || delivery.is_dropped();
+        is_quarantined = delivery.is_quarantined() || (is_quarantined && !is_settled);
         !moves_past
     });
     found
@@ -188,21 +211,24 @@ fn delivery(entry: &Entry, position: &Cursor) -> Option<Delivery> {
     let details = &entry.details;
     let is_set_aside = matches!(entry.event, EventKind::RowQuarantined | EventKind::RowDiverted);
     let is_failure = is_set_aside || entry.event == EventKind::HandlerFailed;
-    if !is_failure && entry.event != EventKind::BatchComplete {
+    let is_settled = entry.event.settles_parked_row();
+    if !is_failure && !is_settled && entry.event != EventKind::BatchComplete {
         return None;
     }
     let error = details.error.as_ref().filter(|_| is_failure);
-    let reply = if entry.event == EventKind::RowDiverted {
-        "waits with its parked key"
-    } else if is_failure {
-        "failed"
-    } else {
-        "accepted"
+    let reply = match entry.event {
+        EventKind::RowDiverted => "waits with its parked key",
+        EventKind::RowRecovered => "a retry of its parked key was accepted",
+        EventKind::RowRedriven => "a redrive was accepted",
+        EventKind::RowDropped => details.reason.as_deref().unwrap_or("dropped"),
+        _ if is_failure => "failed",
+        _ => "accepted",
     };
     let reply = error.cloned().unwrap_or_else(|| reply.to_owned());
     let upto = details.upto.as_ref()?;
     // A row that no batch had is named by its position alone.
     let is_row = entry.event == EventKind::RowDiverted
+        || is_settled
         || details.reason.as_deref() == Some(Reason::Unreadable.as_str());
     let has = match has(details.after.as_ref(), upto, position) {
         Has::Yes | Has::Unknown if is_row => Has::of(upto == position),
@@ -215,7 +241,7 @@ fn delivery(entry: &Entry, position: &Cursor) -> Option<Delivery> {
         return None;
     }
     let version = if is_earlier { &upto.value } else { &position.value };
-    let is_only_row = is_set_aside && details.rows == Some(1);
+    let is_only_row = (is_set_aside || is_settled) && details.rows == Some(1);
     let is_exact = is_earlier || upto == position || (has == Has::Yes && is_only_row);
     let doubt = match has {
         Has::Unknown => Some(Doubt::Order),

@@ -7,7 +7,8 @@ use super::deliveries::{deliveries, is_move, moved_past};
 use super::{Explanation, Facts, JournalFacts, ParkedKey, explain, parse_key};
 use crate::cursor::{Cursor, KeyId, KeyValues, SourceState};
 use crate::document::{LoadError, Snapshot, StateDocument};
-use crate::journal::{self, Days, EventKind, JournalMode};
+use crate::event::Operation;
+use crate::journal::{self, Days, EventKind};
 use crate::normalize::end_of;
 use crate::policy::OnFailure;
 use crate::poller::Poller;
@@ -109,12 +110,17 @@ impl StatusReader {
             health: &health,
             next_tick_at: self.next_tick(name, now),
             parked: None,
-            may_have_parked: document.is_some_and(|document| may_have_parked(poller, document)),
+            may_have_parked: document.is_some_and(may_have_parked),
             journal: JournalFacts::default(),
         };
         if document.is_some_and(StateDocument::may_have_entries) {
             let key = stored_key(poller, &facts).await;
-            let entry = poller.admin().entry(&KeyId::of(&key)).await?;
+            let mut entry = poller.admin().entry(&KeyId::of(&key)).await?;
+            // Only the row has the types of its key.
+            let is_typed = row.exists || row.position.is_some();
+            if let Some(key) = with_numbers(&key).filter(|_| entry.is_none() && !is_typed) {
+                entry = poller.admin().entry(&KeyId::of(&key)).await?;
+            }
             let entry = entry.and_then(|found| found.entry.ok());
             facts.parked = entry.and_then(|entry| holding(poller, &facts, entry));
         }
@@ -126,12 +132,8 @@ impl StatusReader {
 }
 
 /// Whether the checkpoint may have moved past rows of parked keys.
-fn may_have_parked(poller: &Poller, document: &StateDocument) -> bool {
-    // Other journals record which rows were quarantined.
-    let is_unrecorded = poller.recorder().mode() != JournalMode::Full;
-    document.may_have_entries()
-        || !document.parked.is_unused()
-        || (poller.policy.on_failure == OnFailure::Park && is_unrecorded)
+fn may_have_parked(document: &StateDocument) -> bool {
+    document.may_have_entries() || !document.parked.is_unused()
 }
 
 /// Returns the key with the types of the key columns, as events and entries have it.
@@ -146,6 +148,16 @@ async fn stored_key(poller: &Poller, facts: &Facts<'_>) -> KeyValues {
     let rows = poller.source.current(&at).await.ok();
     let found = rows.and_then(|rows| end_of(poller.source.shape(), &rows));
     found.map_or_else(|| facts.key.clone(), |found| found.key)
+}
+
+/// Returns the key with whole numbers in place of texts that are some; `None` if there is none.
+fn with_numbers(key: &KeyValues) -> Option<KeyValues> {
+    let number = |value: &serde_json::Value| value.as_str()?.parse::<i64>().ok();
+    let typed = key.iter().map(|(name, value)| {
+        let value = number(value).map_or_else(|| value.clone(), serde_json::Value::from);
+        (name.to_owned(), value)
+    });
+    key.iter().any(|(_, value)| number(value).is_some()).then(|| typed.collect())
 }
 
 /// Returns the entry of the row's key, if it holds back the current version of the row.
@@ -168,8 +180,10 @@ fn holding(poller: &Poller, facts: &Facts<'_>, entry: Entry) -> Option<ParkedKey
 }
 
 fn parked_key(entry: Entry, is_held: bool) -> ParkedKey {
+    let is_delete = entry.event().is_ok_and(|event| event.op == Operation::Delete);
     ParkedKey {
         is_held,
+        is_delete,
         key_id: entry.key_id,
         state: entry.state,
         reason: entry.reason.as_str(),
@@ -217,6 +231,7 @@ async fn history(
     facts.has_moves = entries.iter().any(is_move);
     let is_set_aside = |it: &journal::Entry| {
         matches!(it.event, EventKind::RowQuarantined | EventKind::RowDiverted)
+            || it.event.settles_parked_row()
     };
     facts.has_quarantined = entries.iter().any(is_set_aside);
     Ok(facts)
@@ -232,11 +247,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::admin::Redrive;
     use crate::explain::Verdict;
     use crate::handler::HandlerError;
+    use crate::journal::JournalMode;
     use crate::policy::{FailurePolicy, ParkPolicy};
+    use crate::poller::StopSignal;
     use crate::source::{FetchWindow, Rows, Source, SourceShape};
-    use crate::testing::{JournaledWorld, World, calls, tick};
+    use crate::testing::{JournaledWorld, World, admin, calls, sleep, tick};
 
     fn reader(world: &World, poller: Poller) -> StatusReader {
         StatusReader {
@@ -292,6 +310,95 @@ mod tests {
             world.source.put(1, "y");
             assert_eq!(trace(&reader, "1").await.reason.verdict, verdict);
             assert_ne!(trace(&reader, "2").await.reason.verdict, verdict);
+        }
+    }
+
+    /// A policy that parks keys, and retries them.
+    fn park() -> FailurePolicy {
+        let park = ParkPolicy { retries_max: 10, ..ParkPolicy::default() };
+        FailurePolicy { on_failure: OnFailure::Park, park, ..FailurePolicy::default() }
+    }
+
+    /// Parks row 1, then lets `settle` do something about it; returns what is known of the row.
+    async fn settled(
+        mode: Option<JournalMode>,
+        settle: impl AsyncFn(&World, &Poller, &KeyId),
+    ) -> [String; 2] {
+        let world = World::new().with_policy(park());
+        let (world, poller) = match mode {
+            Some(mode) => {
+                let journaled = JournaledWorld::in_world(world, mode);
+                let poller = journaled.of(journaled.world.instance("a"));
+                (journaled.world.clone(), poller)
+            }
+            None => (world.clone(), world.instance("a")),
+        };
+        let reader = reader(&world, poller);
+        let poller = &reader.pollers["p"];
+        world.source.put(1, "x");
+        world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+        tick(poller).await.unwrap();
+        let key = admin(poller).quarantined().await.unwrap().remove(0);
+        settle(&world, poller, &key).await;
+        assert_eq!(world.quarantined().await, Vec::<i64>::new());
+        trace(&reader, "1").await.summary()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_parked_row_is_known_from_the_journal() {
+        let recover = async |_: &World, poller: &Poller, _: &KeyId| {
+            sleep(60).await;
+            tick(poller).await.unwrap();
+        };
+        let redrive = async |_: &World, poller: &Poller, key: &KeyId| {
+            let keys = std::slice::from_ref(key);
+            let (stop, interval) = (StopSignal::new(), std::time::Duration::ZERO);
+            let (as_stored, drop_gone) = (false, false);
+            let redrive = Redrive { id: "r", keys, as_stored, drop_gone, interval, stop };
+            admin(poller).redrive(&redrive, &mut |_, _| {}).await.unwrap();
+        };
+        let drop = async |_: &World, poller: &Poller, key: &KeyId| {
+            let found = admin(poller).entry(key).await.unwrap().unwrap();
+            let entries = vec![(found.key, found.etag)];
+            admin(poller).drop_entries(entries, &mut |_, removed| removed.unwrap()).await.unwrap();
+        };
+        for mode in [JournalMode::Commits, JournalMode::Full] {
+            let [line, _] = settled(Some(mode), recover).await;
+            assert!(line.starts_with("p, id=1: delivered: at "), "{line}");
+            assert!(line.ends_with("a retry of its parked key was accepted"), "{line}");
+            let [line, _] = settled(Some(mode), redrive).await;
+            assert!(line.starts_with("p, id=1: delivered: at "), "{line}");
+            assert!(line.ends_with("a redrive was accepted"), "{line}");
+            let [line, _] = settled(Some(mode), drop).await;
+            assert!(line.starts_with("p, id=1: dropped: its entry was removed at "), "{line}");
+            assert!(line.ends_with("(by an operator), and no batch had it"), "{line}");
+        }
+        let [line, _] = settled(None, drop).await;
+        assert!(
+            line.starts_with("p, id=1: passed; it may have been delivered, or parked and dropped:"),
+            "{line}"
+        );
+        assert!(!line.contains("at the latest"), "{line}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_row_whose_key_is_parked_says_what_happens_to_the_entry() {
+        for (retries_max, verdict, next) in [
+            (10, Verdict::Parked, "the next retry removes the entry"),
+            (0, Verdict::Quarantined, "--drop-gone` removes the entry"),
+        ] {
+            let park = ParkPolicy { retries_max, ..ParkPolicy::default() };
+            let world = World::new().with_policy(FailurePolicy { park, ..self::park() });
+            let reader = reader(&world, world.instance("a"));
+            world.source.put(1, "x");
+            world.handler.then_fail(HandlerError::Rejected("422".to_owned()));
+            tick(&reader.pollers["p"]).await.unwrap();
+            world.source.delete(1);
+            let found = trace(&reader, "1").await;
+            assert_eq!(found.reason.verdict, verdict, "{found:?}");
+            assert!(found.reason.cause.ends_with("no row with this key any more"), "{found:?}");
+            assert!(found.reason.next.contains(next), "{found:?}");
+            assert_eq!(trace(&reader, "2").await.reason.verdict, Verdict::NotInTable);
         }
     }
 

@@ -50,7 +50,7 @@ impl<'a> Case<'a> {
     pub(super) fn is_certain(self, verdict: Verdict) -> bool {
         let is_proven = |delivery: &Delivery| delivery.is_accepted() && delivery.is_certain;
         match verdict {
-            Verdict::Locked => false,
+            Verdict::Locked | Verdict::Passed => false,
             Verdict::NotInTable => self.facts.row.sessions.is_empty(),
             Verdict::Delivered => self.deliveries.iter().any(is_proven),
             Verdict::NoLongerQuarantined => self.last().is_some_and(|last| last.is_certain),
@@ -62,6 +62,7 @@ impl<'a> Case<'a> {
             | Verdict::OtherSource
             | Verdict::Parked
             | Verdict::Quarantined
+            | Verdict::Dropped
             | Verdict::Vanished
             | Verdict::TakenOver
             | Verdict::Disabled
@@ -92,7 +93,7 @@ impl<'a> Case<'a> {
 
     /// Returns the last delivery or quarantine of the row's current version.
     fn last(self) -> Option<&'a Delivery> {
-        self.deliveries.iter().rfind(|it| it.is_accepted() || it.is_quarantined())
+        self.deliveries.iter().rfind(|it| it.is_outcome())
     }
 
     /// Returns the reason that lies in the row, if any.
@@ -106,6 +107,9 @@ impl<'a> Case<'a> {
             return Some(reason(Verdict::Locked, cause, next));
         }
         let is_tracked = *mode == CursorMode::ChangeTracking;
+        if let Some(entry) = self.facts.parked.as_ref().filter(|_| !row.exists && !row.is_deleted) {
+            return Some(self.parked_and_gone(entry));
+        }
         if !row.exists && !row.is_deleted {
             let cause = if is_tracked {
                 "the table has no row with this key, and no recent delete of it is known"
@@ -204,6 +208,7 @@ impl<'a> Case<'a> {
                     ..reason(Verdict::NoLongerQuarantined, cause, next)
                 }
             }
+            Some(dropped) if dropped.is_dropped() => self.dropped(dropped),
             Some(delivered) => self.delivered(delivered),
             None => match &journal.moved_past {
                 Some(moved) => {
@@ -247,6 +252,29 @@ impl<'a> Case<'a> {
             .is_some_and(|document| document.checkpoint.last_successful_batch_id.is_none())
     }
 
+    /// Returns the reason of a row that no longer exists, although its key is parked.
+    fn parked_and_gone(self, entry: &ParkedKey) -> Reason {
+        let poller = self.facts.poller;
+        let Reason { verdict, cause, since, .. } = self.parked(entry);
+        let cause = format!("{cause}; the source has no row with this key any more");
+        let key_id = &entry.key_id;
+        let next = match (entry.state, entry.is_delete) {
+            (EntryState::Retrying, true) => format!(
+                "the next retry delivers the delete; without waiting for it: `highwater quarantine redrive {poller} {key_id}`"
+            ),
+            (EntryState::Quarantined, true) => format!(
+                "fix the cause, then `highwater quarantine redrive {poller} {key_id}` delivers the delete"
+            ),
+            (EntryState::Retrying, false) => format!(
+                "the next retry removes the entry; `highwater quarantine show {poller} {key_id}` prints its last version"
+            ),
+            (EntryState::Quarantined, false) => format!(
+                "`highwater quarantine redrive {poller} {key_id} --drop-gone` removes the entry"
+            ),
+        };
+        Reason { verdict, cause, since, next }
+    }
+
     fn parked(self, entry: &ParkedKey) -> Reason {
         let poller = self.facts.poller;
         let ParkedKey { key_id, state, reason: why, since, retries, attempts, error, .. } = entry;
@@ -270,10 +298,29 @@ impl<'a> Case<'a> {
         Reason { since: Some(*since), ..reason(verdict, cause, next) }
     }
 
+    /// Returns the reason of a row whose entry was removed without a delivery.
+    fn dropped(self, dropped: &Delivery) -> Reason {
+        let poller = self.facts.poller;
+        let at = time_text(dropped.at);
+        let cause =
+            format!("its entry was removed at {at} ({}), and no batch had it", dropped.reply);
+        let next =
+            format!("update the row, then `highwater tick {poller}` delivers its current version");
+        Reason { since: Some(dropped.at), ..reason(Verdict::Dropped, cause, next) }
+    }
+
     fn delivered(self, delivery: &Delivery) -> Reason {
         let poller = self.facts.poller;
         let at = time_text(delivery.at);
         let token = delivery.token;
+        if !delivery.is_in_batch() {
+            let cause = format!("at {at} with token {token}, {}", delivery.reply);
+            let next = format!(
+                "`highwater journal show {poller} --event {}` lists such deliveries",
+                delivery.event
+            );
+            return Reason { since: Some(delivery.at), ..reason(Verdict::Delivered, cause, next) };
+        }
         let next_status = || format!("`highwater status {poller}` shows the last batches");
         let (batch, next) = match &delivery.batch_id {
             Some(batch_id) if self.facts.journal.from.is_some() => (
@@ -292,13 +339,12 @@ impl<'a> Case<'a> {
     /// Returns the reason of a row that the poller has passed, without a record of its batch.
     fn inferred(self) -> Reason {
         let Facts { poller, mode, journal, document, may_have_parked, .. } = self.facts;
-        let may_have_parked = *may_have_parked;
+        let may_have_parked = *may_have_parked || journal.has_quarantined;
         let moved_at = document.and_then(|document| document.checkpoint.updated_at);
-        let by = moved_at.map(|at| format!(", by {} at the latest", time_text(at)));
-        let doubts = [
-            mode.is_time_based().then_some(Doubt::Late),
-            (may_have_parked || journal.has_quarantined).then_some(Doubt::Parked),
-        ];
+        let by = moved_at.filter(|_| !may_have_parked);
+        let by = by.map(|at| format!(", by {} at the latest", time_text(at)));
+        let doubts =
+            [mode.is_time_based().then_some(Doubt::Late), may_have_parked.then_some(Doubt::Parked)];
         let doubts = doubts.into_iter().flatten();
         let doubts: Vec<String> = doubts.map(|doubt| format!("; {}", doubt_text(doubt))).collect();
         let doubts = doubts.concat();
@@ -318,7 +364,8 @@ impl<'a> Case<'a> {
             "its position is at or before the checkpoint{}; {record}{doubts}",
             by.unwrap_or_default()
         );
-        reason(Verdict::Delivered, cause, next)
+        let verdict = if may_have_parked { Verdict::Passed } else { Verdict::Delivered };
+        reason(verdict, cause, next)
     }
 
     fn skipped(self, cause: String) -> Reason {

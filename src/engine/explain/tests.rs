@@ -126,7 +126,9 @@ impl World {
             deliveries: deliveries::deliveries(entries, &position),
             moved_past: deliveries::moved_past(entries, &position),
             has_moves: entries.iter().any(deliveries::is_move),
-            has_quarantined: entries.iter().any(|it| it.event == EventKind::RowQuarantined),
+            has_quarantined: entries
+                .iter()
+                .any(|it| it.event == EventKind::RowQuarantined || it.event.settles_parked_row()),
         };
         self
     }
@@ -302,6 +304,7 @@ fn quarantined(error: &str) -> ParkedKey {
         attempts: 1,
         error: error.to_owned(),
         is_held: true,
+        is_delete: false,
     }
 }
 

@@ -17,7 +17,7 @@ pub enum JournalMode {
     /// Nothing.
     #[default]
     Off,
-    /// Writes that moved the checkpoint, operators' actions, and lost positions.
+    /// Writes that moved the checkpoint, operators' actions, what became of parked rows, and lost positions.
     Commits,
     /// Everything except renewals and idle status writes that change nothing else.
     Full,
@@ -30,7 +30,10 @@ impl JournalMode {
             Self::Off => false,
             Self::Commits => {
                 let stops = event == EventKind::PositionLost;
-                event.moves_checkpoint() || event.is_operator_event() || stops
+                event.moves_checkpoint()
+                    || event.is_operator_event()
+                    || event.settles_parked_row()
+                    || stops
             }
             Self::Full => true,
         }
@@ -64,6 +67,12 @@ pub enum EventKind {
     RowQuarantined,
     /// A row waits with its parked key.
     RowDiverted,
+    /// A retry delivered the row of a parked key.
+    RowRecovered,
+    /// An operator redelivered the row of a parked key.
+    RowRedriven,
+    /// The entry of a parked key was removed, and its row not delivered: an operator dropped it, or the row is gone.
+    RowDropped,
     /// The target rejected a write of a stale owner.
     StaleWriteBlocked,
     /// The lease was found lost.
@@ -112,6 +121,9 @@ impl EventKind {
             Self::HandlerFailed => "handler_failed",
             Self::RowQuarantined => "row_quarantined",
             Self::RowDiverted => "row_diverted",
+            Self::RowRecovered => "row_recovered",
+            Self::RowRedriven => "row_redriven",
+            Self::RowDropped => "row_dropped",
             Self::StaleWriteBlocked => "stale_write_blocked",
             Self::LeaseLost => "lease_lost",
             Self::LeaseReleased => "lease_released",
@@ -158,10 +170,18 @@ impl EventKind {
             Self::ExecutionStarted
                 | Self::RowQuarantined
                 | Self::RowDiverted
+                | Self::RowRecovered
+                | Self::RowRedriven
+                | Self::RowDropped
                 | Self::StaleWriteBlocked
                 | Self::LeaseLost
                 | Self::Unknown
         )
+    }
+
+    /// Whether it says what became of the row of a parked key.
+    pub fn settles_parked_row(self) -> bool {
+        matches!(self, Self::RowRecovered | Self::RowRedriven | Self::RowDropped)
     }
 
     /// Whether its writer holds no lease.
@@ -239,6 +259,12 @@ pub struct Details {
 }
 
 impl Details {
+    /// Returns the details of an event about one row.
+    pub fn of_row(at: &Cursor, reason: impl Into<Option<String>>) -> Self {
+        let upto = Some(at.clone());
+        Self { upto, rows: Some(1), reason: reason.into(), ..Self::default() }
+    }
+
     /// Returns the details of a write of this kind, which changed `base` to `next`.
     pub fn of(event: EventKind, base: &StateDocument, next: &StateDocument) -> Self {
         let checkpoint = &next.checkpoint;

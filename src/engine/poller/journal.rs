@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::Poller;
-use crate::document::StateDocument;
+use crate::document::{Snapshot, StateDocument};
 use crate::error::chain;
 use crate::journal::{
     Appender, Details, Entry, EventKind, HolderEvent, JournalMode, JournalStore, Recorder,
@@ -92,6 +92,13 @@ impl Poller {
         let holder = document.holder(self.instance.owner_id());
         let error = document.lost_position().filter(|_| event == EventKind::PositionLost);
         let details = Details { error: error.map(str::to_owned), ..Details::default() };
+        self.recorder().record(HolderEvent { event, at, holder: &holder, document, details });
+    }
+
+    /// Records what an operator did to a row without a lease, once `written` is stored.
+    pub(crate) fn record_row(&self, event: EventKind, details: Details, written: &Snapshot) {
+        let (at, document) = (written.written_at(), &*written.document);
+        let holder = document.holder(self.instance.owner_id());
         self.recorder().record(HolderEvent { event, at, holder: &holder, document, details });
     }
 

@@ -59,11 +59,7 @@ pub(crate) enum Recorded {
 #[derive(Debug)]
 pub(crate) enum Diversion {
     /// Its entry has it.
-    Kept {
-        /// Whether it had another one before.
-        is_new: bool,
-        replaced: Replaced,
-    },
+    Kept { replaced: Replaced },
     /// The entry is gone.
     Gone,
     /// The entry is of a range, and holds nothing back.
@@ -171,12 +167,10 @@ pub(crate) async fn divert(
             Reading::Damaged(damaged) => (Some(new(&damaged)), Some(damaged)),
             Reading::Suspicious(damaged) => return Ok(Diversion::Damaged(damaged)),
         };
-        let Some(joined) = joined else {
-            return Ok(Diversion::Kept { is_new: false, replaced: None });
-        };
+        let Some(joined) = joined else { return Ok(Diversion::Kept { replaced: None }) };
         match store.store(key, joined.encode(), Precondition::Matches(etag)).await {
             Err(StoreError::Conflict { .. }) => {}
-            written => return Ok(written.map(|_| Diversion::Kept { is_new: true, replaced })?),
+            written => return Ok(written.map(|_| Diversion::Kept { replaced })?),
         }
     }
     Err(StoreError::Conflict { key: key.path() }.into())

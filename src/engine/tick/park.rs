@@ -289,10 +289,9 @@ impl LeasedTick<'_, '_> {
                     self.keys.learn_that_it_holds_nothing(&key);
                     gone.insert(row.event.id.clone());
                 }
-                Diversion::Kept { is_new, replaced } => {
-                    if is_new {
-                        self.note_row(EventKind::RowDiverted, &row.event, &batch.id, None);
-                    }
+                Diversion::Kept { replaced } => {
+                    // Also if the entry has it from a tick that never got to its commit, or to its journal.
+                    self.note_row(EventKind::RowDiverted, &row.event, &batch.id, None);
                     if let Some(damaged) = replaced {
                         self.report.entry_replaced(&key, &damaged);
                     }

@@ -63,6 +63,8 @@ pub(super) struct Report<'a> {
     batches: u64,
     quarantined: u64,
     parked: u64,
+    /// Rows of parked keys that a retry delivered.
+    recovered: u64,
     /// How much of the tick's time retries of parked keys took.
     retried_for: Duration,
     /// The batch whose rows were counted last.
@@ -102,6 +104,7 @@ impl<'a> Report<'a> {
             batches: 0,
             quarantined: 0,
             parked: 0,
+            recovered: 0,
             retried_for: Duration::ZERO,
             counted: None,
             warned_of_skips: false,
@@ -398,6 +401,11 @@ impl<'a> Report<'a> {
         );
     }
 
+    /// Notes that a retry delivered the row of a parked key.
+    pub(super) fn note_recovered(&mut self) {
+        self.recovered += 1;
+    }
+
     /// Notes that keys were retried until now.
     pub(super) fn note_retries(&mut self) {
         self.retried_for = self.started_at.elapsed();
@@ -510,9 +518,10 @@ impl<'a> Report<'a> {
                     event = "breaker_opened",
                     token = self.fencing_token,
                     rows = quarantined_in_a_row,
-                    "{quarantined_in_a_row} rows of poller `{name}` in a row were quarantined: the target may be \
-                     rejecting every row, so no further row is quarantined until it accepts one; look at them with \
-                     `highwater quarantine list {name}`, fix the target, then `highwater quarantine redrive {name} --all`"
+                    "{quarantined_in_a_row} rows of poller `{name}` in a row were parked: the target may be rejecting \
+                     every row, so no further row is parked until it accepts one; look at them with \
+                     `highwater quarantine list {name}`, and fix the target; \
+                     `highwater quarantine redrive {name} --all` retries them at once"
                 );
             }
             (Some(true), false) => tick_event!(
@@ -649,19 +658,22 @@ impl<'a> Report<'a> {
 
     /// Returns the outcome for people.
     fn what(&self, result: &Result<TickOutcome, TickError>) -> String {
+        let of_parking = [
+            (self.recovered, "delivered from parking"),
+            (self.parked, "parked"),
+            (self.quarantined, "quarantined"),
+        ];
+        let of_parking = of_parking.into_iter().filter(|(rows, _)| *rows > 0);
+        let of_parking = of_parking.map(|(rows, what)| format!(", {what} {rows}"));
+        let breaker = (self.breaker_was_open == Some(true)).then(|| ", breaker open".to_owned());
+        let of_parking: String = of_parking.chain(breaker).collect();
         match result {
             Ok(TickOutcome::Committed { more }) => {
                 let waiting = if *more { self.waiting() } else { String::new() };
-                let set_aside = |rows: u64, what: &str| match rows {
-                    0 => String::new(),
-                    rows => format!(", {what} {rows}"),
-                };
-                let parked = set_aside(self.parked, "parked");
-                let quarantined = set_aside(self.quarantined, "quarantined");
                 let (rows, batches) = (counted(self.rows, "row"), counted(self.batches, "batch"));
-                format!("committed {rows} in {batches}{parked}{quarantined}{waiting}")
+                format!("committed {rows} in {batches}{of_parking}{waiting}")
             }
-            Ok(TickOutcome::Idle) => "nothing new".to_owned(),
+            Ok(TickOutcome::Idle) => format!("nothing new{of_parking}"),
             Ok(TickOutcome::Skipped(Skipped::AlreadyRunning)) => {
                 "skipped: already running".to_owned()
             }
@@ -676,7 +688,9 @@ impl<'a> Report<'a> {
                 self.backing_off(*until, failing.as_ref())
             }
             Ok(TickOutcome::Paused { by, reason, since }) => self.paused(by, reason, *since),
-            Err(error) => format!("failed after {}: {}", counted(self.rows, "row"), chain(error)),
+            Err(error) => {
+                format!("failed after {}{of_parking}: {}", counted(self.rows, "row"), chain(error))
+            }
         }
     }
 

@@ -13,11 +13,12 @@ use super::alone::{AloneCall, CallResult, EventToDeliver};
 use super::report::Report;
 use super::{ACQUIRE_TRIES_MAX, Tick, blame, reject_if_single_row};
 use crate::backoff::seed_of;
-use crate::cursor::KeyId;
+use crate::cursor::{Cursor, KeyId};
 use crate::document::{Paused, Snapshot};
 use crate::error::chain;
 use crate::event::ChangeEvent;
 use crate::handler::HandlerError;
+use crate::journal::{Details, EventKind};
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
 use crate::policy::Blame;
 use crate::poller::{Poller, StopSignal, TickError};
@@ -77,6 +78,15 @@ pub(super) enum Retried {
     Done,
     /// The regular batch comes first; see [`When::WithoutBatch`].
     AfterTheBatch,
+}
+
+/// Why a key has nothing left to deliver.
+#[derive(Clone, Copy, Debug)]
+enum Settled<'a> {
+    /// The target accepted its row, at this position.
+    Accepted(&'a Cursor),
+    /// Its row is gone.
+    RowGone,
 }
 
 /// Whether another key is retried.
@@ -333,7 +343,7 @@ impl<'p> Retries<'_, 'p> {
             Ok(EventToDeliver::Event(event)) => event,
             // Nothing is left to deliver. A source that reports deletions does so in its turn.
             Ok(EventToDeliver::Gone) if now - entry.last_version_at >= GONE_AFTER => {
-                return self.remove(key, &etag, &entry).await;
+                return self.remove(key, &etag, &entry, Settled::RowGone).await;
             }
             Ok(EventToDeliver::Gone) => {
                 self.write(key, &counted, etag).await?;
@@ -354,7 +364,8 @@ impl<'p> Retries<'_, 'p> {
             CallResult::Accepted => {
                 self.unknown_failures = 0;
                 if !entry.is_newer_than(&event, self.lease.generation()) {
-                    let then = self.remove(key, &etag, &counted).await?;
+                    let settled = Settled::Accepted(&event.cursor);
+                    let then = self.remove(key, &etag, &counted, settled).await?;
                     // Another process may have added a version, which waits for the next retry.
                     self.recovered += usize::from(!self.keys.contains(key));
                     return Ok(then);
@@ -481,12 +492,30 @@ impl<'p> Retries<'_, 'p> {
     }
 
     /// Removes the entry of a key that has nothing left to deliver.
-    async fn remove(&mut self, key: &KeyId, etag: &ETag, entry: &Entry) -> Result<Then, TickError> {
+    async fn remove(
+        &mut self,
+        key: &KeyId,
+        etag: &ETag,
+        entry: &Entry,
+        settled: Settled<'_>,
+    ) -> Result<Then, TickError> {
         let at = self.poller.entry_key(key);
         let removed = self.lease.hold_while(self.poller.store.remove(&at, etag)).await;
         match removed.map_err(TickError::LeaseLost)? {
             Ok(()) => {
                 self.keys.forget(key);
+                match (settled, entry.event()) {
+                    (Settled::Accepted(at), _) => {
+                        self.report.note_recovered();
+                        self.lease.note(EventKind::RowRecovered, || Details::of_row(at, None));
+                    }
+                    (Settled::RowGone, Ok(event)) => {
+                        let why = Some("the row is gone".to_owned());
+                        let details = || Details::of_row(&event.cursor, why);
+                        self.lease.note(EventKind::RowDropped, details);
+                    }
+                    (Settled::RowGone, Err(_)) => {}
+                }
                 info!(
                     event = "key_recovered",
                     poller.name = self.poller.name,
