@@ -30,6 +30,8 @@ use tracing::Level;
 
 pub(crate) use self::alone::{AloneCall, CallResult, EventToDeliver};
 use self::batch::{Batch, Work};
+#[cfg(test)]
+pub(crate) use self::failure::breaker_text;
 pub(crate) use self::failure::{blame, reject_if_single_row};
 use self::fetch::{Fetched, Next};
 use self::prefetch::Prefetch;

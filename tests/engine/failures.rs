@@ -185,7 +185,7 @@ async fn a_receiver_that_rejects_everything_quarantines_ten_rows_and_recovers_by
             assert_eq!(quarantined.len(), 10);
             assert_eq!(last_calls, 2, "one row, and one other row");
             let text = world.in_flight().await.unwrap().last_error.unwrap();
-            assert!(text.contains("10 rows in a row were quarantined"), "{text}");
+            assert!(text.contains("10 rows in a row were parked"), "{text}");
         }
         is_down.store(false, Relaxed);
         drain(&poller, 3).await;

@@ -540,6 +540,9 @@ fn missed(schedules: &[Schedule], last: OffsetDateTime) -> Option<OffsetDateTime
     })
 }
 
+/// Part of the error of a tick whose breaker is open.
+pub(crate) const BREAKER_TEXT: &str = "so the target may be rejecting every row";
+
 /// Returns the page that says what to do.
 fn runbook(state: PollerState, failure: Option<&Failure>) -> Option<&'static str> {
     let kind = failure.map(|failure| failure.kind.as_str());
@@ -556,6 +559,11 @@ fn runbook(state: PollerState, failure: Option<&Failure>) -> Option<&'static str
         PollerState::Vanished => Some("runbooks/vanished.md"),
         PollerState::Stopped if kind == Some("fence_ahead") => Some("runbooks/fenced.md"),
         PollerState::Stopped => Some("runbooks/stopped.md"),
+        PollerState::Failing | PollerState::BackingOff
+            if failure.is_some_and(|failure| failure.error.contains(BREAKER_TEXT)) =>
+        {
+            Some("runbooks/breaker.md")
+        }
         PollerState::BackingOff => Some("runbooks/backing-off.md"),
         PollerState::Failing if kind.is_some_and(|kind| kind.starts_with("handler")) => {
             Some("runbooks/handler.md")

@@ -12,6 +12,7 @@ use crate::lease::LeaseError;
 use crate::policy::Blame;
 use crate::poller::tick_history::handler_failure_kind;
 use crate::poller::{Poller, TickError};
+use crate::status::health::BREAKER_TEXT;
 
 /// Why a single row fails that is too large for the target.
 const SINGLE_ROW: &str = "a single row exceeds the target's size limit and cannot be split further: raise the limit, \
@@ -261,11 +262,11 @@ impl Poller {
     }
 }
 
-/// Says why rows that are rejected permanently are not quarantined.
-pub(super) fn breaker_text(quarantined_in_a_row: u32) -> String {
+/// Says why rows that are rejected permanently are not parked.
+pub(crate) fn breaker_text(quarantined_in_a_row: u32) -> String {
     format!(
-        "{quarantined_in_a_row} rows in a row were quarantined, so the target may be rejecting every row \
-         (`BREAKER_ROWS`): no further row is quarantined until it accepts one"
+        "{quarantined_in_a_row} rows in a row were parked, {BREAKER_TEXT} (`BREAKER_ROWS`): no further row is parked \
+         until it accepts one"
     )
 }
 

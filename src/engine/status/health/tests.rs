@@ -305,6 +305,20 @@ fn every_state_that_needs_attention_says_why_and_links_a_runbook() {
 }
 
 #[test]
+fn the_runbook_of_an_open_breaker_is_its_own() {
+    let failure = Failure {
+        at: OffsetDateTime::UNIX_EPOCH,
+        since: OffsetDateTime::UNIX_EPOCH,
+        count: 1,
+        kind: "handler_failed".to_owned(),
+        error: format!("422; {}", crate::tick::breaker_text(10)),
+    };
+    for state in [PollerState::Failing, PollerState::BackingOff] {
+        assert_eq!(runbook(state, Some(&failure)), Some("runbooks/breaker.md"));
+    }
+}
+
+#[test]
 fn the_runbook_of_a_state_has_its_name() {
     let schedules = every_five_seconds();
     let mut linked = BTreeSet::new();
