@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use highwater_engine::handler::HandlerError;
 use highwater_engine::notification::{Change, ChangeEvent, Notifier};
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::poller::{Limits, Operator, Poller, StopSignal, TickOutcome};
 use highwater_engine::source::FetchError;
 use highwater_engine::store::{StateKey, StateStore as _};
@@ -78,6 +78,28 @@ async fn quarantined_rows_and_an_open_breaker_are_reported_once() {
     sleep(600).await;
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(recorded.take(), [], "recovery needs no operator");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_key_is_reported_once_and_again_when_its_retries_end() {
+    let world = world(OnFailure::Park);
+    let park = ParkPolicy { retries_max: 2, ..ParkPolicy::default() };
+    let world = world.with_policy(FailurePolicy { park, ..world.policy });
+    let (poller, recorded) = notified(world.started_poller("a").await);
+    world.source.fill(3);
+    let rejected = || HandlerError::Rejected("422".to_owned());
+    world.handler.judge_by(move |ids| if ids.contains(&2) { Err(rejected()) } else { Ok(()) });
+    tick(&poller).await.unwrap();
+    assert_eq!(recorded.take(), [(ChangeEvent::RowParked, Some("refused"), 1)]);
+    // A later version waits with it.
+    world.source.put(2, "later");
+    tick(&poller).await.unwrap();
+    sleep(60).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(recorded.take(), [], "a retry that fails is not reported");
+    sleep(600).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(recorded.take(), [(ChangeEvent::RowQuarantined, Some("refused"), 1)]);
 }
 
 #[tokio::test(start_paused = true)]
