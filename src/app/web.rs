@@ -4,6 +4,7 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -16,14 +17,28 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tracing::debug;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+use crate::repeats::LogThrottle;
 
 pub use self::guard::Authority;
 pub(crate) use self::guard::{Refusal, is_same_origin, is_token};
 
 /// Largest head of a request. The Functions host and browsers send less than a kilobyte.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Most connections of a server at the same time. The Functions host has one per running invocation, so this is more than it
+/// needs; a process may have 1024 open files by default, and databases and receivers need some too.
+const CONNECTIONS_MAX: usize = 512;
+/// Most refused clients at the same time that get a reply; further ones are disconnected without one.
+const REFUSED_MAX: usize = 32;
+/// How long a refused client has to read its reply.
+const REFUSED_LINGER: Duration = Duration::from_secs(1);
+/// How often refused connections are logged.
+const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long a server waits for a client. A client that exceeds it loses its connection.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +57,16 @@ impl Default for ClientTimeouts {
 
 /// Serves `router` until `shutdown` completes, then waits for the requests that are being answered.
 pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    timeouts: ClientTimeouts,
+    shutdown: impl Future<Output = ()>,
+) {
+    serve_at_most(CONNECTIONS_MAX, listener, router, timeouts, shutdown).await;
+}
+
+async fn serve_at_most(
+    connections_max: usize,
     mut listener: TcpListener,
     router: Router,
     timeouts: ClientTimeouts,
@@ -52,6 +77,8 @@ pub(crate) async fn serve(
     builder.timer(TokioTimer::new()).header_read_timeout(timeouts.head);
     builder.max_buf_size(HEAD_BYTES_MAX);
     let connections = GracefulShutdown::new();
+    let free = Arc::new(Semaphore::new(connections_max));
+    let refusals = Refusals::default();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let (stream, _) = tokio::select! {
@@ -60,6 +87,10 @@ pub(crate) async fn serve(
             // Waits after an error, such as too many open files.
             accepted = Listener::accept(&mut listener) => accepted,
         };
+        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+            refusals.refuse(stream, connections_max);
+            continue;
+        };
         let service = TowerToHyperService::new(router.clone());
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = connections.watch(connection);
@@ -67,10 +98,60 @@ pub(crate) async fn serve(
             if let Err(error) = connection.await {
                 debug!(event = "connection_failed", "A connection ended: {error}");
             }
+            drop(permit);
         });
     }
     drop(listener);
     connections.shutdown().await;
+}
+
+/// Answers connections that are too many.
+struct Refusals {
+    running: Arc<Semaphore>,
+    log_throttle: LogThrottle,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        let running = Arc::new(Semaphore::new(REFUSED_MAX));
+        Self { running, log_throttle: LogThrottle::each(REFUSED_LOG_INTERVAL) }
+    }
+}
+
+impl Refusals {
+    fn refuse(&self, stream: TcpStream, connections_max: usize) {
+        if self.log_throttle.are_due("", "") {
+            warn!(
+                event = "too_many_connections",
+                connections_max,
+                "Refusing connections: {connections_max} are open, the most that a server accepts"
+            );
+        }
+        let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            let answered = answer_refused(stream, connections_max);
+            if let Ok(Err(error)) = tokio::time::timeout(REFUSED_LINGER, answered).await {
+                debug!(event = "connection_failed", "A refused connection ended: {error}");
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Replies with 503 without reading a request, then waits for the client to close: unread bytes at that time would reset the
+/// connection, and the client might lose the reply.
+async fn answer_refused(mut stream: TcpStream, connections_max: usize) -> std::io::Result<()> {
+    let body = format!("too many connections: {connections_max} are open\n");
+    let length = body.len();
+    let reply = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+         content-type: text/plain; charset=utf-8\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(reply.as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut ignored = [0; 1024];
+    while stream.read(&mut ignored).await? > 0 {}
+    Ok(())
 }
 
 /// The body of a request was not received.

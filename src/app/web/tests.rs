@@ -1,12 +1,10 @@
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use axum::routing::post;
 use futures_util::future::join_all;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -103,6 +101,37 @@ async fn a_head_that_is_too_large_is_refused() {
     let request = format!("POST / HTTP/1.1\r\nX: {}", "x".repeat(2 * HEAD_BYTES_MAX));
     let text = reply(address, request.as_bytes()).await;
     assert!(!text.contains(" 200 "), "{text}");
+}
+
+#[tokio::test]
+async fn connections_that_are_too_many_are_refused_until_one_closes() {
+    const MAX: usize = 3;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let timeouts = ClientTimeouts { head: NEVER, body: NEVER };
+    let router = Router::new().route("/", post(echo));
+    tokio::spawn(serve_at_most(MAX, listener, router, timeouts, pending()));
+    let mut open = Vec::new();
+    for _ in 0..MAX {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"POST / HT").await.unwrap();
+        open.push(stream);
+    }
+    // More than get a reply.
+    let all = join_all((0..2 * REFUSED_MAX).map(|_| reply(address, REQUEST))).await;
+    let refused = "too many connections: 3 are open\n";
+    assert!(all.iter().all(|text| !text.contains(" 200 ")), "{all:?}");
+    assert!(all.iter().any(|text| text.starts_with("HTTP/1.1 503 ") && text.ends_with(refused)));
+    // The open ones are served, and a place that becomes free is used.
+    let mut first = open.pop().unwrap();
+    let request = b"TP/1.1\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody";
+    first.write_all(request).await.unwrap();
+    let text = rest(&mut first).await;
+    assert!(text.ends_with("\r\n\r\nbody"), "{text}");
+    let deadline = Instant::now() + LIMIT;
+    while !reply(address, REQUEST).await.ends_with("\r\n\r\nbody") {
+        assert!(Instant::now() < deadline, "no place became free");
+    }
 }
 
 /// A stop answers what was sent, and waits for no client that sends nothing more.
