@@ -8,7 +8,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use url::Url;
+use url::{Position, Url};
 
 use super::settings;
 use super::source::PORTAL_PREFIXES;
@@ -60,7 +60,7 @@ pub fn secrets(vars: &dyn Vars) -> Vec<FoundSecret> {
         if named.secrets.contains(setting) || is_passed_on {
             add_secret(text, &mut values);
         } else if is_highwater {
-            of_setting(setting, text, &all, &mut values);
+            of_setting(setting, text, &all, &named.public, &mut values);
         } else if is_secret_variable(setting, text) {
             add_secret(text, &mut values);
         }
@@ -87,6 +87,9 @@ struct Named {
     connections: BTreeSet<String>,
     /// Variables that are passed to `exec` processes: a value that looks like a key is secret.
     passed_on: BTreeSet<String>,
+    /// Names and values of our settings except URLs and keys, in lower case: what output has anyway, such as the name of a
+    /// table.
+    public: String,
 }
 
 impl Named {
@@ -96,6 +99,10 @@ impl Named {
         for setting in vars.names().iter().filter(|name| name.starts_with("HIGHWATER__")) {
             let text = vars.get(setting).unwrap_or_default();
             let others = text.split(',').map(|name| name.trim().to_owned());
+            named.add_public(setting);
+            if !is_url(setting) && !is_key(setting) && !is_command(setting) {
+                named.add_public(&text);
+            }
             if is_for(setting, &settings::HANDLER_AUTH_SECRET)
                 || is_for(setting, &settings::SOURCE_MASK_SECRET)
                 || is_for(setting, &settings::HANDLER_SIGNING_SECRETS)
@@ -108,6 +115,11 @@ impl Named {
             }
         }
         named
+    }
+
+    fn add_public(&mut self, text: &str) {
+        self.public.push_str(&text.to_lowercase());
+        self.public.push('\n');
     }
 }
 
@@ -144,7 +156,13 @@ fn add_secret(text: &str, values: &mut Vec<String>) {
 }
 
 /// Adds possible secrets in one of our own settings.
-fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut Vec<String>) {
+fn of_setting(
+    setting: &str,
+    text: &str,
+    names: &BTreeSet<String>,
+    public: &str,
+    values: &mut Vec<String>,
+) {
     if is_key(setting) {
         values.push(text.to_owned());
     }
@@ -152,7 +170,7 @@ fn of_setting(setting: &str, text: &str, names: &BTreeSet<String>, values: &mut 
         of_command(text, values);
     }
     if is_url(setting) {
-        of_path(text, values);
+        of_path(text, public, values);
     }
     // A key in the wrong setting.
     for piece in text.split([',', ' ', ';']).map(str::trim) {
@@ -190,18 +208,78 @@ pub(super) fn is_key(setting: &str) -> bool {
     is_for(setting, &settings::HANDLER_SYSTEM_KEY)
 }
 
-/// Adds the path of a URL, and its parts that may be keys: the URL of a chat service is a secret. A single word is not
-/// searched for, since it may be the name of a table.
-fn of_path(text: &str, values: &mut Vec<String>) {
+/// Adds the path of a URL, and its parts that may be keys: the URL of a chat service is a secret.
+///
+/// A path of a single word may be a secret, or the name of a table. A word that other output has anyway is searched for
+/// only after its host, because redacting it everywhere would make that output unreadable and hide nothing.
+fn of_path(text: &str, public: &str, values: &mut Vec<String>) {
     let Ok(url) = Url::parse(text) else { return };
     let parts = url.path_segments().into_iter().flatten();
     let may_be_secret =
         |part: &&str| may_be_key(part) && has_digit(part) && !is_numbered_name(part);
     values.extend(parts.filter(may_be_secret).map(str::to_owned));
     let path = url.path().trim_matches('/');
+    if path.is_empty() {
+        return;
+    }
     let is_word = !has_digit(path) && !path.contains('/');
-    values.extend((!is_word).then(|| path.to_owned()));
+    let word = path.to_lowercase();
+    let is_known = PATH_WORDS.contains(&word.as_str()) || public.contains(&word);
+    // A shorter word is not searched for anyway, and would be reported as a secret that is too short.
+    if is_word && (is_known || path.len() < SECRET_BYTES_MIN) {
+        values.push(format!("{}/{path}", &url[Position::BeforeHost..Position::AfterPort]));
+    } else {
+        values.push(path.to_owned());
+    }
 }
+
+/// Ordinary words in the path of a receiver that also occur in our own output, or in that of receivers.
+const PATH_WORDS: [&str; 44] = [
+    "accept",
+    "actions",
+    "batches",
+    "callback",
+    "change",
+    "changed",
+    "changes",
+    "consume",
+    "consumer",
+    "deliver",
+    "delivery",
+    "deliveries",
+    "endpoint",
+    "events",
+    "export",
+    "function",
+    "handle",
+    "handler",
+    "highwater",
+    "import",
+    "ingest",
+    "invoke",
+    "listen",
+    "listener",
+    "message",
+    "messages",
+    "notification",
+    "notifications",
+    "notify",
+    "poller",
+    "process",
+    "publish",
+    "receive",
+    "receiver",
+    "record",
+    "records",
+    "request",
+    "service",
+    "services",
+    "status",
+    "stream",
+    "submit",
+    "webhook",
+    "webhooks",
+];
 
 /// Whether a part of a path is a name in lower case with a number at its end, as of a table or a version: `orders_v2`.
 fn is_numbered_name(part: &str) -> bool {
@@ -526,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_a_webhook_is_secret_and_a_single_word_is_not() {
+    fn the_path_of_a_webhook_is_secret() {
         let url = "https://hooks.contoso.com/services/T024F00B4R/B012345678/x1Y2z3A4b5";
         for name in [
             "HIGHWATER__NOTIFY__URL",
@@ -535,8 +613,35 @@ mod tests {
         ] {
             holds(name, url, &["T024F00B4R", "B012345678", "x1Y2z3A4b5"]);
             holds(name, "https://hooks.contoso.com/catch/abcdefgh", &["catch/abcdefgh"]);
-            assert_eq!(of(&[(name, "https://hooks.contoso.com/highwater")]), Vec::<String>::new());
+            // A single word, with its escapes as in the URL.
+            for word in ["secretword", "SecretWord", "secret-word", "s%C3%A9cret"] {
+                for end in ["", "/", "/?"] {
+                    let url = format!("https://hooks.contoso.com/{word}{end}");
+                    assert_eq!(of(&[(name, &url)]), [word], "{url}");
+                }
+            }
+            let bare = "https://hooks.contoso.com/";
+            assert_eq!(of(&[(name, bare)]), Vec::<String>::new());
         }
+    }
+
+    /// `orders` would be redacted in each line about the table.
+    #[test]
+    fn a_path_of_one_word_that_output_has_anyway_is_secret_after_its_host() {
+        let name = "HIGHWATER__POLLERS__SALES__HANDLER__URL";
+        for (word, other) in [
+            ("orders", ("HIGHWATER__POLLERS__SALES__SOURCE__TABLE", "dbo.Orders")),
+            ("invoices", ("HIGHWATER__POLLERS__INVOICES__SOURCE__KEY", "id")),
+            ("webhook", ("HIGHWATER__APP", "shop")),
+            ("hook", ("HIGHWATER__APP", "shop")),
+        ] {
+            let url = format!("https://a.example:8443/{word}");
+            assert_eq!(of(&[(name, &url), other]), [format!("a.example:8443/{word}")]);
+        }
+        // The same word in another URL is no name.
+        let url = "https://a.example/secretword";
+        let found = of(&[(name, url), ("HIGHWATER__NOTIFY__URL", url)]);
+        assert_eq!(found, ["secretword", "secretword"]);
     }
 
     #[test]
@@ -545,10 +650,7 @@ mod tests {
             ("HIGHWATER__APP", "func-shop-4ag5xkzq2hbz2"),
             ("HIGHWATER__POLLERS__A__SOURCE__KEY", "OrderId"),
             ("HIGHWATER__POLLERS__A__SOURCE__TABLE", "dbo.CustomerOrderLineHistoryArchive2024"),
-            (
-                "HIGHWATER__POLLERS__A__HANDLER__URL",
-                "https://a.example/orders?table=orders&v=2024-05-01",
-            ),
+            ("HIGHWATER__POLLERS__A__HANDLER__URL", "https://a.example/?table=orders&v=2024-05-01"),
             ("HIGHWATER__POLLERS__A__HANDLER__KEY", "id"),
             ("SqlConnection", "Server=db.example;Database=Shop;User ID=reader;Encrypt=true"),
             (
