@@ -80,7 +80,7 @@ use schema::SchemaComparison;
 pub use examine::StoredPosition;
 pub use json_schema::RowSchema;
 pub use limit::SizeLimits;
-pub use mask::{Mask, MaskMethod};
+pub use mask::{Mask, MaskMethod, NoMaskSecret};
 pub use proposal::SourceProposal;
 #[cfg(any(test, feature = "test-util"))]
 pub use sample_table::SampleTable;
@@ -226,7 +226,7 @@ impl Mssql {
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Connection {
         let connection = Connection::new(settings.connection.clone(), credential);
-        if settings.mask.columns.is_empty() { connection } else { connection.hiding_values() }
+        if settings.mask.columns().is_empty() { connection } else { connection.hiding_values() }
     }
 
     /// Retries fetches after transient errors; without this they fail at once.

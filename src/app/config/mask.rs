@@ -41,7 +41,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str, named: &Named<'_>) ->
     if columns.as_ref().is_some_and(is_keyed) {
         let name = reader.read(setting, at, secret_name)?;
         let secret = read_named(reader, &name, setting, at, secret)?;
-        return Some(Mask { columns: columns?, secret: Some(secret) });
+        return Mask::new(columns?, Some(secret)).ok();
     }
     let unused = |_: &str| {
         Err(Expected::none(
@@ -50,7 +50,7 @@ pub(super) fn read(reader: &mut Reader<'_>, segment: &str, named: &Named<'_>) ->
         .hint("remove it, or hash a column with `hmac-sha256`"))
     };
     reader.read_if_set(setting, at, unused).unwrap_or(());
-    Some(Mask { columns: columns.unwrap_or_default(), secret: None })
+    Mask::new(columns.unwrap_or_default(), None).ok()
 }
 
 fn columns(text: &str, named: &Named<'_>) -> Result<Vec<(String, MaskMethod)>, Expected> {

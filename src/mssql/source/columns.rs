@@ -66,9 +66,13 @@ impl Role {
 
 /// Returns the columns to deliver, in the order of the list, or else of the table.
 ///
+/// If the table has columns whose names differ only in case, a masked one demands that all of them that are delivered are masked
+/// too: a mask for `Email` would otherwise look as if it covered `email`.
+///
 /// # Errors
 ///
-/// [`FetchError`] if the settings name a column that does not exist, or that cannot be excluded.
+/// [`FetchError`] if the settings name a column that does not exist, or that cannot be excluded, or do not mask a column
+/// that differs from a masked one only in case.
 pub(super) fn delivered(
     settings: &SourceSettings,
     origin: &Origin,
@@ -81,7 +85,11 @@ pub(super) fn delivered(
     };
     if let Some(names) = &settings.columns {
         let listed = names.iter().map(|name| find(settings, origin, described, Role::Listed, name));
-        return listed.filter(|column| !column.as_ref().is_ok_and(is_dropped)).collect();
+        let listed: Vec<Column> = listed
+            .filter(|column| !column.as_ref().is_ok_and(is_dropped))
+            .collect::<Result<_, _>>()?;
+        check_similar(origin, &masked, &listed)?;
+        return Ok(listed);
     }
     let mut delivered = described.to_vec();
     delivered.retain(|column| !is_dropped(column));
@@ -97,7 +105,31 @@ pub(super) fn delivered(
         }
         delivered.retain(|other| *other != column);
     }
+    check_similar(origin, &masked, &delivered)?;
     Ok(delivered)
+}
+
+/// Checks that no delivered column without a mask differs from a masked one only in case.
+fn check_similar(
+    origin: &Origin,
+    masked: &[(Column, MaskMethod)],
+    delivered: &[Column],
+) -> Result<(), FetchError> {
+    for column in delivered {
+        if masked.iter().any(|(other, _)| other == column) {
+            continue;
+        }
+        if let Some((similar, _)) =
+            masked.iter().find(|(other, _)| alike(&other.name, &column.name))
+        {
+            return Err(configuration(format!(
+                "column `{}` of `{origin}` is masked, but `{}`, which differs only in case, is not: mask it in \
+                 `SOURCE__MASK` too, or list columns without it in `SOURCE__COLUMNS`",
+                similar.name, column.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the masked columns, each with its method.
@@ -112,7 +144,7 @@ pub(super) fn masked(
     described: &[Column],
 ) -> Result<Vec<(Column, MaskMethod)>, FetchError> {
     let mut masked: Vec<(Column, MaskMethod)> = Vec::new();
-    for (name, method) in &settings.mask.columns {
+    for (name, method) in settings.mask.columns() {
         let column = find(settings, origin, described, Role::Masked, name)?;
         let is_it = |needed: &String| alike(needed, &column.name);
         let role = if settings.key.iter().any(is_it) {
@@ -127,6 +159,12 @@ pub(super) fn masked(
         if let Some(role) = role {
             return Err(configuration(format!(
                 "column `{}` of `{origin}` is masked, but is needed as {role}: remove it from `SOURCE__MASK`",
+                column.name
+            )));
+        }
+        if masked.iter().any(|(other, _)| *other == column) {
+            return Err(configuration(format!(
+                "column `{}` of `{origin}` is masked twice: remove `{name}` from `SOURCE__MASK`",
                 column.name
             )));
         }
@@ -163,7 +201,7 @@ pub(super) fn deleted(
 ///
 /// # Errors
 ///
-/// [`FetchError`] if it does not exist; the error has the `role` of the column, and its setting.
+/// [`FetchError`] if it does not exist, or if several differ from the name only in case; the error has the `role` of the column, and its setting.
 pub(super) fn find(
     settings: &SourceSettings,
     origin: &Origin,
@@ -173,8 +211,17 @@ pub(super) fn find(
 ) -> Result<Column, FetchError> {
     let name = name.trim();
     let same = |column: &&Column| column.name == name;
-    let found = described.iter().find(same);
-    let found = found.or_else(|| described.iter().find(|column| alike(&column.name, name)));
+    let exact = described.iter().find(same);
+    let mut similar = described.iter().filter(|column| alike(&column.name, name));
+    let found = exact.or_else(|| similar.next());
+    if let Some(other) = similar.next().filter(|_| exact.is_none()) {
+        let one = found.map_or(name, |column| column.name.as_str());
+        let (role, setting) = (role.as_str(), role.setting(settings));
+        return Err(configuration(format!(
+            "{role} column `{name}` of `{origin}` may be `{one}` or `{}`: write the name with its case in `{setting}`",
+            other.name
+        )));
+    }
     found.cloned().ok_or_else(|| {
         let names: Vec<&str> = described.iter().map(|column| column.name.as_str()).collect();
         let fitting = described.iter().filter(|column| role.fits(column));
@@ -202,4 +249,61 @@ fn alike(one: &str, other: &str) -> bool {
 
 fn configuration(reason: impl Into<String>) -> FetchError {
     FetchError::new(ErrorKind::Configuration, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mask::Mask;
+    use super::super::plan::tests::settings;
+    use super::*;
+
+    fn read(masked: &str, listed: Option<&str>, columns: &[&str]) -> Result<String, String> {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let masked = words(masked).into_iter().map(|name| match name.strip_prefix('-') {
+            Some(name) => (name.to_owned(), MaskMethod::Drop),
+            None => (name, MaskMethod::Sha256),
+        });
+        let settings = SourceSettings {
+            mask: Mask::new(masked.collect(), None).unwrap(),
+            columns: listed.map(words),
+            ..settings(CursorMode::RowVersion, "rv")
+        };
+        let plain = super::super::describe::tests::column("int", 4, 10, 0);
+        let named = |name: &&str| Column { name: (*name).to_owned(), ..plain.clone() };
+        let described: Vec<Column> = columns.iter().map(named).collect();
+        let choice = Choice { mode: CursorMode::RowVersion, cursor: Some("rv".to_owned()) };
+        let origin = Origin::of(&settings).unwrap();
+        let found = delivered(&settings, &origin, &choice, &described);
+        let names =
+            found.map(|found| found.into_iter().map(|column| column.name).collect::<Vec<_>>());
+        names.map(|names| names.join(" ")).map_err(|error| error.reason)
+    }
+
+    /// In a database with a case-sensitive collation.
+    #[test]
+    fn a_mask_leaves_no_column_open_that_differs_only_in_case() {
+        let both = ["ID", "Email", "email"];
+        // Both are masked, or the other one is not delivered.
+        assert_eq!(read("Email email", None, &both).unwrap(), "ID Email email");
+        assert_eq!(read("-Email email", None, &both).unwrap(), "ID email");
+        assert_eq!(read("Email", Some("ID Email"), &both).unwrap(), "ID Email");
+        for mask in ["Email", "-Email", "email"] {
+            let error = read(mask, None, &both).unwrap_err();
+            assert!(error.contains("is masked, but `"), "{mask}: {error}");
+            assert!(error.contains("differs only in case, is not: mask it"), "{mask}: {error}");
+        }
+        let error = read("-Email", Some("ID email"), &both).unwrap_err();
+        assert!(error.contains("column `Email` of `dbo.t` is masked, but `email`"), "{error}");
+        // Which one is meant is not guessed.
+        let error = read("EMAIL", None, &both).unwrap_err();
+        assert_eq!(
+            error,
+            "masked column `EMAIL` of `dbo.t` may be `Email` or `email`: write the name with its case in \
+             `HIGHWATER__POLLERS__P__SOURCE__MASK`"
+        );
+        // With a single such column, case does not matter.
+        assert_eq!(read("-EMAIL", None, &["ID", "Email"]).unwrap(), "ID");
+        let error = read("Email email", None, &["ID", "Email"]).unwrap_err();
+        assert!(error.contains("`Email` of `dbo.t` is masked twice: remove `email`"), "{error}");
+    }
 }

@@ -22,9 +22,48 @@ use super::describe::Column;
 #[derive(Clone, Debug, Default)]
 pub struct Mask {
     /// Columns, each with its method.
-    pub columns: Vec<(String, MaskMethod)>,
-    /// The secret of [`MaskMethod::HmacSha256`].
-    pub secret: Option<SecretSlice<u8>>,
+    columns: Vec<(String, MaskMethod)>,
+    /// The secret of [`MaskMethod::HmacSha256`]; `Some` if a column has that method.
+    secret: Option<SecretSlice<u8>>,
+}
+
+/// A column has the method [`MaskMethod::HmacSha256`], but there is no secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "column `{column}` is masked with `hmac-sha256`, which needs a secret: set `SOURCE__MASK_SECRET`"
+)]
+pub struct NoMaskSecret {
+    /// The column.
+    pub column: String,
+}
+
+impl Mask {
+    /// Returns a mask of columns, each with its method.
+    ///
+    /// # Errors
+    ///
+    /// [`NoMaskSecret`] if a method needs a secret, and there is none or an empty one.
+    pub fn new(
+        columns: Vec<(String, MaskMethod)>,
+        secret: Option<SecretSlice<u8>>,
+    ) -> Result<Self, NoMaskSecret> {
+        let has_secret = secret.as_ref().is_some_and(|secret| !secret.expose_secret().is_empty());
+        let keyed = columns.iter().find(|(_, method)| *method == MaskMethod::HmacSha256);
+        match keyed {
+            Some((column, _)) if !has_secret => Err(NoMaskSecret { column: column.clone() }),
+            Some(_) | None => Ok(Self { columns, secret }),
+        }
+    }
+
+    /// Returns the columns, each with its method.
+    pub fn columns(&self) -> &[(String, MaskMethod)] {
+        &self.columns
+    }
+
+    /// Returns the secret of [`MaskMethod::HmacSha256`].
+    pub fn secret(&self) -> Option<&SecretSlice<u8>> {
+        self.secret.as_ref()
+    }
 }
 
 /// What happens to the values of a column.
@@ -98,7 +137,7 @@ impl Hashes {
                 })
             }
             (MaskMethod::Sha256, _) => Some(Sha256::digest(&bytes)),
-            // Settings without the secret are rejected, and a secret of any length is valid.
+            // `Mask::new` rejects a missing secret, and a secret of any length is valid.
             (MaskMethod::HmacSha256 | MaskMethod::Drop, _) => None,
         };
         let Some(hash) = hash else { return push_null(json) };
@@ -171,6 +210,19 @@ mod tests {
             hash(MaskMethod::HmacSha256, Some(b"Jefe"), &text("what do ya want for nothing?")),
             "\"5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843\""
         );
+    }
+
+    #[test]
+    fn a_method_with_a_secret_cannot_be_without_it() {
+        let columns = |method| vec![("a".to_owned(), MaskMethod::Drop), ("b".to_owned(), method)];
+        let keyed = || columns(MaskMethod::HmacSha256);
+        for secret in [None, Some(Vec::new().into())] {
+            let error = Mask::new(keyed(), secret).unwrap_err();
+            assert_eq!(error, NoMaskSecret { column: "b".to_owned() });
+        }
+        let mask = Mask::new(keyed(), Some(b"secret".to_vec().into())).unwrap();
+        assert_eq!(mask.columns(), keyed());
+        assert!(Mask::new(columns(MaskMethod::Sha256), None).unwrap().secret().is_none());
     }
 
     #[test]

@@ -36,8 +36,11 @@ impl Examination<'_> {
 
     /// Returns how a column is masked, if it is.
     fn mask_of(&self, column: &Column) -> Option<MaskMethod> {
-        let mut columns = self.source.settings.mask.columns.iter();
-        columns.find(|(name, _)| same(name, &column.name)).map(|(_, method)| *method)
+        let columns = self.source.settings.mask.columns();
+        // As written, or else ignoring case, like the columns of a read.
+        let exact = columns.iter().find(|(name, _)| name.trim() == column.name);
+        let found = exact.or_else(|| columns.iter().find(|(name, _)| same(name, &column.name)));
+        found.map(|(_, method)| *method)
     }
 
     /// Reports each column that has no lossless form; returns the reasons, worded as in a tick.
