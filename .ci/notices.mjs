@@ -1,6 +1,6 @@
 // Writes the third-party notices of the handler and of the command line, and a compressed copy of the first for
 // `package`: every crate that is linked into the program, with the text of its licence from the sources that cargo has
-// fetched. Run it after a change of Cargo.lock:
+// fetched, and what the toolchain adds, with the texts that the toolchain has. Run it after a change of Cargo.lock:
 //
 //   node .ci/notices.mjs
 //
@@ -10,7 +10,7 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
-import { COMMANDS, HANDLER, NOTICES, inOrder, linked } from "./crates.mjs";
+import { COMMANDS, HANDLER, NOTICES, SYSROOT, TOOLCHAIN, inOrder, linked } from "./crates.mjs";
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
 const COMPRESSED = join(ROOT, "src/cli/package/contents/third-party-notices.txt.gz");
@@ -33,11 +33,10 @@ const textsOf = (crate) => {
   });
 };
 
-// The standard library is linked into every program, and this C library into static ones.
-const TOOLCHAIN = [
-  "std (the Rust standard library): MIT OR Apache-2.0, https://github.com/rust-lang/rust",
-  "musl libc: MIT, Copyright © 2005-2020 Rich Felker, et al., https://musl.libc.org",
-];
+/** Texts of the licences of the toolchain, by the name of their part. Names of holders are placeholders in them. */
+const ofToolchain = TOOLCHAIN.flatMap(({ name, rights, texts }) =>
+  texts.map((text) => [name, rights, readFileSync(join(SYSROOT, "share/doc/rust/licenses", `${text}.txt`), "utf8").trim()]),
+);
 
 const write = (name, program) => {
   // Our own crates need no notice.
@@ -45,29 +44,31 @@ const write = (name, program) => {
   const groups = new Map(); // From the words of a text without its copyright lines, to the text and its crates.
   const without = [];
   const label = (crate) => `${crate.name} ${crate.version}`;
+  const add = (owner, text, rights) => {
+    const isShort = text.length < 4_000; // A longer text may contain such a line as part of the licence.
+    const lines = text.split("\n");
+    const own = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
+    const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;
+    const words = body.replace(/\s+/g, " ");
+    const group = groups.get(words) ?? { body, owners: [] };
+    group.owners.push({ label: owner, rights: own.every((line) => line.includes("<year>")) ? rights : own });
+    groups.set(words, group);
+  };
   for (const crate of crates) {
     const texts = textsOf(crate);
     if (texts.length === 0) without.push(crate);
-    for (const text of texts) {
-      const isShort = text.length < 4_000; // A longer text may contain such a line as part of the licence.
-      const lines = text.split("\n");
-      const rights = isShort ? lines.filter((line) => IS_COPYRIGHT.test(line)).map((line) => line.trim()) : [];
-      const body = isShort ? lines.filter((line) => !IS_COPYRIGHT.test(line)).join("\n").trim() : text;
-      const words = body.replace(/\s+/g, " ");
-      const group = groups.get(words) ?? { body, owners: [] };
-      group.owners.push({ label: label(crate), rights });
-      groups.set(words, group);
-    }
+    for (const text of texts) add(label(crate), text, []);
   }
+  for (const [name, rights, text] of ofToolchain) add(name, text, rights);
 
   const parts = [
     "Third-party notices",
     "",
     `Highwater's own licence is in the file LICENSE. Its program \`${program}\` is linked with the crates below. Each line has name,`,
-    "version, licence and origin; the texts of the licences follow. It also contains parts of the toolchain, which come with",
-    "the same texts:",
+    "version, licence and origin; the texts of the licences follow. A static program also contains these parts of the toolchain:",
+    "the Rust standard library with the crates it is made of, the C library musl, and the libraries of LLVM.",
     "",
-    ...TOOLCHAIN,
+    ...TOOLCHAIN.map(({ name, licence, origin }) => `${name}: ${licence}, ${origin}`),
     "",
     ...crates.map((crate) => [label(crate), crate.license ?? "see its text", crate.repository ?? ""].join(" | ").trimEnd()),
     "",

@@ -1,12 +1,13 @@
 // Prints a bill of materials of the deployable program: CycloneDX 1.5, with every crate that is linked into it,
-// its checksum, licence and place in the graph, and the standard library. The same sources and compiler give the same bytes.
+// its checksum, licence and place in the graph, and what the toolchain adds: the standard library with its crates, the C
+// library and the libraries of LLVM. The same sources and toolchain give the same bytes.
 //
 //   node .ci/sbom.mjs [COMMIT] > highwater.cdx.json
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { HANDLER, linked } from "./crates.mjs";
+import { HANDLER, TOOLCHAIN, linked, versionOf } from "./crates.mjs";
 
 const lock = readFileSync(join(dirname(fileURLToPath(import.meta.url)), "..", "Cargo.lock"), "utf8");
 const checksums = new Map();
@@ -15,17 +16,24 @@ for (const block of lock.split("[[package]]")) {
   if (field("checksum")) checksums.set(`${field("name")} ${field("version")}`, field("checksum"));
 }
 
-// The standard library that is linked in has the version of the compiler.
-const compiler = execFileSync("rustc", ["-vV"], { encoding: "utf8" }).match(/^release: (.*)$/m)[1];
-const std = {
-  type: "library",
-  "bom-ref": `pkg:generic/rust-std@${compiler}`,
-  name: "rust-std",
-  version: compiler,
-  licenses: [{ expression: "MIT OR Apache-2.0" }],
-  purl: `pkg:generic/rust-std@${compiler}`,
-  externalReferences: [{ type: "vcs", url: "https://github.com/rust-lang/rust" }],
+// The versions of the crates in the standard library are those of its source.
+const partOf = (whole) => (part) => {
+  const version = part.in ? undefined : versionOf(part);
+  const at = whole ? `#${part.name}` : version ? `@${version}` : "";
+  const purl = `pkg:generic/${whole ?? part.name}${whole ? `@${versionOf({ name: whole })}` : ""}${at}`;
+  const components = TOOLCHAIN.filter((other) => other.in === part.name).map(partOf(part.name));
+  return {
+    type: "library",
+    "bom-ref": purl,
+    name: part.name,
+    ...(version && { version }),
+    licenses: [{ expression: part.licence }],
+    purl,
+    externalReferences: [{ type: "vcs", url: part.origin }],
+    ...(components.length > 0 && { components }),
+  };
 };
+const toolchain = TOOLCHAIN.filter((part) => !part.in).map(partOf());
 
 const [commit] = process.argv.slice(2);
 const { root, crates, dependencies } = linked(HANDLER);
@@ -52,7 +60,7 @@ const bom = {
   specVersion: "1.5",
   version: 1,
   metadata: { component: component(root), properties },
-  components: [...crates.map(component), std],
+  components: [...crates.map(component), ...toolchain],
   dependencies: [root, ...crates].map((crate) => ({
     ref: ref(crate),
     dependsOn: dependencies.get(crate.id).map((id) => refs.get(id)),

@@ -13,6 +13,10 @@ const BYTES_MAX: usize = 256 * 1024;
 /// Dependencies that no linked crate uses; `.ci/linked.mjs` checks with the linker that these are all.
 const UNUSED: [&str; 2] = ["adler2", "num-traits"];
 
+/// What is linked and is not a crate of cargo; `.ci/linked.mjs` checks with the linker that this is all.
+const TOOLCHAIN: [&str; 5] =
+    ["rust-std", "compiler_builtins", "musl", "llvm-libunwind", "llvm-compiler-rt"];
+
 fn list(json: &Json) -> &[Json] {
     json.as_array().unwrap()
 }
@@ -60,6 +64,10 @@ fn the_notices_list_exactly_the_linked_crates() {
         let differ: Vec<&String> = linked.symmetric_difference(&named).collect();
         assert!(differ.is_empty(), "run `node .ci/notices.mjs`: {differ:?}");
         assert!(notices.len() < BYTES_MAX && notices.contains("Permission is hereby granted"));
+        for part in TOOLCHAIN {
+            assert!(notices.lines().any(|line| line.starts_with(&format!("{part}: "))), "{part}");
+        }
+        assert!(notices.contains("LLVM Exceptions to the Apache 2.0 License"));
         // The database and the second TLS provider are not in the deployed program.
         let has_database = named.iter().any(|name| name.starts_with("libsqlite3-sys "));
         assert_eq!(has_database, package == "highwater-cli");
@@ -87,8 +95,13 @@ fn the_bill_of_materials_lists_every_linked_crate_with_its_checksum() {
     let (crates, others): (Vec<_>, Vec<_>) = list(&bill["components"])
         .iter()
         .partition(|it| it["purl"].as_str().unwrap().starts_with("pkg:cargo/"));
-    assert_eq!(others.len(), 1, "the standard library: {others:?}");
-    assert_eq!(others[0]["name"], "rust-std");
+    let toolchain: Vec<_> = others.iter().map(|it| text(it, "name")).collect();
+    assert_eq!(toolchain, TOOLCHAIN);
+    for part in others {
+        assert!(part["licenses"][0]["expression"].is_string(), "{part}");
+        // That of musl is read from the target for static programs, which may not be installed.
+        assert!(part["version"].is_string() || part["name"] == "musl", "{part}");
+    }
     let (own, components): (Vec<_>, Vec<_>) =
         crates.into_iter().partition(|it| it["name"].as_str().unwrap().starts_with("highwater"));
     let libraries: Vec<_> = own.iter().map(|it| text(it, "name")).collect();
