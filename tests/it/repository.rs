@@ -34,6 +34,23 @@ fn a_release_is_tested_attested_and_signed_before_it_is_published() {
     assert!(places.is_sorted(), "{places:?}");
 }
 
+/// The database of advisories and the index of the registry are only reachable from the forge.
+#[test]
+fn advisories_and_yanked_crates_are_checked_by_the_forge() {
+    let text = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let rules = text(".ci/deny.toml");
+    let rules = rules.split("[advisories]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert_eq!(rules, "yanked = \"deny\"", "no advisory is ignored");
+    // If the index cannot be read, no crate would count as yanked.
+    assert!(text(".ci/deny").contains("-D index-failure -D index-cache-load-failure"));
+    let workflow = text(".github/workflows/advisories.yml");
+    for part in
+        ["run: .ci/deny advisories", "schedule:", "cron:", "\"Cargo.lock\"", "workflow_call:"]
+    {
+        assert!(workflow.contains(part), "{part}");
+    }
+}
+
 #[test]
 fn no_file_names_a_machine_path_or_a_download_host() {
     let tracked = Command::new("git").args(["ls-files"]).current_dir(root()).output().unwrap();
