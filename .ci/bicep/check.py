@@ -12,14 +12,20 @@ from tree_sitter import Language, Parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TABLE = "docs/reference/deployment.md"
-# All permissions that the templates may grant: role, scope, file. infra/README.md explains each.
-ROLES = {
-    ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Microsoft.Storage/storageAccounts", "infra/app/base.bicep"),
-    ("ba92f5b4-2d11-453d-a403-e96b0029c9fe", "Microsoft.Storage/storageAccounts/blobServices/containers", "infra/app/state.bicep"),
-    ("3913510d-42f4-4e42-8a64-420c390055eb", "Microsoft.Insights/components", "infra/app/base.bicep"),
-    ("b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "Microsoft.Storage/storageAccounts", "infra/app/receiver.bicep"),
-    ("3913510d-42f4-4e42-8a64-420c390055eb", "Microsoft.Insights/components", "infra/app/receiver.bicep"),
-}
+# All roles that the templates may assign, each once: file, role, kind and name of the scope's resource, receiver of the role.
+# infra/README.md explains each.
+OWNER, CONTRIBUTOR, PUBLISHER = "b7e6dc6d-f1e8-4753-8033-0f276bb0955b", "ba92f5b4-2d11-453d-a403-e96b0029c9fe", "3913510d-42f4-4e42-8a64-420c390055eb"
+ACCOUNT, CONTAINER = "Microsoft.Storage/storageAccounts", "Microsoft.Storage/storageAccounts/blobServices/containers"
+ROLES = [
+    ("infra/app/base.bicep", OWNER, ACCOUNT, "hostAccount", "identity.properties.principalId"),
+    ("infra/app/base.bicep", PUBLISHER, "Microsoft.Insights/components", "insights", "identity.properties.principalId"),
+    ("infra/app/receiver.bicep", OWNER, ACCOUNT, "hostAccount", "identity.properties.principalId"),
+    ("infra/app/receiver.bicep", PUBLISHER, "Microsoft.Insights/components", "insights", "identity.properties.principalId"),
+    ("infra/app/state.bicep", CONTRIBUTOR, CONTAINER, "container", "identityPrincipalId"),
+    ("infra/app/state.bicep", CONTRIBUTOR, CONTAINER, "container", "operatorObjectId"),
+]
+# Other resources about rights that may be created: locks take rights away.
+AUTHORIZATION = ("Microsoft.Authorization/roleAssignments", "Microsoft.Authorization/locks")
 # Resources of which each property needs a source in TABLE.
 SOURCED = ("Microsoft.Web/serverfarms", "Microsoft.Web/sites", "Microsoft.Authorization/roleAssignments")
 # Required values: type, path, values.
@@ -158,13 +164,18 @@ def module_calls(templates, errors):
                 errors.append(f"{path}: module '{name}': parameter '{one}' is missing")
 
 
-def roles(template, where, body, errors):
+def role(template, where, body, errors):
+    """What a role assignment grants, in the form of ROLES."""
     guid = re.search(r"roleDefinitions', (\w+)\)", at(body, "properties.roleDefinitionId") or "")
     value = guid and template.var.get(guid.group(1))
     scope = template.resource.get(body.get("scope", ""))
-    given = (value and text(value[-1])[1:-1], scope and text(scope[1])[1:-1].partition("@")[0], template.path)
+    kind = scope and text(scope[1])[1:-1].partition("@")[0]
+    given = (template.path, value and text(value[-1])[1:-1], kind, body.get("scope"), at(body, "properties.principalId"))
     if given not in ROLES:
-        errors.append(f"{where}: role {given[0]} on {given[1] or 'the whole group'} is not among the rights that may be given")
+        errors.append(f"{where}: role {given[1]} on {kind or 'the whole group'} ({given[3]}) for {given[4]} is not among the rights that may be given")
+    elif body.get("name") != f"guid({given[3]}.id, {given[4].removesuffix('.properties.principalId')}{'.id' if '.' in given[4] else ''}, {guid.group(1)})":
+        errors.append(f"{where}: its name must be made of scope, receiver and role, so that each has its own")
+    return given
 
 
 def parameters(files, main, errors):
@@ -218,7 +229,7 @@ def problems(files):
         return errors
     module_calls(templates, errors)
     sources = re.findall(r"^\| `(Microsoft\.[\w/]+)` \| `([\w.${}']+)` \|.*\(https://", files[TABLE], re.M)
-    made, audited = set(), set()
+    made, audited, assigned = set(), set(), []
     for path, template in templates.items():
         if re.search(r"\blist(Keys|Secrets)?\(|\.list\w*\(", files[path]):
             errors.append(f"{path}: it reads keys")
@@ -235,9 +246,14 @@ def problems(files):
             if kind == "Microsoft.Insights/diagnosticSettings":
                 audited |= {(path, at(log, "category")) for log in at(body, "properties.logs") if at(log, "enabled") is True}
             if kind == "Microsoft.Authorization/roleAssignments":
-                roles(template, where, body, errors)
+                assigned.append(role(template, where, body, errors))
+            elif kind.startswith("Microsoft.Authorization/") and kind not in AUTHORIZATION:
+                errors.append(f"{where}: {kind} is not among the resources about rights that may be created")
             if kind in SOURCED:
                 made |= {(kind, p) for p in paths(body) if p not in ("parent", "scope")}
+    for given in ROLES:
+        if (count := assigned.count(given)) != 1:
+            errors.append(f"{given[0]}: role {given[1]} on {given[3]} for {given[4]} is assigned {count} times, must be once")
     for category in (c for c in AUDITED if ("infra/app/state.bicep", c) not in audited):
         errors.append(f"infra/app/state.bicep: {category} of the state is not recorded")
     for kind, path in made - set(sources):
@@ -268,6 +284,13 @@ MISTAKES = [
     ("infra/app/state.bicep", "  scope: container\n", "  scope: account\n", "not among the rights"),
     ("infra/app/state.bicep", "  scope: container\n", "", "not among the rights"),
     ("infra/app/state.bicep", "ba92f5b4", "b7e6dc6d", "not among the rights"),
+    ("infra/app/state.bicep", "principalId: operatorObjectId", "principalId: identityPrincipalId", "must be made of scope, receiver and role"),
+    ("infra/app/state.bicep", "principalId: operatorObjectId", "principalId: identityPrincipalId", "for operatorObjectId is assigned 0 times"),
+    ("infra/app/state.bicep", "principalId: operatorObjectId", "principalId: subscription().tenantId", "not among the rights"),
+    ("infra/app/receiver.bicep", "scope: insights\n", "scope: hostAccount\n", "not among the rights"),
+    ("infra/app/base.bicep", "scope: hostAccount\n", "scope: resourceGroup()\n", "not among the rights"),
+    ("infra/app/base.bicep", "guid(insights.id, identity.id, ", "guid(insights.id, ", "must be made of scope, receiver and role"),
+    ("infra/app/state.bicep", "Microsoft.Authorization/locks@", "Microsoft.Authorization/roleDefinitions@", "not among the resources about rights"),
     ("infra/app/state.bicep", "isVersioningEnabled: false", "isVersioningEnabled: true", "isVersioningEnabled is True"),
     ("infra/app/state.bicep", "days: 1\n", "days: 30\n", "deleteRetentionPolicy.days is 30"),
     ("infra/app/sql-demo.bicep", "azureADOnlyAuthentication: true", "azureADOnlyAuthentication: false", "azureADOnly"),
