@@ -7,7 +7,7 @@
 
 mod function_file;
 mod host_file;
-mod time_zone;
+pub(crate) mod time_zone;
 mod timeout;
 
 use std::collections::BTreeSet;

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream, Temporality};
 use tokio::time::sleep;
-use tracing::{Metadata, error, warn};
+use tracing::{Level, Metadata, error, warn};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -67,6 +67,8 @@ const SENDERS: [&str; 5] = ["h2", "hyper", "opentelemetry", "reqwest", "rustls"]
 /// Module of the database driver whose events contain rows, and error messages of the server in full. They are never
 /// logged, whatever the filter is: rows are not for logs, and we report errors ourselves.
 const ROWS_TARGET: &str = "tiberius::tds::stream::token";
+/// The database driver.
+const DRIVER: &str = "tiberius";
 
 /// Set only by Azure Functions Core Tools.
 const CORE_TOOLS: &str = "FUNCTIONS_CORETOOLS_ENVIRONMENT";
@@ -83,8 +85,10 @@ pub enum LineForm {
     /// JSON objects, for log collectors.
     #[default]
     Json,
-    /// Short text, for a person at a terminal.
+    /// Short text, for a person who runs `func`, which adds the time.
     Text,
+    /// The same with the time, for a person at a terminal.
+    Terminal,
 }
 
 impl LineForm {
@@ -232,6 +236,12 @@ fn is_span_to_export(metadata: &Metadata<'_>) -> bool {
     metadata.is_span() && metadata.target() == TARGET
 }
 
+/// Whether an event is a warning of the database driver: it repeats with each connection, and has no name. Everything
+/// that it warns of is an error that we log, or `certificate_not_checked`.
+fn is_of_driver(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() == Level::WARN && metadata.target().starts_with(DRIVER)
+}
+
 /// Returns the layer that writes lines.
 fn line_layer<S>(
     filter: &str,
@@ -244,7 +254,8 @@ where
     use tracing_subscriber::filter::FilterExt as _;
     let is_written = move |metadata: &Metadata<'_>| {
         let is_answered = ticks == TickLines::Answered && metadata.target() == TICK_TARGET;
-        !is_span_to_export(metadata) && !is_answered && metadata.target() != ROWS_TARGET
+        let is_of_rows = metadata.target() == ROWS_TARGET;
+        !is_span_to_export(metadata) && !is_answered && !is_of_rows && !is_of_driver(metadata)
     };
     let filter = targets(filter).and(filter_fn(is_written));
     let layer = tracing_subscriber::fmt::layer()
@@ -252,7 +263,8 @@ where
         // These errors go to `eprintln!`, which panics when the host is gone and both pipes are closed.
         .log_internal_errors(false);
     match form {
-        LineForm::Text => layer.event_format(People).with_filter(filter).boxed(),
+        LineForm::Text => layer.event_format(People::default()).with_filter(filter).boxed(),
+        LineForm::Terminal => layer.event_format(People::at_terminal()).with_filter(filter).boxed(),
         LineForm::Json => layer
             .json()
             .flatten_event(true)

@@ -15,7 +15,7 @@ use highwater::admin::StoredEntry;
 use highwater::config::Vars;
 use highwater::cursor::{KeyId, KeyValues};
 use highwater::error::chain;
-use highwater::event::EventId;
+use highwater::event::{EventId, counted};
 use highwater::poller::Poller;
 use highwater::quarantine::{Entry, EntryError, EntryState, Reason};
 use highwater::state::StoreError;
@@ -257,8 +257,8 @@ const PLAN_LINES_MAX: usize = 20;
 
 fn plan(poller: &str, entries: &[StoredEntry]) -> String {
     let mut lines = vec![format!(
-        "{poller}: {} entries are removed permanently; their rows will not be delivered:",
-        entries.len()
+        "{poller}: removes {} permanently, so that its rows are not delivered:",
+        counted(u64::try_from(entries.len()).unwrap_or(u64::MAX), "entry")
     )];
     lines.extend(entries.iter().take(PLAN_LINES_MAX).map(|found| {
         let key = found.entry.as_ref().map(|entry| entry.row_key().unwrap_or_default());

@@ -1,12 +1,13 @@
 //! `highwater run`: runs the functions' timers without the Functions host.
 
 use std::future::pending;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::sync::Notify;
 use tracing::{Instrument as _, error, error_span, info, warn};
 use uuid::Uuid;
@@ -27,8 +28,8 @@ use highwater::page::{Authority, PageServer};
 use highwater::poller::{Poller, StopSignal};
 use highwater::project::{Place, Problem, Project, functions_folder};
 use highwater::recovery::Controller;
-use highwater::serve::{Signals, asked_to_stop, start};
-use highwater::telemetry::{Telemetry, TickLines};
+use highwater::serve::{Signals, asked_to_stop, start_in};
+use highwater::telemetry::{LineForm, Telemetry, TickLines};
 use highwater::tick::TickRequest;
 use highwater::timers::{Timer, Work, drive};
 
@@ -45,6 +46,32 @@ pub(super) struct Options {
     /// Another host name that the status page answers to, besides loopback; may be repeated.
     #[arg(long, value_name = "NAME", requires = "status")]
     status_host: Vec<String>,
+    /// Format of log lines [default: `text` on a terminal, else `json`].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// One line of text for each event.
+    Text,
+    /// One JSON object for each event.
+    Json,
+}
+
+impl LogFormat {
+    fn form(self) -> LineForm {
+        match self {
+            Self::Text => LineForm::Terminal,
+            Self::Json => LineForm::Json,
+        }
+    }
+
+    /// Returns the format for the reader of standard output.
+    fn of_reader() -> Self {
+        if std::io::stdout().is_terminal() { Self::Text } else { Self::Json }
+    }
 }
 
 /// Runs each function that has a poller on its schedule, until the process is asked to stop.
@@ -54,7 +81,8 @@ pub(super) async fn run(
     settings: Option<&Path>,
 ) -> Result<Exit, Failed> {
     let root = options.from.folder(settings);
-    let caught = (Signals::catch(), start(vars, TickLines::Written));
+    let form = options.log_format.unwrap_or_else(LogFormat::of_reader).form();
+    let caught = (Signals::catch(), start_in(form, vars, TickLines::Written));
     let page = PageOptions {
         address: options.status,
         actions: options.status_actions,

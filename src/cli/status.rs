@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use time::{OffsetDateTime, UtcOffset};
 use tokio::time::sleep;
 
 use self::address::Address;
@@ -78,15 +79,15 @@ impl Record for Status {
         "owner",
         "token",
         "parked",
-        "ttl",
-        "suggested",
+        "lease ttl",
+        "suggested ttl",
         "cause",
     ];
 
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let sizing = self.sizing.as_ref();
-        let suggested = |sizing: &Sizing| format!("ttl {}s", sizing.suggested_ttl_seconds);
+        let suggested = |sizing: &Sizing| format!("{}s", sizing.suggested_ttl_seconds);
         vec![
             self.poller.clone(),
             self.health.state.as_str().to_owned(),
@@ -94,7 +95,10 @@ impl Record for Status {
             or_dash(self.checkpoint.clone()),
             or_dash(self.checkpoint_age_seconds.map(|age| format!("{age}s"))),
             or_dash(words::lag(self)),
-            or_dash(self.next_tick_at.map(|at| words::local(at, self.time_zone.as_deref()))),
+            or_dash(words::next_tick(self).map(|next| {
+                let offset = self.next_tick_at.map_or(UtcOffset::UTC, OffsetDateTime::offset);
+                words::local(next.at.to_offset(offset), self.time_zone.as_deref())
+            })),
             or_dash(self.owner.clone()),
             self.token.to_string(),
             self.quarantined.to_string(),

@@ -37,8 +37,9 @@ pub(crate) use self::position_loss::without_loss;
 pub use self::range::RangeRecord;
 pub use self::snapshot::Snapshot;
 pub use self::state_document::{
-    BacklogObservation, Checkpoint, CheckpointMetadata, FailureRecord, Histogram, InFlight,
-    LastFailure, OnMissingState, Paused, RECENT_MAX, RecentTick, StateDocument,
+    ACTIVITY_PERIOD, ACTIVITY_PERIODS, Activity, BacklogObservation, Checkpoint,
+    CheckpointMetadata, FailureRecord, FirstLoad, Histogram, InFlight, LastFailure, OnMissingState,
+    Paused, PositionTime, RECENT_MAX, RecentTick, StateDocument,
 };
 pub use self::step_results::{STEP_TAKEN, StepResult};
 pub use self::transitions::{

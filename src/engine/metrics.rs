@@ -1,8 +1,8 @@
 //! Instrument names, units and attributes in one place; the OpenTelemetry API only.
 //!
-//! Without a meter provider every instrument is a no-op. The first three names, `batches_total` and `events_total`
-//! predate the convention; all others follow `highwater.<thing>.<what>`. `docs/reference/telemetry.md` lists them
-//! all, and a test compares it with this module.
+//! Without a meter provider every instrument is a no-op. Names follow `highwater.<thing>.<what>`; those of databases
+//! and functions follow the semantic conventions of OpenTelemetry. `docs/reference/telemetry.md` lists them all, and a
+//! test compares it with this module.
 
 mod backlog;
 mod database;
@@ -29,7 +29,9 @@ pub use self::states::{POLLER_STATE, export_states};
 /// Name of the meter.
 const SCOPE: &str = "highwater";
 /// Name of the counter of failed ticks.
-pub(crate) const FAILURES: &str = "failures_total";
+pub(crate) const FAILURES: &str = "highwater.tick.failures";
+/// Kinds of errors on which alerts depend.
+const ERRORS: [&str; 2] = ["FetchError", "HandlerError"];
 /// Boundaries of histograms in seconds: those of the conventions, extended to the length of a tick.
 const SECONDS: [f64; 18] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
@@ -47,7 +49,6 @@ pub fn meter() -> Meter {
 /// The instruments of all pollers.
 pub struct Metrics {
     failures: Counter<u64>,
-    lag: Gauge<f64>,
     last_success: Gauge<f64>,
     batches: Counter<u64>,
     events: Counter<u64>,
@@ -65,6 +66,7 @@ pub struct Metrics {
     handler_duration: Histogram<f64>,
     commit_duration: Histogram<f64>,
     batch_size: Histogram<u64>,
+    batch_lag: Histogram<f64>,
     leases: LeaseMetrics,
     standing: DocumentMetrics,
     fetched: Counter<u64>,
@@ -84,6 +86,26 @@ struct PollerProgress {
     success_at: Instant,
     /// The age of the checkpoint, and when it had that age.
     checkpoint: Option<(Duration, Instant)>,
+    /// How old the oldest undelivered row is, if that is known.
+    lag: Option<RowAge>,
+}
+
+/// How old the oldest undelivered row of a poller is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum RowAge {
+    /// No row is waiting.
+    Nothing,
+    /// It had this age at that time.
+    Waiting(Duration, Instant),
+}
+
+impl RowAge {
+    fn now(self) -> Duration {
+        match self {
+            Self::Nothing => Duration::ZERO,
+            Self::Waiting(age, at) => age_now((age, at)),
+        }
+    }
 }
 
 impl ProgressByPoller {
@@ -97,6 +119,8 @@ impl ProgressByPoller {
 pub(crate) struct SourceLag {
     /// Age of the oldest undelivered row.
     pub(crate) time: Option<Duration>,
+    /// Whether there is one; otherwise the age stays 0 until the next read.
+    pub(crate) waiting: bool,
     /// Readable positions.
     pub(crate) positions: Option<u64>,
     /// Positions that cannot be read yet.
@@ -173,13 +197,15 @@ impl Metrics {
         let seconds = |name| histogram_of_seconds(meter, name);
         let positions = |name: &'static str| gauge(meter, name, "{position}");
         let known = Arc::new(ProgressByPoller::default());
-        age_of_success(meter, Arc::clone(&known));
+        let of_success = |known: &PollerProgress| Some(known.success_at.elapsed());
+        age(meter, "highwater.last_success.age", &known, of_success);
+        age(meter, "highwater.lag", &known, |known| known.lag.map(RowAge::now));
+        age(meter, "highwater.checkpoint.age", &known, |known| known.checkpoint.map(age_now));
         Self {
             failures: counter(meter, FAILURES, "{failure}"),
-            lag: gauge_of_seconds(meter, "lag_seconds"),
-            last_success: gauge_of_seconds(meter, "last_success_timestamp"),
-            batches: counter(meter, "batches_total", "{batch}"),
-            events: counter(meter, "events_total", "{row}"),
+            last_success: gauge_of_seconds(meter, "highwater.last_success.timestamp"),
+            batches: counter(meter, "highwater.batches.committed", "{batch}"),
+            events: counter(meter, "highwater.rows.committed", "{row}"),
             redelivered: counter(meter, "highwater.rows.redelivered", "{row}"),
             takeovers: counter(meter, "highwater.recovery.takeovers", "{takeover}"),
             journal_failures: counter(meter, "highwater.journal.append_failures", "{append}"),
@@ -199,11 +225,12 @@ impl Metrics {
                 .with_unit("{row}")
                 .with_boundaries(ROWS.to_vec())
                 .build(),
+            batch_lag: seconds("highwater.batch.lag"),
             fetched: counter(meter, "highwater.rows.fetched", "{row}"),
             behind: positions("highwater.lag.positions"),
             held_back: positions("highwater.lag.held_back"),
             retention_left: positions("highwater.retention.left"),
-            standing: DocumentMetrics::new(meter, Arc::clone(&known)),
+            standing: DocumentMetrics::new(meter),
             known,
             leases: LeaseMetrics::new(meter),
         }
@@ -215,7 +242,7 @@ impl Metrics {
         if known.contains_key(poller) {
             return;
         }
-        let first = PollerProgress { success_at: Instant::now(), checkpoint: None };
+        let first = PollerProgress { success_at: Instant::now(), checkpoint: None, lag: None };
         known.insert(poller.to_owned(), first);
         drop(known);
         self.count_from_zero(poller);
@@ -224,6 +251,9 @@ impl Metrics {
     /// Creates the counters of rare events: a counter that first appears with its first count shows no increase to an
     /// alert.
     fn count_from_zero(&self, poller: &str) {
+        for error in ERRORS {
+            self.failures.add(0, &[named(poller), KeyValue::new("error.type", error)]);
+        }
         for reason in ["refused", "attempts", "crashes"] {
             self.quarantined.add(0, &[named(poller), KeyValue::new("reason", reason)]);
         }
@@ -249,8 +279,27 @@ impl Metrics {
                 gauge.record(value, &attributes);
             }
         }
-        if let Some(time) = behind.time {
-            self.lag.record(time.as_secs_f64(), &attributes);
+        if let (Some(time), Some(known)) = (behind.time, self.known.lock().get_mut(poller)) {
+            // A read that finds nothing may start after rows that are not settled yet.
+            known.lag = match known.lag {
+                _ if behind.waiting => Some(RowAge::Waiting(time, Instant::now())),
+                None => Some(RowAge::Nothing),
+                lag => lag,
+            };
+        }
+    }
+
+    /// Records that a poller whose lag was known has no waiting row.
+    pub(crate) fn end_lag(&self, poller: &str) {
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.lag = known.lag.map(|_| RowAge::Nothing);
+        }
+    }
+
+    /// Records that another instance delivers the rows of a poller, so that their age is unknown here.
+    pub(crate) fn forget_lag(&self, poller: &str) {
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.lag = None;
         }
     }
 
@@ -306,7 +355,7 @@ impl Metrics {
             self.commit_duration.record(duration.as_secs_f64(), &attributes);
         }
         if let Some(lag) = lag {
-            self.lag.record(lag.as_secs_f64(), &attributes);
+            self.batch_lag.record(lag.as_secs_f64(), &attributes);
         }
     }
 
@@ -417,18 +466,28 @@ impl Metrics {
 
 /// Creates a gauge that computes its value when it is collected: a timestamp would silently go stale if ticks stop,
 /// but an age keeps growing.
-fn age_of_success(meter: &Meter, known: Arc<ProgressByPoller>) {
-    let gauge = meter
-        .f64_observable_gauge("highwater.last_success.age")
-        .with_description(help("highwater.last_success.age"))
-        .with_unit("s");
+fn age(
+    meter: &Meter,
+    name: &'static str,
+    known: &Arc<ProgressByPoller>,
+    of: impl Fn(&PollerProgress) -> Option<Duration> + Send + Sync + 'static,
+) {
+    let known = Arc::clone(known);
+    let gauge = meter.f64_observable_gauge(name).with_description(help(name)).with_unit("s");
     let gauge = gauge.with_callback(move |observer| {
         for (poller, known) in &*known.lock() {
-            observer.observe(known.success_at.elapsed().as_secs_f64(), &[named(poller)]);
+            if let Some(age) = of(known) {
+                observer.observe(age.as_secs_f64(), &[named(poller)]);
+            }
         }
     });
     // The meter keeps the callback.
     let _kept_by_meter = gauge.build();
+}
+
+/// Returns the current age of something that had an age at a given time.
+fn age_now((age, at): (Duration, Instant)) -> Duration {
+    age + at.elapsed()
 }
 
 /// Creates the gauge that names this build. Its value is always 1, so that queries can join it to other series.
@@ -504,4 +563,18 @@ fn histogram_of_seconds(meter: &Meter, name: &'static str) -> Histogram<f64> {
 
 fn named(poller: &str) -> KeyValue {
     KeyValue::new("poller.name", poller.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ages_grow_while_no_tick_reports_them() {
+        let seen = (Duration::from_secs(100), Instant::now());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(age_now(seen), Duration::from_secs(120));
+        assert_eq!(RowAge::Waiting(seen.0, seen.1).now(), Duration::from_secs(120));
+        assert_eq!(RowAge::Nothing.now(), Duration::ZERO);
+    }
 }

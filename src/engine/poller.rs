@@ -11,6 +11,7 @@ pub(crate) mod memory;
 pub(crate) mod outcome;
 mod partition_check;
 pub(crate) mod position_loss;
+mod position_times;
 pub(crate) mod stop_signal;
 pub(crate) mod tick_history;
 
@@ -29,6 +30,7 @@ use self::memory::Memory;
 pub(crate) use self::memory::has_position;
 pub use self::outcome::{OutcomeRow, Skipped, TickError, TickOutcome, outcome_row};
 use self::position_loss::FoundLoss;
+use self::position_times::PositionTimes;
 pub use self::stop_signal::StopSignal;
 use self::tick_history::TickHistory;
 use crate::cursor::KeyId;
@@ -121,6 +123,8 @@ pub struct Poller {
     pub(crate) loss: std::sync::Mutex<Option<FoundLoss>>,
     /// How the ticks of this process ended. Not in `memory`, which a tick keeps locked.
     pub(crate) history: std::sync::Mutex<TickHistory>,
+    /// The newest positions of recent reads. Not in `memory`: a prefetch runs while a tick keeps that locked.
+    pub(crate) position_times: std::sync::Mutex<PositionTimes>,
     /// What the last tick knew. A running tick keeps it locked, which is how a second tick notices it.
     pub(crate) memory: Mutex<Memory>,
 }
@@ -186,6 +190,7 @@ impl Poller {
             saw_marker: OnceLock::new(),
             loss: std::sync::Mutex::default(),
             history: std::sync::Mutex::default(),
+            position_times: std::sync::Mutex::default(),
             memory: Mutex::default(),
         }
     }

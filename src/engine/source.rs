@@ -51,7 +51,8 @@ pub struct FetchWindow<'a> {
 /// numbers are an upper bound on rows, not their count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Age of the oldest row read, by the source's clock; zero if no row was read.
+    /// Age of the oldest row read, by the source's clock; zero if no row was read. A source without times of rows leaves
+    /// it out, and the engine derives it from [`Self::range`].
     pub time: Option<Duration>,
     /// Positions between the start of the read and the newest readable position.
     pub positions: Option<u64>,
@@ -60,6 +61,19 @@ pub struct Lag {
     /// Positions between the oldest change still kept and the start of the read: at zero, the next clean-up loses
     /// changes. Unknown before the first clean-up since tracking began.
     pub retention_left: Option<u64>,
+    /// The positions themselves, in modes that count them.
+    pub range: Option<PositionRange>,
+}
+
+/// Positions that a fetch saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionRange {
+    /// Position of the first row that was read; `None` without a row.
+    pub first: Option<i64>,
+    /// Newest readable position.
+    pub readable: i64,
+    /// Newest position in use when the read started. All later ones are used only afterwards.
+    pub newest: i64,
 }
 
 impl Lag {

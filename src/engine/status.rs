@@ -21,10 +21,11 @@ use time::OffsetDateTime;
 
 use self::health::{Evidence, Health, PollerState, Severity, StoredState, Trigger};
 pub use self::poller::{
-    BacklogStatus, Batch, Event, Lease, ParkedStatus, Pause, RATE_WINDOW, Status, StatusInputs,
-    Tick, Tone, tone,
+    BacklogStatus, Batch, Event, KEYS_MAX, Lease, LoadProgress, ParkedEntry, ParkedStatus, Pause,
+    RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
 };
 use crate::clock::{Clock as _, SystemClock};
+pub use crate::document::{ACTIVITY_PERIOD, ACTIVITY_PERIODS, Activity};
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
 use crate::partition::poller_of_partition;
@@ -129,6 +130,7 @@ impl StatusReader {
         }
         if let (StatusQuery::WithJournal(name), Some(status)) = (query, pollers.first_mut()) {
             status.journal = self.events(name).await?;
+            status.keys = self.parked_keys(name, status.quarantined).await?;
         }
         Ok(Report { app: self.app.clone(), version: env!("CARGO_PKG_VERSION"), at, pollers })
     }
@@ -157,13 +159,12 @@ impl StatusReader {
                 let stored =
                     StoredState::Found(Box::new(health::Document::of(&base.document, age)));
                 let status = Status {
-                    health: self.health(name, Some(now), stored),
                     schedule: self.schedule_text(name),
                     time_zone: self.time_zone(name),
                     next_tick_at: self.next_tick(name, now),
                     ..Status::of(&base.document, inputs)
                 };
-                (status, Some(now))
+                (status.with_health(self.health(name, Some(now), stored), now), Some(now))
             }
             StoredDocument::Unreadable(error) => {
                 let health = self.health(name, None, StoredState::Unreadable(&error));
@@ -220,6 +221,23 @@ impl StatusReader {
     pub(crate) fn next_tick(&self, name: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
         let schedules = self.schedules.get(name)?;
         schedules.iter().filter_map(|schedule| schedule.next_after(now)).min()
+    }
+
+    /// Reads the first parked keys of a poller; `None` if there are none, or if the poller is not in the settings.
+    async fn parked_keys(
+        &self,
+        name: &str,
+        parked: u64,
+    ) -> Result<Option<Vec<ParkedEntry>>, StoreError> {
+        let Some(poller) = self.pollers.get(name).filter(|_| parked > 0) else { return Ok(None) };
+        let mut keys = Vec::new();
+        for key in poller.admin().quarantined().await?.iter().take(KEYS_MAX) {
+            // An entry that is gone meanwhile is not parked any more.
+            if let Some(stored) = poller.admin().entry(key).await? {
+                keys.push(ParkedEntry::of(&stored));
+            }
+        }
+        Ok(Some(keys))
     }
 
     /// Reads the newest events of a poller's journal, newest first; `None` if no journal is kept.
@@ -288,7 +306,12 @@ impl StatusReader {
         while let Some(Ok((name, found))) = found.next().await {
             let Some(poller) = self.pollers.get(&name) else { continue };
             match found {
-                StoredDocument::Document(snapshot) => poller.note_snapshot(&snapshot),
+                StoredDocument::Document(snapshot) => {
+                    if !poller.had_newest_grant(&snapshot.document) {
+                        poller.metrics.forget_lag(&name);
+                    }
+                    poller.note_snapshot(&snapshot);
+                }
                 StoredDocument::Unreadable(error) => poller.note_seen(LastSeen::Unreadable(error)),
                 StoredDocument::Nothing(date) => {
                     let marker = self.state.load(&StateKey::Marker(name)).await;

@@ -39,8 +39,8 @@ use crate::handler::{Delivery, Handler, HandlerError};
 use crate::normalize::end_of;
 use crate::partition::Partition;
 use crate::source::{
-    EncodedColumns, FetchError, FetchWindow, Lag, LookupError, RetainedState, Row, RowLookup,
-    RowReport, Rows, Source, SourceShape,
+    EncodedColumns, FetchError, FetchWindow, Lag, LookupError, PositionRange, RetainedState, Row,
+    RowLookup, RowReport, Rows, Source, SourceShape,
 };
 use crate::value::Value;
 
@@ -420,7 +420,13 @@ impl Source for TableSource {
         }
         let positions = (self.shape.mode == CursorMode::RowVersion)
             .then(|| state.version.saturating_sub(after));
-        let lag = Lag { positions, held_back: positions.map(|_| 0), ..Lag::default() };
+        let first = rows.rows.first().and_then(|row| match row.position {
+            Value::Int(at) => Some(at),
+            _ => None,
+        });
+        let newest = i64::try_from(state.version).unwrap_or(i64::MAX);
+        let range = positions.map(|_| PositionRange { first, readable: newest, newest });
+        let lag = Lag { positions, held_back: positions.map(|_| 0), range, ..Lag::default() };
         let anchor = state.anchor.clone();
         Ok(Rows { more, lag, remember: state.remember.clone(), anchor, ..rows })
     }

@@ -36,7 +36,7 @@ pub(crate) use self::failure::{blame, reject_if_single_row};
 use self::fetch::{Fetched, Next};
 use self::prefetch::Prefetch;
 use self::report::Report;
-pub use self::report::TickLine;
+pub use self::report::{FailedBatch, TickLine};
 use self::retry::{Retried, When};
 use crate::document::Snapshot;
 use crate::lease::{AcquireResult, Lease, LeaseContext, LeaseError};
@@ -176,6 +176,8 @@ impl<'p> Tick<'p> {
             // the first one, which fixes their number.
             let mut base = poller.load(&mut self.memory).await?;
             self.memory.begin(&base);
+            poller.note_time(base.now());
+            poller.recall_reads(&base.document);
             self.report.note_known_failure(&base.document);
 
             // Blocked? By another instance's lease, a pause, a backoff, lost rows or a fence that is ahead. Writes

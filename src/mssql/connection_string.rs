@@ -124,6 +124,11 @@ pub enum Encrypt {
 }
 
 impl SqlConnection {
+    /// Whether the server is on this machine.
+    pub fn is_local(&self) -> bool {
+        matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1")
+    }
+
     /// Parses an ADO.NET connection string.
     ///
     /// As in ADO.NET, the last of several equal keys counts, and an empty value means the default.

@@ -57,6 +57,7 @@ use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
 use highwater_engine::cursor::{Cursor, CursorMode, SourceFingerprint, SourceState};
 use highwater_engine::error::ErrorKind;
+use highwater_engine::event::counted;
 use highwater_engine::metrics::DatabaseCalls;
 use highwater_engine::source::{
     Anchor, FetchError, FetchWindow, LookupError, RowLookup, RowReport, Rows, Source, SourceShape,
@@ -350,15 +351,15 @@ impl Mssql {
             self.origin.sql(),
             quote(column)
         );
-        let counted = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await;
-        match counted.map(|mut rows| rows.pop().flatten()) {
+        let found = connection.query(&sql, &[], |row| Ok(values(&row).pop())).await;
+        match found.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(Value::Int(0))) => {}
             Ok(Some(Value::Int(rows))) => tracing::warn!(
                 event = "null_cursors",
                 poller.name = poller,
                 rows,
-                "{rows} rows of poller `{poller}` have NULL in cursor column `{column}` and are not \
-                 delivered"
+                "{} of poller `{poller}` with NULL in cursor column `{column}`: not delivered",
+                counted(rows.unsigned_abs(), "row")
             ),
             Ok(_) => {}
             Err(error) => tracing::warn!(

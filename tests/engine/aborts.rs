@@ -41,7 +41,7 @@ async fn an_aborted_call_releases_the_lease_and_counts_no_attempt_and_no_crash()
     let in_flight = document.in_flight.unwrap();
     assert_eq!((in_flight.attempt, in_flight.crashes, in_flight.next_attempt_at), (0, 0, None));
     assert_eq!(watched.logged("tick_aborted")["level"], "WARN");
-    assert_eq!(watched.counted("failures_total", None), 0);
+    assert_eq!(watched.counted("highwater.tick.failures", None), 0);
     // The lease is free at once.
     let next = tick(&world.instance("b")).await.unwrap();
     assert_eq!(next, TickOutcome::Committed { more: false });

@@ -144,6 +144,57 @@ async fn lease_requests_are_counted_by_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_oldest_row_has_an_age_in_a_mode_without_times() {
+    let watched = WatchedWorld::of(World::new());
+    let world = &watched.world;
+    let lag = || watched.gauge("highwater.lag");
+    let poller = world.started_poller("a").await;
+    assert_eq!(lag(), Some(0.0), "everything was delivered");
+    sleep(10).await;
+    tick(&poller).await.unwrap();
+    sleep(3).await;
+    world.source.put(1, "new");
+    sleep(2).await;
+    // The row is at most as old as the last read that did not find it.
+    world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+    tick(&poller).await.unwrap_err();
+    let is_about = |lag: f64, seconds: f64| (seconds..seconds + 2.0).contains(&lag);
+    assert!(lag().is_some_and(|lag| is_about(lag, 5.0)), "{:?}", lag());
+    let recorded = world.document().await.observed.unwrap();
+    assert!(recorded.lag.is_some_and(|lag| is_about(lag, 5.0)), "{recorded:?}");
+    // Another process knows it from the document.
+    sleep(60).await;
+    let report = world.instance("b").tick(&TickRequest::default()).await;
+    assert_eq!(report.rows, 1);
+    let document = world.document().await;
+    let lag_ms = document.recent.last().unwrap().longest_ms["lag"];
+    assert!((65_000..67_000).contains(&lag_ms), "{lag_ms}");
+    assert_eq!(document.observed.unwrap().lag, Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_load_is_counted_until_a_tick_reaches_the_end() {
+    let one_batch = Limits { batches_max: Some(1), ..limits() };
+    let world = World::with(one_batch);
+    let poller = world.instance("a");
+    for id in 0..13 {
+        world.source.put(id, "new");
+    }
+    tick(&poller).await.unwrap();
+    let loading =
+        || async { world.document().await.checkpoint.metadata.first_load.map(|load| load.rows) };
+    assert_eq!(loading().await, Some(10));
+    sleep(1).await;
+    tick(&poller).await.unwrap();
+    assert_eq!(loading().await, None);
+    for id in 13..30 {
+        world.source.put(id, "new");
+    }
+    tick(&poller).await.unwrap();
+    assert_eq!(loading().await, None, "later rows are no first load");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_poller_that_has_read_everything_has_no_lag_even_if_other_tables_are_written() {
     let status_interval = Duration::from_secs(60);
     let world = World::with(Limits { status_interval, ..limits() });

@@ -395,7 +395,7 @@ async fn stop_pauses_the_poller_at_the_row_until_it_is_resumed() {
     let paused = document.paused.clone().unwrap();
     assert!(paused.by.contains("failure policy"), "{paused:?}");
     assert!(
-        paused.reason.contains("1 rows from `0x") && paused.reason.contains("422"),
+        paused.reason.contains("1 row from `0x") && paused.reason.contains("422"),
         "{paused:?}"
     );
     assert_eq!(document.in_flight.as_ref().unwrap().rows, 1, "narrowed to the row");

@@ -41,8 +41,12 @@ fn assert_failed_once(watched: &WatchedWorld, event: &str, level: &str, error: &
     assert_eq!(logged["error.type"], error);
     assert_eq!(watched.failures(error), 1, "one failure");
     let poller = Some(("poller.name", logged["poller.name"].as_str()));
-    assert_eq!(watched.counted("failures_total", poller), 1, "one name in logs and metrics");
-    assert_eq!(watched.counted("failures_total", None), 1, "and no other");
+    assert_eq!(
+        watched.counted("highwater.tick.failures", poller),
+        1,
+        "one name in logs and metrics"
+    );
+    assert_eq!(watched.counted("highwater.tick.failures", None), 1, "and no other");
 }
 
 /// Another process on the same state, with a working store.
@@ -65,7 +69,7 @@ fn assert_taken_over(watched: &WatchedWorld, rows_again: u64) {
     assert_eq!((&*line["taken_over"], &*line["level"]), ("true", "WARN"));
     assert_eq!(watched.counted("highwater.recovery.takeovers", None), 1);
     assert_eq!(watched.counted("highwater.rows.redelivered", None), rows_again);
-    assert_eq!(watched.counted("failures_total", None), 0);
+    assert_eq!(watched.counted("highwater.tick.failures", None), 0);
 }
 
 /// Redeliveries according to the metrics: takeovers from dead holders, and rows that the document identifies
@@ -84,7 +88,7 @@ fn assert_rejected(watched: &WatchedWorld, by_target: u64, by_state: u64) {
 
 /// Nothing failed, so nothing is logged above INFO.
 fn assert_quiet(watched: &WatchedWorld) {
-    assert_eq!(watched.counted("failures_total", None), 0);
+    assert_eq!(watched.counted("highwater.tick.failures", None), 0);
     let logged = watched.lines();
     let loud: Vec<_> = logged
         .iter()
@@ -235,7 +239,7 @@ async fn w7_cursor_precision_collapse() {
     }
     tick(&poller).await.unwrap();
     assert_eq!(world.handler.ids(), [1], "the latest state only");
-    assert_eq!(watched.counted("events_total", None), 1);
+    assert_eq!(watched.counted("highwater.rows.committed", None), 1);
     assert_eq!(watched.logged("batch_complete")["rows"], "1");
     assert_quiet(&watched);
     assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "nothing is redelivered");
@@ -393,7 +397,11 @@ async fn s5_9_poison_batch() {
     let in_flight = world.in_flight().await.unwrap();
     assert_eq!((in_flight.attempt, in_flight.last_error.as_deref()), (3, Some("422")));
     assert_eq!(watched.failures("HandlerError"), 3);
-    assert_eq!(watched.counted("failures_total", None), 3, "one each attempt, and no other");
+    assert_eq!(
+        watched.counted("highwater.tick.failures", None),
+        3,
+        "one each attempt, and no other"
+    );
     assert_redelivered(&watched, 0, 6);
     assert_eq!(watched.count_of("handler_failed"), 3);
     let logged = watched.logged("handler_failed");
@@ -429,7 +437,7 @@ async fn s5_9_poison_batch_that_is_quarantined() {
     let logged = watched.logged("row_quarantined");
     assert_eq!((logged["level"].as_str(), logged["reason"].as_str()), ("ERROR", "refused"));
     assert_eq!(watched.count_of("row_quarantined"), 1);
-    assert_eq!(watched.counted("failures_total", None), 0, "the tick has not failed");
+    assert_eq!(watched.counted("highwater.tick.failures", None), 0, "the tick has not failed");
     assert_redelivered(&watched, 0, 0);
     assert_eq!(watched.counted("highwater.rows.quarantined", Some(("reason", "refused"))), 1);
     let keys = world.memory.list().await.unwrap();

@@ -502,7 +502,7 @@ async fn a_tick_prints_warnings_and_pending_rows() {
     bench.set("SOURCE__CURSOR", "at");
     bench.set("SOURCE__SETTLE", "1h");
     let result = bench.command(&["tick", "nightly"]).await;
-    let nulls = "1 rows of poller `nightly` have NULL in cursor column `at`";
+    let nulls = "1 row of poller `nightly` with NULL in cursor column `at`";
     result.done_with("poller `nightly`: 2 rows wait to settle");
     assert!(result.rest.starts_with(&format!("warning: {nulls}")), "{result:?}");
     let result = bench.command(&["tick", "nightly", "--dry-run"]).await;

@@ -33,8 +33,8 @@ fn rules() -> Vec<Rule> {
         // Continuation lines of an expression are indented further than the next field.
         let more = rest.lines().take_while(|line| expression == "|" && !line.contains(": "));
         let expression = more.fold(expression.to_owned(), |text, line| text + "\n" + line);
-        let (_, runbook) = rule.split_once("          runbook: ").unwrap();
-        let runbook = runbook.lines().next().unwrap().to_owned();
+        let (_, runbook) = rule.split_once("          runbook_url: '").unwrap();
+        let runbook = runbook.lines().next().unwrap().trim_end_matches('\'').to_owned();
         Rule { name: name.to_owned(), expression, runbook }
     });
     rules.collect()
@@ -66,13 +66,10 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// The series in an expression.
 fn named(expression: &str) -> BTreeSet<String> {
-    let seeds = ["failures_total", "lag_seconds", "last_success_timestamp", "batches_total"];
     let is_series = |word: &&str| {
         word.starts_with("highwater_")
             || word.starts_with("db_client_")
             || (word.starts_with("faas_") && *word != "faas_trigger")
-            || *word == "events_total"
-            || seeds.contains(word)
     };
     let plain = |word: &str| {
         let ends = ["_bucket", "_count", "_sum"];
@@ -214,7 +211,8 @@ fn every_alert_links_a_runbook_and_every_runbook_has_an_alert_or_a_state() {
     let alerts: BTreeSet<String> = azure.union(&prometheus).cloned().collect();
     assert_eq!(runbooks(), alerts.union(&pages_of_states()).cloned().collect());
     for rule in &rules {
-        assert_eq!(rule.runbook, format!("docs/runbooks/{}.md", page_of(&rule.name)));
+        let docs = "{{ $externalLabels.highwater_docs }}";
+        assert_eq!(rule.runbook, format!("{docs}/runbooks/{}.md", page_of(&rule.name)));
     }
     let bicep = read("infra/app/alerts.bicep");
     assert!(bicep.contains("description: '${item.about} Runbook: docs/runbooks/<alert>.md'"));
@@ -476,8 +474,18 @@ fn the_dashboard_file_has_the_fields_grafana_requires() {
     let dashboard = json("docs/reference/grafana/highwater.json");
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     let variables: Vec<&Json> = variables.map(|variable| &variable["name"]).collect();
-    assert_eq!(variables, ["datasource", "poller"]);
+    assert_eq!(variables, ["datasource", "poller", "docs"]);
+    let resets = &dashboard["annotations"]["list"][0]["expr"];
+    let named = named(resets.as_str().unwrap());
+    assert!(named.iter().all(|name| series().contains_key(name)) && named.len() == 1, "{named:?}");
     let panels = dashboard["panels"].as_array().unwrap();
+    assert_eq!(panels[0]["title"], "What is wrong now");
+    for link in panels.iter().filter_map(|panel| panel["links"].as_array()).flatten() {
+        let url = link["url"].as_str().unwrap().strip_prefix("${docs}/").unwrap();
+        let page = url.split('#').next().unwrap();
+        let page = highwater_test_support::root().join("docs").join(page);
+        assert!(page.is_file(), "{url}");
+    }
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len(), "two panels have one id");
     let mut taken = BTreeSet::new();

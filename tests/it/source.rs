@@ -260,7 +260,7 @@ async fn null_cursors_are_counted_and_reported() {
     let source = Mssql::new(world.settings("t", TimestampPk, "at")).unwrap();
     let (ids, text) = logged(drain(&source, 10)).await;
     assert_eq!(ids, [1]);
-    assert_eq!(text.matches("2 rows of poller `orders` have NULL").count(), 1, "{text}");
+    assert_eq!(text.matches("2 rows of poller `orders` with NULL").count(), 1, "{text}");
     assert!(text.contains("WARN") && text.contains("poller.name=\"orders\" rows=2"), "{text}");
 }
 

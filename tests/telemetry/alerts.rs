@@ -190,7 +190,7 @@ async fn an_idle_tick_costs_as_many_bytes_as_the_page_says() {
 }
 
 /// Runs the program alongside the host.
-async fn command(bench: &Bench, arguments: &[&str]) {
+pub(crate) async fn command(bench: &Bench, arguments: &[&str]) {
     let mut command = Command::new(PROGRAM);
     command.args(arguments).env_clear().envs(&bench.env).env("USER", "ann").stdin(Stdio::null());
     let output = command.output().await.unwrap();
@@ -366,7 +366,7 @@ async fn state_journal_and_fence_errors_fire_their_alerts() {
 }
 
 /// A bench whose rows are ordered by their own time.
-async fn timed() -> Bench {
+pub(crate) async fn timed() -> Bench {
     let mut bench = Bench::new().await;
     let table = "CREATE TABLE dbo.timed (id int NOT NULL PRIMARY KEY, at datetime2(7) NOT NULL)";
     bench.database.execute(table).unwrap();
@@ -384,7 +384,7 @@ async fn timed() -> Bench {
 }
 
 /// Inserts a row of a day of January 2020.
-fn insert_timed(bench: &Bench, day: u32) {
+pub(crate) fn insert_timed(bench: &Bench, day: u32) {
     let row = format!("INSERT INTO dbo.timed (id, at) VALUES ({day}, '2020-01-0{day}T00:00:00')");
     bench.database.execute(&row).unwrap();
 }

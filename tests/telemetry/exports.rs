@@ -265,8 +265,8 @@ async fn metrics_match_the_reference_page_and_its_units() {
         points.map(|point| point["as_int"].as_str().unwrap().parse::<i64>().unwrap()).sum()
     };
     for (name, expected) in [
-        ("events_total", 3),
-        ("batches_total", 1),
+        ("highwater.rows.committed", 3),
+        ("highwater.batches.committed", 1),
         // The first tick of a poller reads twice, because its document is created in between.
         ("highwater.rows.fetched", 6),
         // The first one finds no document, and creates it.

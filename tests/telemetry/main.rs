@@ -7,6 +7,7 @@
     clippy::indexing_slicing,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
+#![expect(clippy::print_stdout, reason = "a test that skips says why")]
 
 mod alerts;
 #[expect(dead_code, reason = "the other tests with a host need more of it")]
@@ -24,6 +25,8 @@ mod insights;
 mod kql;
 mod outages;
 mod page;
+mod prometheus_alerts;
+mod promql;
 #[expect(dead_code, reason = "the other tests with a host need more of it")]
 #[path = "../host/receiver.rs"]
 mod receiver;

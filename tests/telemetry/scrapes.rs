@@ -30,7 +30,7 @@ async fn prometheus_parses_the_metrics_endpoint() {
     };
     for (name, kind) in [
         // The parser removes `_total` from the names of counters.
-        ("events", "counter"),
+        ("highwater_rows_committed", "counter"),
         ("highwater_rows_fetched", "counter"),
         ("highwater_tick_duration_seconds", "histogram"),
         ("highwater_batch_size", "histogram"),
@@ -44,7 +44,7 @@ async fn prometheus_parses_the_metrics_endpoint() {
     }
     let build = &family("highwater_build_info")["samples"][0];
     assert_eq!(build["labels"]["version"], env!("CARGO_PKG_VERSION"));
-    let events = &family("events")["samples"][0];
+    let events = &family("highwater_rows_committed")["samples"][0];
     assert_eq!(
         (&events["value"], &events["labels"]["poller_name"]),
         (&"3".into(), &"nightly".into())

@@ -3,19 +3,10 @@
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
+pub use crate::clock::span;
 use crate::event;
 use crate::status::health::{Failure, Health, PollerState, Severity};
 use crate::status::{Status, Tick, Tone};
-
-/// Returns a time span in one readable unit. The page's script uses the same rules.
-pub fn span(seconds: u64) -> String {
-    match seconds {
-        0..100 => format!("{seconds} s"),
-        100..6_000 => format!("{} min", seconds / 60),
-        6_000..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
 
 /// Returns a short span.
 pub fn milliseconds(ms: u64) -> String {
@@ -87,19 +78,117 @@ pub fn local(at: OffsetDateTime, zone: Option<&str>) -> String {
     zone.map_or_else(|| text.clone(), |zone| format!("{text} ({zone})"))
 }
 
-/// Returns how far a poller is behind, from the most recent observation.
+/// Returns the age of the oldest undelivered row, or the progress of the first load.
 pub fn lag(status: &Status) -> Option<String> {
-    let last = status.recent.last().map(|tick| tick.at);
-    let seen = status.observed.as_ref();
-    // The lag seen by an idle tick counts if it is newer than the last batch.
-    let idle = seen.filter(|seen| last.is_none_or(|at| seen.at > at));
-    let idle = idle.and_then(|seen| {
-        let lag = std::time::Duration::try_from_secs_f64(seen.lag_seconds?).ok()?;
-        u64::try_from(lag.as_millis()).ok()
-    });
-    match (idle.or(status.lag_ms), seen.and_then(|seen| seen.positions)) {
-        (Some(lag), _) => Some(milliseconds(lag)),
-        (None, positions) => positions.map(|positions| format!("{} behind", count(positions))),
+    if let Some(load) = &status.first_load {
+        let (rows, rate) = (counted(load.rows, "row"), rate(load.rows_per_second));
+        return Some(format!("first load: {rows}, {rate}/s"));
+    }
+    let lag = std::time::Duration::try_from_secs_f64(status.lag_seconds?).ok()?;
+    Some(match u64::try_from(lag.as_millis()).ok()? {
+        0 => "0 s".to_owned(),
+        ms => milliseconds(ms),
+    })
+}
+
+/// Returns how many rows were waiting when they were last counted, if any.
+pub fn backlog(status: &Status) -> Option<String> {
+    let rows = status.observed.as_ref()?.rows.filter(|rows| *rows > 0)?;
+    Some(format!("{} pending", counted(rows, "row")))
+}
+
+/// Returns when the next tick is due; `None` if that is unknown, or if it would deliver nothing.
+pub fn next_tick(status: &Status) -> Option<NextTick> {
+    let at = status.next_tick_at?;
+    match status.health.state {
+        PollerState::Paused | PollerState::Stopped | PollerState::Disabled => None,
+        PollerState::BackingOff | PollerState::Failing => {
+            let retry = status.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
+            Some(match retry.filter(|retry| *retry > at) {
+                Some(retry) => NextTick { at: retry, is_retry: true },
+                None => NextTick { at, is_retry: false },
+            })
+        }
+        _ => Some(NextTick { at, is_retry: false }),
+    }
+}
+
+/// A future tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextTick {
+    /// When it is due.
+    pub at: OffsetDateTime,
+    /// Whether earlier ticks do nothing, because the batch is not retried before.
+    pub is_retry: bool,
+}
+
+/// Returns the time until something that is due in `seconds`.
+pub fn due_in(seconds: u64) -> String {
+    if seconds == 0 { "due now".to_owned() } else { format!("in {}", span(seconds)) }
+}
+
+/// Returns a schedule in words; `None` if that would be long.
+pub fn schedule(text: &str) -> Option<String> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let every = |step: &str, unit: &str| match step.parse::<u64>().ok()? {
+        1 => Some(format!("every {unit}")),
+        step => Some(format!("every {}", counted(step, unit))),
+    };
+    let number = |field: &str| field.parse::<u8>().ok();
+    let step = |field: &str| match field {
+        "*" => Some("1".to_owned()),
+        _ => field.strip_prefix("*/").map(str::to_owned),
+    };
+    let [second, minute, hour, day, month, weekday] = fields[..] else { return None };
+    if (day, month) != ("*", "*") {
+        return None;
+    }
+    let at = |hour: u8, minute: u8, second: u8| match second {
+        0 => format!("{hour:02}:{minute:02}"),
+        _ => format!("{hour:02}:{minute:02}:{second:02}"),
+    };
+    match (number(second), number(minute), number(hour), weekday) {
+        (None, None, None, "*") if (minute, hour) == ("*", "*") => every(&step(second)?, "second"),
+        (Some(_), None, None, "*") if hour == "*" => every(&step(minute)?, "minute"),
+        (Some(_), Some(0), None, "*") => every(&step(hour)?, "hour"),
+        (Some(_), Some(minute), None, "*") => {
+            Some(format!("{} at minute {minute}", every(&step(hour)?, "hour")?))
+        }
+        (Some(second), Some(minute), Some(hour), weekday) => {
+            let days = match weekday {
+                "*" => "every day".to_owned(),
+                "1-5" => "Monday to Friday".to_owned(),
+                day => format!("every {}", DAYS.get(usize::from(number(day)?))?),
+            };
+            Some(format!("{days} at {}", at(hour, minute, second)))
+        }
+        _ => None,
+    }
+}
+
+const DAYS: [&str; 8] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+
+/// Returns a position in a short form: rowversions without leading zeros.
+pub fn position(text: &str) -> String {
+    match text.strip_prefix("0x").map(|digits| digits.trim_start_matches('0')) {
+        Some("") => "0x0".to_owned(),
+        Some(digits) => format!("0x{digits}"),
+        None => text.to_owned(),
+    }
+}
+
+/// Returns the holder of a lease in a short form: the host, and the end of the id of its process.
+pub fn owner(text: &str) -> String {
+    const END: usize = 6;
+    let instance = text.rsplit('/').next().unwrap_or(text);
+    match instance.rsplit_once('-') {
+        Some((host, id)) if id.chars().count() > END => {
+            let skipped = id.chars().count() - END;
+            let end: String = id.chars().skip(skipped).collect();
+            format!("{host} (…{end})")
+        }
+        _ => instance.to_owned(),
     }
 }
 
@@ -173,7 +262,7 @@ pub fn strip(ticks: &[Tick]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::BacklogStatus;
+    use crate::status::{BacklogStatus, LoadProgress};
 
     #[test]
     fn spans_are_shown_in_one_unit() {
@@ -209,38 +298,104 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_observation_gives_the_lag() {
-        let at = |minute: u8| {
-            time::macros::datetime!(2026-01-01 1:00 UTC) + time::Duration::minutes(minute.into())
+    fn the_lag_is_an_age_or_the_progress_of_the_first_load() {
+        let shown = |lag_seconds| lag(&Status { lag_seconds, ..Status::default() });
+        assert_eq!(shown(None), None);
+        assert_eq!(shown(Some(0.0)).as_deref(), Some("0 s"));
+        assert_eq!(shown(Some(1.25)).as_deref(), Some("1.2 s"));
+        let started_at = time::macros::datetime!(2026-01-01 1:00 UTC);
+        let load = LoadProgress { started_at, rows: 1_200_000, rows_per_second: 30_000.0 };
+        let loading =
+            Status { first_load: Some(load), lag_seconds: Some(1e9), ..Status::default() };
+        assert_eq!(lag(&loading).as_deref(), Some("first load: 1,200,000 rows, 30,000/s"));
+    }
+
+    #[test]
+    fn schedules_are_in_words_if_they_are_simple() {
+        for (text, expected) in [
+            ("* * * * * *", Some("every second")),
+            ("*/5 * * * * *", Some("every 5 seconds")),
+            ("0 * * * * *", Some("every minute")),
+            ("30 */15 * * * *", Some("every 15 minutes")),
+            ("0 0 * * * *", Some("every hour")),
+            ("0 20 */2 * * *", Some("every 2 hours at minute 20")),
+            ("0 30 3 * * *", Some("every day at 03:30")),
+            ("15 30 3 * * 1-5", Some("Monday to Friday at 03:30:15")),
+            ("0 0 3 * * 1", Some("every Monday at 03:00")),
+            ("0 0 3 1 1 *", None),
+            ("0 0,30 * * * *", None),
+            ("0 */5 8-18 * * *", None),
+            ("00:05:00", None),
+        ] {
+            assert_eq!(schedule(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn positions_and_owners_are_short() {
+        assert_eq!(position("0x00000000000007D1"), "0x7D1");
+        assert_eq!((position("0x0000000000000000"), position("17")), ("0x0".into(), "17".into()));
+        assert_eq!(owner("shop/0123456789ab-6a184cc42b0e4c5e"), "0123456789ab (…0e4c5e)");
+        assert_eq!(owner("shop/uid-0@vm-00112233445566"), "uid-0@vm (…445566)");
+        assert_eq!(owner("one"), "one");
+    }
+
+    #[test]
+    fn pending_rows_have_a_unit() {
+        let seen = |rows| {
+            let at = time::macros::datetime!(2026-01-01 1:00 UTC);
+            let observed = BacklogStatus {
+                at,
+                lag_seconds: None,
+                positions: Some(9),
+                rows,
+                held_back: None,
+                retention_left: None,
+                idle_ticks: 1,
+            };
+            backlog(&Status { observed: Some(observed), ..Status::default() })
         };
-        let tick = |minute| Tick {
-            at: at(minute),
-            outcome: "tick_complete".to_owned(),
-            tone: Tone::Good,
+        assert_eq!((seen(None), seen(Some(0))), (None, None));
+        assert_eq!(seen(Some(1)).as_deref(), Some("1 row pending"));
+        assert_eq!(seen(Some(1_200)).as_deref(), Some("1,200 rows pending"));
+    }
+
+    #[test]
+    fn no_tick_is_announced_that_would_deliver_nothing() {
+        let at = time::macros::datetime!(2026-01-01 1:00 UTC);
+        let retry_at = at + time::Duration::MINUTE;
+        let next = |state, retry: Option<OffsetDateTime>| {
+            let health = Health { state, ..Health::default() };
+            let batch = crate::status::Batch { next_attempt_at: retry, ..batch() };
+            let in_flight = Some(batch);
+            next_tick(&Status { health, in_flight, next_tick_at: Some(at), ..Status::default() })
+        };
+        for state in [PollerState::Paused, PollerState::Stopped, PollerState::Disabled] {
+            assert_eq!(next(state, None), None, "{state:?}");
+        }
+        let tick = Some(NextTick { at, is_retry: false });
+        assert_eq!(next(PollerState::Idle, Some(retry_at)), tick);
+        assert_eq!(next(PollerState::BackingOff, None), tick);
+        let retry = Some(NextTick { at: retry_at, is_retry: true });
+        assert_eq!(next(PollerState::BackingOff, Some(retry_at)), retry);
+        assert_eq!((due_in(0), due_in(5)), ("due now".to_owned(), "in 5 s".to_owned()));
+    }
+
+    fn batch() -> crate::status::Batch {
+        crate::status::Batch {
+            batch_id: String::new(),
             rows: 1,
-            batches: 1,
-            duration_ms: 1,
-            idle_before: 0,
-            longest_ms: std::collections::BTreeMap::new(),
-            note: None,
-        };
-        let seen = |minute, lag_seconds, positions| BacklogStatus {
-            at: at(minute),
-            lag_seconds,
-            positions,
-            rows: None,
-            held_back: None,
-            retention_left: None,
-            idle_ticks: 1,
-        };
-        let shown = |lag_ms, observed| {
-            lag(&Status { lag_ms, recent: vec![tick(5)], observed, ..Status::default() })
-        };
-        assert_eq!(shown(Some(70), None).as_deref(), Some("70 ms"));
-        assert_eq!(shown(Some(70), Some(seen(5, Some(9.0), None))).as_deref(), Some("70 ms"));
-        assert_eq!(shown(Some(70), Some(seen(6, Some(9.0), None))).as_deref(), Some("9.0 s"));
-        // A mode without times, after a tick that left rows.
-        assert_eq!(shown(None, Some(seen(5, None, Some(1200)))).as_deref(), Some("1,200 behind"));
-        assert_eq!(lag(&Status::default()), None);
+            after: None,
+            upto: crate::cursor::Cursor::integer(1, crate::cursor::KeyValues::new()),
+            late: false,
+            attempt: 1,
+            crashes: 0,
+            started_at: None,
+            first_failed_at: None,
+            next_attempt_at: None,
+            first_error: None,
+            last_error: None,
+            steps_done: Vec::new(),
+        }
     }
 }

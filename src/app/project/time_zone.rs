@@ -87,7 +87,7 @@ fn read(name: &str, path: &Path) -> Option<Zone> {
 }
 
 /// Returns the machine's own zone, named after the target of its link.
-fn local() -> Option<Zone> {
+pub(crate) fn local() -> Option<Zone> {
     let path = Path::new(LOCAL);
     let target = fs::read_link(path).unwrap_or_default();
     let target = target.to_string_lossy();

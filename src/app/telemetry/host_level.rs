@@ -18,6 +18,7 @@ const WARN: &[u8] = b"warn";
 pub(super) fn escape_error(line: &[u8], form: LineForm) -> Cow<'_, [u8]> {
     match form {
         LineForm::Json => without_letters(line),
+        LineForm::Terminal => Cow::Borrowed(line),
         LineForm::Text if places(line).is_empty() => Cow::Borrowed(line),
         LineForm::Text => {
             let text = String::from_utf8_lossy(line);

@@ -132,7 +132,7 @@ pub fn series_name(name: &str, unit: &str, is_counter: bool) -> String {
         _ => "",
     };
     let name = plain(name);
-    let has_unit = unit.is_empty() || name.ends_with(unit) || name.ends_with("_timestamp");
+    let has_unit = unit.is_empty() || name.ends_with(unit);
     let name = if has_unit { name } else { format!("{name}_{unit}") };
     if is_counter && !name.ends_with("_total") { name + "_total" } else { name }
 }

@@ -37,7 +37,9 @@ impl<W: Write> Write for RedactingWriter<W> {
                     LineForm::Json => {
                         printable_json(&redact_json(&with_settings_in_json(text))).into_owned()
                     }
-                    LineForm::Text => printable(&redact(&with_settings(text))).into_owned(),
+                    LineForm::Text | LineForm::Terminal => {
+                        printable(&redact(&with_settings(text))).into_owned()
+                    }
                 };
                 self.0.write_all(text.as_bytes())?;
             }

@@ -68,7 +68,8 @@ fn poller(status: &Status, report: &Report) -> Vec<String> {
         0 => String::new(),
         rows => format!(", {} quarantined", words::count(rows)),
     };
-    line("rows", format!("{}/min{quarantined}", words::rate(status.rows_per_minute)));
+    let pending = words::backlog(status).map(|rows| format!(", {rows}")).unwrap_or_default();
+    line("rows", format!("{}/min{pending}{quarantined}", words::rate(status.rows_per_minute)));
     line("lease", lease(status));
     if !status.recent.is_empty() {
         line("ticks", strip(&status.recent));
@@ -77,8 +78,9 @@ fn poller(status: &Status, report: &Report) -> Vec<String> {
 }
 
 fn next(status: &Status, report: &Report) -> Option<String> {
-    let seconds = (status.next_tick_at? - report.at?).whole_seconds();
-    Some(format!("next in {}", words::span(u64::try_from(seconds).unwrap_or(0))))
+    let next = words::next_tick(status)?;
+    let seconds = u64::try_from((next.at - report.at?).whole_seconds()).unwrap_or(0);
+    Some(format!("{} {}", if next.is_retry { "retry" } else { "next" }, words::due_in(seconds)))
 }
 
 fn lease(status: &Status) -> String {
@@ -145,7 +147,7 @@ mod tests {
             health: Health { running: true, state: PollerState::Running, ..Health::default() },
             checkpoint: Some("0x0000000000000008".to_owned()),
             checkpoint_age_seconds: Some(3),
-            lag_ms: Some(1200),
+            lag_seconds: Some(1.2),
             rows_per_minute: 120.0,
             owner: Some("shop/0123456789ab-00112233445566778899aabbccddeeff".to_owned()),
             token: 4,

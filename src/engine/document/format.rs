@@ -13,7 +13,8 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use super::state_document::{
-    BacklogObservation, CheckpointMetadata, Histogram, LastFailure, RecentTick, StateDocument,
+    Activity, BacklogObservation, CheckpointMetadata, Histogram, LastFailure, RecentTick,
+    StateDocument,
 };
 use crate::cursor::CursorError;
 use crate::error::restore_state;
@@ -251,6 +252,7 @@ fn without_bad_statistics(poller: &str, bytes: &[u8]) -> Option<StateDocument> {
         ("/last_failure", is_unreadable::<Option<LastFailure>>(&json, "/last_failure")),
         ("/timings", is_unreadable::<BTreeMap<String, Histogram>>(&json, "/timings")),
         ("/recent", is_unreadable::<Vec<RecentTick>>(&json, "/recent")),
+        ("/activity", is_unreadable::<Vec<Activity>>(&json, "/activity")),
         (
             "/checkpoint/metadata",
             is_unreadable::<CheckpointMetadata>(&json, "/checkpoint/metadata"),

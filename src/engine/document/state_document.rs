@@ -1,6 +1,7 @@
 //! The state document: one JSON object that holds a poller's checkpoint and its lease.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -74,6 +75,9 @@ pub struct StateDocument {
     /// The last [`RECENT_MAX`] ticks that wrote, newest last.
     #[serde(default)]
     pub recent: Vec<RecentTick>,
+    /// What ticks did in the last [`ACTIVITY_PERIODS`] periods in which one wrote, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub activity: Vec<Activity>,
     /// Small histograms by step, for percentiles.
     #[serde(default)]
     pub timings: BTreeMap<String, Histogram>,
@@ -136,6 +140,7 @@ impl StateDocument {
             last_success_at: None,
             last_failure: None,
             recent: Vec::new(),
+            activity: Vec::new(),
             timings: BTreeMap::new(),
             source_state: Map::new(),
             audit: Audit::default(),
@@ -244,6 +249,9 @@ pub struct CheckpointMetadata {
     /// Rows in it.
     #[serde(default)]
     pub row_count: u64,
+    /// Set from the first batch ever until a tick reaches the end of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_load: Option<FirstLoad>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
@@ -402,6 +410,32 @@ pub struct BacklogObservation {
     /// Idle ticks of this process since its last delivery.
     #[serde(default)]
     pub idle_ticks: u64,
+    /// The newest positions of recent reads, which date later rows in modes that count positions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<PositionTime>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub extra: Map<String, Json>,
+}
+
+/// The newest position in use at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PositionTime {
+    /// When a read started; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The newest position in use then, whether it was readable or not.
+    pub newest: i64,
+}
+
+/// The delivery of the rows that existed before a poller that starts from the beginning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FirstLoad {
+    /// When its first batch started; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub started_at: OffsetDateTime,
+    /// Rows delivered so far.
+    pub rows: u64,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Map<String, Json>,
@@ -426,6 +460,61 @@ pub struct LastFailure {
     #[serde(flatten)]
     pub extra: Map<String, Json>,
 }
+
+/// Length of a period of [`Activity`].
+pub const ACTIVITY_PERIOD: Duration = Duration::from_secs(30 * 60);
+/// Most periods to remember: eight hours.
+pub const ACTIVITY_PERIODS: usize = 16;
+
+/// What the ticks of a period did, as far as they wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Start of the period.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// Number of ticks.
+    pub ticks: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Rows committed.
+    pub rows: u64,
+    /// Largest age of the oldest row of a batch when it was read.
+    pub lag_ms: u64,
+    /// The longest tick.
+    pub duration_ms: u64,
+}
+
+impl Activity {
+    /// Returns the start of the period of a time.
+    pub fn start_of(at: OffsetDateTime) -> OffsetDateTime {
+        let period = i64::try_from(ACTIVITY_PERIOD.as_secs()).unwrap_or(i64::MAX);
+        let seconds = at.unix_timestamp().rem_euclid(period);
+        at.truncate_to_second() - Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    /// Adds a tick to the periods, which are in order. Actions of operators are not ticks.
+    pub(crate) fn add(periods: &mut Vec<Self>, tick: &RecentTick) {
+        if !tick.extra.is_empty() {
+            return;
+        }
+        let at = Self::start_of(tick.at);
+        if periods.last().is_none_or(|last| last.at < at) {
+            periods.push(Self { at, ticks: 0, failed: 0, rows: 0, lag_ms: 0, duration_ms: 0 });
+            let surplus = periods.len().saturating_sub(ACTIVITY_PERIODS);
+            periods.drain(..surplus);
+        }
+        let Some(period) = periods.last_mut() else { return };
+        period.ticks = period.ticks.saturating_add(1);
+        period.failed = period.failed.saturating_add(u64::from(tick.outcome != TICK_COMPLETE));
+        period.rows = period.rows.saturating_add(tick.rows);
+        let lag = tick.longest_ms.get("lag").copied().unwrap_or(0);
+        period.lag_ms = period.lag_ms.max(lag);
+        period.duration_ms = period.duration_ms.max(tick.duration_ms);
+    }
+}
+
+/// Outcome of a tick that succeeded.
+const TICK_COMPLETE: &str = "tick_complete";
 
 /// One past tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -470,7 +559,7 @@ impl Histogram {
     const BUCKETS: usize = 21;
 
     /// Counts one duration.
-    pub fn record(&mut self, duration: std::time::Duration) {
+    pub fn record(&mut self, duration: Duration) {
         self.counts.resize(Self::BUCKETS, 0);
         let bound = |bucket: &usize| 1_u128 << *bucket >= duration.as_millis();
         let bucket = (0..Self::BUCKETS).find(bound).unwrap_or(Self::BUCKETS - 1);
@@ -494,8 +583,6 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

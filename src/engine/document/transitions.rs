@@ -17,8 +17,8 @@ pub use self::failure::Failure;
 use super::audit::{Audit, AuditStep};
 use super::fence::StaleWrite;
 use super::state_document::{
-    BacklogObservation, Checkpoint, FailureRecord, InFlight, LastFailure, Paused, RECENT_MAX,
-    RecentTick, StateDocument,
+    Activity, BacklogObservation, Checkpoint, FailureRecord, FirstLoad, InFlight, LastFailure,
+    Paused, RECENT_MAX, RecentTick, StateDocument,
 };
 use crate::cursor::Cursor;
 use crate::event::BatchId;
@@ -306,6 +306,7 @@ impl StateDocument {
             checkpoint.updated_at = Some(commit.now);
             checkpoint.metadata.row_count = commit.rows;
             next.count_in_range(commit.rows);
+            next.count_in_first_load(self, commit.rows, commit.now);
         }
         if commit.rows > 0 {
             next.quarantined_in_a_row = 0;
@@ -538,15 +539,43 @@ impl StateDocument {
         self.lease.expires_at = Some(now);
         self.parked.is_retrying = false;
         let Some(tick) = tick else { return };
+        self.note_backlog(tick.observed);
         for (step, duration) in tick.timings {
             self.timings.entry(step.to_owned()).or_default().record(duration);
         }
         self.note(tick.recent);
-        self.observed = Some(tick.observed);
+    }
+
+    fn note_backlog(&mut self, observed: BacklogObservation) {
+        self.observed = Some(observed);
+        if self.has_no_backlog() {
+            self.checkpoint.metadata.first_load = None;
+        }
+    }
+
+    /// Whether the last tick that wrote reached the end of the source.
+    pub(crate) fn has_no_backlog(&self) -> bool {
+        self.observed.as_ref().is_some_and(|observed| observed.rows == Some(0))
+    }
+
+    /// Counts the rows of a commit if they belong to the first load, which starts with the first commit ever.
+    fn count_in_first_load(&mut self, before: &Self, rows: u64, now: OffsetDateTime) {
+        let load = &mut self.checkpoint.metadata.first_load;
+        if before.has_no_backlog() {
+            *load = None;
+        }
+        if before.checkpoint.cursor.is_none() && before.range.is_none() {
+            let started_at = before.lease.acquired_at.unwrap_or(now);
+            *load = Some(FirstLoad { started_at, rows: 0, extra: serde_json::Map::new() });
+        }
+        if let Some(load) = load {
+            load.rows = load.rows.saturating_add(rows);
+        }
     }
 
     /// Adds an entry to the ring of recent ticks.
     pub(crate) fn note(&mut self, recent: RecentTick) {
+        Activity::add(&mut self.activity, &recent);
         self.recent.push(recent);
         let surplus = self.recent.len().saturating_sub(RECENT_MAX);
         self.recent.drain(..surplus);

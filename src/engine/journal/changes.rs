@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use thiserror::Error;
 
-use crate::document::{RECENT_MAX, RecentTick, StateDocument};
+use crate::document::{Activity, RECENT_MAX, RecentTick, StateDocument};
 
 /// The difference between one document and a later one of the same poller.
 ///
 /// Top-level fields of the document are replaced as a whole. Of the ring of recent ticks, only new entries are
-/// stored: it is most of a document and hardly changes.
+/// stored: it is most of a document and hardly changes. The activity of the last hours follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Changes {
     /// Fields that are new or have changed.
@@ -29,6 +29,7 @@ pub struct Changes {
 pub struct ApplyError(#[source] serde_json::Error);
 
 const RECENT: &str = "recent";
+const ACTIVITY: &str = "activity";
 
 impl Changes {
     /// Returns the changes from `old` to `new`.
@@ -42,7 +43,12 @@ impl Changes {
             let ring = serde_json::to_value(&new.recent);
             after.insert(RECENT.to_owned(), ring.expect("a ring has only string keys"));
         }
-        Self { set: after, removed, recent: joined.unwrap_or_default().to_vec() }
+        let recent = joined.unwrap_or_default().to_vec();
+        if activity_after(old, &recent) != new.activity {
+            let activity = serde_json::to_value(&new.activity);
+            after.insert(ACTIVITY.to_owned(), activity.expect("a list has only string keys"));
+        }
+        Self { set: after, removed, recent }
     }
 
     /// Applies the changes to `old`.
@@ -69,20 +75,31 @@ impl Changes {
             let surplus = next.recent.len().saturating_sub(RECENT_MAX);
             next.recent.drain(..surplus);
         }
+        if !self.set.contains_key(ACTIVITY) {
+            next.activity = activity_after(old, &self.recent);
+        }
         Ok(next)
     }
 }
 
-/// Returns the fields of a document without its ring.
+/// Returns the fields of a document without its ring and its activity.
 fn fields(document: &StateDocument) -> Map<String, Json> {
-    let bare = StateDocument { recent: Vec::new(), ..document.clone() };
+    let bare = StateDocument { recent: Vec::new(), activity: Vec::new(), ..document.clone() };
     match serde_json::to_value(bare) {
         Ok(Json::Object(mut fields)) => {
             fields.remove(RECENT);
+            fields.remove(ACTIVITY);
             fields
         }
         Ok(_) | Err(_) => unreachable!("a document is an object with string keys"),
     }
+}
+
+/// Returns the activity of a document after ticks were added to its ring.
+fn activity_after(old: &StateDocument, added: &[RecentTick]) -> Vec<Activity> {
+    let mut activity = old.activity.clone();
+    added.iter().for_each(|tick| Activity::add(&mut activity, tick));
+    activity
 }
 
 /// Returns what was added to the ring `old` to make it `new`; `None` if additions do not explain it.

@@ -196,6 +196,7 @@ impl World {
             held_back: None,
             retention_left: None,
             idle_ticks: 3,
+            reads: Vec::new(),
             extra: serde_json::Map::new(),
         }
     }
@@ -501,7 +502,7 @@ fn an_event_of_a_newer_version_is_kept_and_a_malformed_one_is_named() {
     let (entries, findings) =
         read_lines("p", text.replace("batch_complete", "batch_blessed").as_bytes());
     assert_eq!(findings, []);
-    assert_eq!(fold(entries).document, Some(world.document));
+    assert_eq!(fold(entries).document, Some(world.document.clone()));
     let (entries, findings) =
         read_lines("p", text.replacen("\"version\":1", "\"version\":2", 1).as_bytes());
     assert_eq!((entries.len(), findings.len()), (8, 1));
@@ -519,7 +520,7 @@ fn two_writes_of_one_number_are_reported() {
     let forked =
         Finding::Forked { generation: Generation(7), seq: 6, write_id: "foreign".to_owned() };
     assert_eq!(folded.findings, [forked]);
-    assert_eq!(folded.document, Some(world.document));
+    assert_eq!(folded.document, Some(world.document.clone()));
 }
 
 #[test]

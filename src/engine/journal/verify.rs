@@ -100,6 +100,7 @@ const UNRECORDED_BESIDE_COMMITS: &[&str] = &[
     "/lease",
     "/in_flight",
     "/recent",
+    "/activity",
     "/timings",
     "/marked",
     "/source_state",

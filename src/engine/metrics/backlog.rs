@@ -1,13 +1,12 @@
 //! The state of a poller: its checkpoint, its document, and its pending rows.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Gauge, Meter};
 use tokio::time::Instant;
 
-use super::{Metrics, ProgressByPoller, gauge, help, named};
+use super::{Metrics, gauge, help, named};
 
 /// What a tick knows about its state document when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +19,10 @@ pub(crate) struct DocumentStats {
     pub(crate) checkpoint_age: Option<Duration>,
     /// Parked keys that are retried automatically, and those that wait for an operator; `None` if no key was ever parked.
     pub(crate) parked: Option<(u64, u64)>,
+    /// Generation of the document.
+    pub(crate) generation: u64,
+    /// Whether the breaker is open.
+    pub(crate) breaker_is_open: bool,
 }
 
 /// Instruments of the document.
@@ -28,11 +31,12 @@ pub(super) struct DocumentMetrics {
     position: Gauge<i64>,
     rows_behind: Gauge<u64>,
     parked: Gauge<u64>,
+    generation: Gauge<u64>,
+    breaker: Gauge<u64>,
 }
 
 impl DocumentMetrics {
-    pub(super) fn new(meter: &Meter, known: Arc<ProgressByPoller>) -> Self {
-        age_of_checkpoint(meter, known);
+    pub(super) fn new(meter: &Meter) -> Self {
         let position = meter
             .i64_gauge("highwater.checkpoint.position")
             .with_description(help("highwater.checkpoint.position"))
@@ -50,6 +54,8 @@ impl DocumentMetrics {
                 .with_unit("{row}")
                 .build(),
             parked: gauge(meter, "highwater.keys.parked", "{key}"),
+            generation: gauge(meter, "highwater.state.generation", ""),
+            breaker: gauge(meter, "highwater.breaker.open", ""),
         }
     }
 }
@@ -59,6 +65,8 @@ impl Metrics {
     pub(crate) fn record_state(&self, poller: &str, standing: &DocumentStats) {
         let attributes = [named(poller)];
         self.standing.bytes.record(standing.bytes, &attributes);
+        self.standing.generation.record(standing.generation, &attributes);
+        self.standing.breaker.record(standing.breaker_is_open.into(), &attributes);
         if let Some(position) = standing.position {
             self.standing.position.record(position, &attributes);
         }
@@ -75,39 +83,5 @@ impl Metrics {
     /// Records how many rows after the checkpoint were counted.
     pub(crate) fn rows_behind(&self, poller: &str, rows: u64) {
         self.standing.rows_behind.record(rows, &[named(poller)]);
-    }
-}
-
-/// Returns the current age of something that had an age at a given time.
-fn age_now((age, at): (Duration, Instant)) -> Duration {
-    age + at.elapsed()
-}
-
-/// Creates the gauge that keeps growing while no tick moves the checkpoint.
-fn age_of_checkpoint(meter: &Meter, known: Arc<ProgressByPoller>) {
-    let gauge = meter
-        .f64_observable_gauge("highwater.checkpoint.age")
-        .with_description(help("highwater.checkpoint.age"))
-        .with_unit("s");
-    let gauge = gauge.with_callback(move |observer| {
-        for (poller, known) in &*known.lock() {
-            if let Some(seen) = known.checkpoint {
-                observer.observe(age_now(seen).as_secs_f64(), &[named(poller)]);
-            }
-        }
-    });
-    // The meter keeps the callback.
-    let _kept_by_meter = gauge.build();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_checkpoint_grows_older_while_no_tick_reports_it() {
-        let seen = (Duration::from_secs(100), Instant::now());
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        assert_eq!(age_now(seen), Duration::from_secs(120));
     }
 }

@@ -1,18 +1,22 @@
 //! What each instrument measures, in one sentence: the description in OTLP, and `# HELP` in Prometheus text.
 
 /// Descriptions by name.
-const HELP: [(&str, &str); 47] = [
-    ("failures_total", "Failed ticks."),
-    ("lag_seconds", "Age of the oldest row that was read; 0 if nothing is new."),
-    ("last_success_timestamp", "Unix time of the last tick that did not fail."),
-    ("batches_total", "Committed batches."),
-    ("events_total", "Committed rows."),
+const HELP: [(&str, &str); 50] = [
+    ("highwater.tick.failures", "Failed ticks."),
+    (
+        "highwater.lag",
+        "Age of the oldest undelivered row, as far as ticks know; 0 if none is waiting.",
+    ),
+    ("highwater.last_success.timestamp", "Unix time of the last tick that did not fail."),
+    ("highwater.batches.committed", "Committed batches."),
+    ("highwater.rows.committed", "Committed rows."),
     ("highwater.build_info", "Version and commit of this program; always 1."),
     ("highwater.rows.fetched", "Rows read, including rows that are read again."),
     ("highwater.rows.redelivered", "Rows delivered again after a failure."),
     ("highwater.rows.quarantined", "Rows whose keys were quarantined."),
     ("highwater.keys.parked", "Parked keys, by whether they are retried or wait for an operator."),
     ("highwater.breaker.openings", "Times that the breaker opened."),
+    ("highwater.breaker.open", "Whether the breaker is open."),
     ("highwater.notifications", "Notifications of operators, by outcome."),
     ("highwater.rows.late", "Rows committed later than the settle window allows."),
     (
@@ -31,6 +35,10 @@ const HELP: [(&str, &str); 47] = [
     ("highwater.checkpoint.age", "Time since the checkpoint moved."),
     ("highwater.state.bytes", "Size of the state document."),
     (
+        "highwater.state.generation",
+        "Generation of the state; another one after a reset or restore.",
+    ),
+    (
         "highwater.last_success.age",
         "Time since the last tick that did not fail, or since the first one started.",
     ),
@@ -45,6 +53,7 @@ const HELP: [(&str, &str); 47] = [
     ("highwater.handler.duration", "Duration of a handler call."),
     ("highwater.commit.duration", "Duration of a commit."),
     ("highwater.batch.size", "Rows in a committed batch."),
+    ("highwater.batch.lag", "Age of the oldest row of a committed batch when it was read."),
     ("highwater.lease.active", "Leases held."),
     ("highwater.lease.acquire.duration", "Time until a lease was granted."),
     ("highwater.lease.acquire.attempts", "Lease requests."),

@@ -45,3 +45,13 @@ impl Clock for TokioClock {
         self.started_at + self.started.elapsed()
     }
 }
+
+/// Returns a time span in one readable unit. The status page's script uses the same rules.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..6_000 => format!("{} min", seconds / 60),
+        6_000..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}

@@ -270,10 +270,11 @@ fn position_bytes(cursor: Option<&Cursor>) -> Vec<u8> {
     cursor.map(|cursor| serde_json::to_vec(cursor).unwrap_or_default()).unwrap_or_default()
 }
 
-/// Returns a number with its noun, as people read it: `1 row`, `2 batches`.
+/// Returns a number with its noun, as people read it: `1 row`, `2 batches`, `3 entries`.
 pub fn counted(number: u64, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) if !stem.ends_with(['a', 'e', 'o']) => format!("{number} {stem}ies"),
         _ if noun.ends_with("ch") || noun.ends_with("sh") => format!("{number} {noun}es"),
         _ => format!("{number} {noun}s"),
     }
@@ -286,9 +287,16 @@ mod tests {
 
     #[test]
     fn one_has_a_singular_noun() {
-        let all = [(0, "row"), (1, "row"), (1, "batch"), (2, "batch")];
-        let all = all.map(|(number, noun)| counted(number, noun));
-        assert_eq!(all, ["0 rows", "1 row", "1 batch", "2 batches"]);
+        for (number, noun, expected) in [
+            (0, "row", "0 rows"),
+            (1, "row", "1 row"),
+            (1, "batch", "1 batch"),
+            (2, "batch", "2 batches"),
+            (2, "entry", "2 entries"),
+            (2, "key", "2 keys"),
+        ] {
+            assert_eq!(counted(number, noun), expected);
+        }
     }
 
     fn cursor(version: u64, id: i64) -> Cursor {

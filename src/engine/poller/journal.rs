@@ -18,6 +18,7 @@ use tracing::warn;
 use super::Poller;
 use crate::document::{Snapshot, StateDocument};
 use crate::error::chain;
+use crate::event::counted;
 use crate::journal::{
     Appender, Details, Entry, EventKind, HolderEvent, JournalMode, JournalStore, Recorder,
 };
@@ -146,8 +147,8 @@ impl Poller {
             poller.name = self.name,
             entries = append.entries,
             error = chain(&error),
-            "Could not append {} entries to the journal of poller `{}`; the next entry is a snapshot",
-            append.entries,
+            "Could not append {} to the journal of poller `{}`; the next one is a snapshot",
+            counted(u64::try_from(append.entries).unwrap_or(u64::MAX), "entry"),
             self.name
         );
     }

@@ -11,7 +11,7 @@ use super::{Poller, TickError, TickOutcome};
 use crate::cursor::{Cursor, SourceFingerprint, SourceState};
 use crate::document::{
     BacklogObservation, FencingToken, Generation, LeaseState, LoadError, Marker, OnMissingState,
-    Snapshot, StateDocument, decode_marker, encode_marker,
+    PositionTime, Snapshot, StateDocument, decode_marker, encode_marker,
 };
 use crate::error::chain;
 use crate::journal::EventKind;
@@ -131,6 +131,7 @@ pub(crate) fn observed(
     lag: Lag,
     rows: Option<u64>,
     idle_ticks: u64,
+    reads: Vec<PositionTime>,
 ) -> BacklogObservation {
     BacklogObservation {
         at,
@@ -140,6 +141,7 @@ pub(crate) fn observed(
         held_back: lag.held_back,
         retention_left: lag.retention_left,
         idle_ticks,
+        reads,
         extra: serde_json::Map::new(),
     }
 }
@@ -506,7 +508,7 @@ impl Poller {
     async fn observe(&self, memory: &mut Memory, base: Snapshot) {
         let Some(base) = Box::pin(self.with_tag(base)).await else { return memory.forget() };
         let lag = memory.lag.after_full_read();
-        let observed = observed(base.now(), lag, Some(0), memory.idle_ticks);
+        let observed = observed(base.now(), lag, Some(0), memory.idle_ticks, self.reads());
         let age = base.age(self.store.grain());
         let next = base.document.observe(observed, age);
         Box::pin(self.write_note(memory, &base, next)).await;

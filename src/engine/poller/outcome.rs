@@ -308,23 +308,23 @@ pub(crate) fn refused_outcome(refusal: &Refusal, lapses_at: OffsetDateTime) -> O
 /// | backing off | `backing_off` | – | `tick_backing_off` | INFO | – | 200 |
 /// | paused by a person | `paused` | – | `tick_paused` | INFO | – | 200 |
 /// | paused by a rule (`ON_FAILURE=stop`, a reply of 410) | `paused` | – | `tick_paused` | WARN | – | 200 |
-/// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
-/// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `failures_total` | 500 |
-/// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `failures_total` | 500 |
-/// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `failures_total` | 500 |
-/// | first start, and it ran under another app | `first_run_elsewhere` | `LeaseAcquireError` | `first_run_elsewhere` | ERROR | `failures_total` | 500 |
-/// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `failures_total` | 500 |
-/// | fetch | `fetch_failed` | `FetchError` | `fetch_failed` | ERROR | `failures_total` | 500 |
-/// | the source has lost what follows the checkpoint | `position_lost` | `FetchError` | `position_lost` | ERROR | `failures_total` | 500 |
-/// | the source's columns have changed, and it is to stop then | `schema_changed` | `FetchError` | `schema_changed` | ERROR | `failures_total` | 500 |
-/// | normalise | `normalize_failed` | `SerializationError` | `normalize_failed` | ERROR | `failures_total` | 500 |
-/// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
-/// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `failures_total` | 500 |
+/// | state cannot be read | `load_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `highwater.tick.failures` | 500 |
+/// | source or number of its partitions changed | `fingerprint` | `FingerprintMismatchError` | `fingerprint_mismatch` | ERROR | `highwater.tick.failures` | 500 |
+/// | state vanished | `state_vanished` | `LeaseAcquireError` | `state_vanished` | ERROR | `highwater.tick.failures` | 500 |
+/// | not started explicitly | `not_started` | `LeaseAcquireError` | `not_started` | ERROR | `highwater.tick.failures` | 500 |
+/// | first start, and it ran under another app | `first_run_elsewhere` | `LeaseAcquireError` | `first_run_elsewhere` | ERROR | `highwater.tick.failures` | 500 |
+/// | lease cannot be asked for | `acquire_failed` | `LeaseAcquireError` | `lease_acquire_failed` | ERROR | `highwater.tick.failures` | 500 |
+/// | fetch | `fetch_failed` | `FetchError` | `fetch_failed` | ERROR | `highwater.tick.failures` | 500 |
+/// | the source has lost what follows the checkpoint | `position_lost` | `FetchError` | `position_lost` | ERROR | `highwater.tick.failures` | 500 |
+/// | the source's columns have changed, and it is to stop then | `schema_changed` | `FetchError` | `schema_changed` | ERROR | `highwater.tick.failures` | 500 |
+/// | normalise | `normalize_failed` | `SerializationError` | `normalize_failed` | ERROR | `highwater.tick.failures` | 500 |
+/// | handler | `handler_failed` | `HandlerError` | `handler_failed` | ERROR | `highwater.tick.failures` | 500 |
+/// | handler ran out of time | `out_of_time` | `HandlerError` | `handler_failed` | ERROR | `highwater.tick.failures` | 500 |
 /// | handler aborted, as the process stops | `aborted` | `HandlerError` | `tick_aborted` | WARN | – | 500 |
-/// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `failures_total` | 500 |
-/// | stale write refused by the target, and no owner is newer | `fence_ahead` | `HandlerError` | `fence_ahead` | ERROR | `failures_total` | 500 |
-/// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `failures_total` | 500 |
-/// | commit | `commit_failed` | `CommitError` | `commit_failed` | ERROR | `failures_total` | 500 |
+/// | stale write refused by the target | `fenced` | `LostLeaseError` | `stale_write_blocked` | WARN | `highwater.tick.failures` | 500 |
+/// | stale write refused by the target, and no owner is newer | `fence_ahead` | `HandlerError` | `fence_ahead` | ERROR | `highwater.tick.failures` | 500 |
+/// | lease lost | `lease_lost` | `LostLeaseError` | `lease_lost` | WARN | `highwater.tick.failures` | 500 |
+/// | commit | `commit_failed` | `CommitError` | `commit_failed` | ERROR | `highwater.tick.failures` | 500 |
 pub fn outcome_row(result: &Result<TickOutcome, TickError>) -> OutcomeRow {
     match result {
         Ok(TickOutcome::Committed { .. }) => quiet("committed", "tick_complete", Level::INFO),

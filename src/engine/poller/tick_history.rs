@@ -122,7 +122,11 @@ impl Poller {
                 failure.count += 1;
                 failure.unrecorded += 1;
                 let before = std::mem::replace(&mut failure.kind, kind);
-                failure.error = shortened(chain(error));
+                failure.error = shortened(match error {
+                    // As the document says it.
+                    TickError::Handler(error) => chain(error),
+                    error => chain(error),
+                });
                 if is_recorded {
                     failure.note_recorded();
                 }

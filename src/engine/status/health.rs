@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use crate::clock::span;
 use crate::error::restore_state;
 use crate::schedule::Schedule;
 
@@ -27,6 +28,9 @@ use crate::schedule::Schedule;
 const DUE_TIMES_MISSED: usize = 3;
 /// The same, in intervals at which idle ticks leave a trace.
 const INTERVALS_MISSED: u32 = 2;
+
+/// Two times of one failure differ by less: one is the service's, the other was computed.
+const SAME_TICK: time::Duration = time::Duration::seconds(3);
 
 /// The state of a poller in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -395,7 +399,9 @@ impl Evidence<'_> {
         match (stored, own) {
             // The document is written less often than ticks fail.
             (Some(stored), Some(own)) => {
-                let newest = if own.at >= stored.at { own } else { stored };
+                let same_tick = stored.kind == own.kind && (own.at - stored.at).abs() < SAME_TICK;
+                // Of the same failure, the document may say more.
+                let newest = if own.at >= stored.at && !same_tick { own } else { stored };
                 let count = stored.count.max(own.count);
                 Some(Failure { since: stored.since.min(own.since), count, ..newest.clone() })
             }
@@ -515,8 +521,8 @@ impl Evidence<'_> {
     fn silent(&self, failure: Option<&Failure>) -> String {
         let cause = match self.last_tick_at() {
             Some(at) => {
-                let ago = (self.now - at).whole_minutes();
-                format!("no tick for {ago} min: start the function app, or `highwater run`")
+                let ago = span(u64::try_from((self.now - at).whole_seconds()).unwrap_or(0));
+                format!("no tick for {ago}: start the function app, or `highwater run`")
             }
             None => "no tick: start the function app, or `highwater run`".to_owned(),
         };

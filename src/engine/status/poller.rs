@@ -7,20 +7,26 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::health::{self, Failure, Health, LeaseStatus, PollerState, Severity};
+use crate::admin::StoredEntry;
 use crate::cursor::Cursor;
 use crate::cursor::CursorMode;
 use crate::doctor::sizing::Sizing;
 use crate::document::{
-    BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, ParkedKeys, Paused,
-    RECENT_MAX, RecentTick, StaleWrite, StateDocument,
+    Activity, BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, ParkedKeys,
+    Paused, RECENT_MAX, RecentTick, StaleWrite, StateDocument,
 };
 use crate::error::{Loss, chain, end_loss};
+use crate::explain::key_text;
 use crate::journal::Entry;
 use crate::partition::Partition;
 use crate::poller::TickError;
+use crate::quarantine::EntryState;
 
 /// The period over which the row rate is averaged, as far back as the document remembers.
 pub const RATE_WINDOW: Duration = Duration::from_secs(10 * 60);
+
+/// Most parked keys to show.
+pub const KEYS_MAX: usize = 20;
 
 /// What is known in addition to the document.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +66,13 @@ pub struct Status {
     pub checkpoint_age_seconds: Option<i64>,
     /// The batch that moved it.
     pub last_batch_id: Option<String>,
-    /// Age of the oldest row of the last batch when it was read; unknown in some modes.
+    /// Age of the oldest undelivered row now; 0 if none is waiting, `None` if that is unknown.
+    pub lag_seconds: Option<f64>,
+    /// Age of the oldest row of the last batch when it was read.
     pub lag_ms: Option<u64>,
+    /// Progress of the first load, until it reaches the end of the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_load: Option<LoadProgress>,
     /// What the last tick that wrote saw; `None` if there was none.
     pub observed: Option<BacklogStatus>,
     /// Rows committed per minute, over the last [`RATE_WINDOW`] or as far back as remembered.
@@ -96,6 +107,12 @@ pub struct Status {
     pub in_flight: Option<Batch>,
     /// The last ticks that wrote, newest last; at most [`RECENT_MAX`].
     pub recent: Vec<Tick>,
+    /// What ticks did in the last hours, by half an hour, newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub activity: Vec<Activity>,
+    /// The parked keys, sorted by id, at most [`KEYS_MAX`]; absent if not requested, or if none is parked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<ParkedEntry>>,
     /// The newest events of its journal, newest first; absent if not requested, or no journal is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<Vec<Event>>,
@@ -103,6 +120,18 @@ pub struct Status {
     pub sizing: Option<Sizing>,
     /// Settings that violate the sizing rules.
     pub warnings: Vec<String>,
+}
+
+/// Progress of a poller that delivers the rows that existed before it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadProgress {
+    /// When it started; storage time.
+    #[serde(with = "time::serde::rfc3339")]
+    pub started_at: OffsetDateTime,
+    /// Rows delivered so far.
+    pub rows: u64,
+    /// The same per second, up to the last commit.
+    pub rows_per_second: f64,
 }
 
 /// A lease that is held, or was held by a crashed process.
@@ -154,6 +183,62 @@ impl ParkedStatus {
         let ParkedKeys { quarantined, next_retry_at, .. } = *parked;
         let retrying = parked.retrying();
         (!parked.is_unused()).then_some(Self { retrying, quarantined, next_retry_at })
+    }
+}
+
+/// A parked key, with its row that is waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParkedEntry {
+    /// Id of the key, which commands take.
+    pub key_id: String,
+    /// The key, or why the entry cannot be read.
+    pub key: String,
+    /// Whether it is retried automatically; `None` if the entry cannot be read.
+    pub state: Option<EntryState>,
+    /// Why it was parked.
+    pub reason: Option<&'static str>,
+    /// Since when; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub since: Option<OffsetDateTime>,
+    /// Versions of the row that were parked.
+    pub versions: u64,
+    /// Automatic retries so far.
+    pub retries: u32,
+    /// When the next one is due; storage time.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub next_retry_at: Option<OffsetDateTime>,
+    /// The last error.
+    pub error: Option<String>,
+}
+
+impl ParkedEntry {
+    /// Returns the view of a stored entry.
+    pub fn of(stored: &StoredEntry) -> Self {
+        let key_id = stored.key.to_string();
+        match &stored.entry {
+            Ok(entry) => Self {
+                key_id,
+                key: key_text(&entry.row_key().unwrap_or_default()),
+                state: Some(entry.state),
+                reason: Some(entry.reason.as_str()),
+                since: Some(entry.first_failed_at),
+                versions: entry.versions,
+                retries: entry.retries,
+                next_retry_at: entry.next_retry_at,
+                error: Some(entry.error.clone()),
+            },
+            Err(error) => Self {
+                key_id,
+                key: chain(error),
+                state: None,
+                reason: None,
+                since: None,
+                versions: 0,
+                retries: 0,
+                next_retry_at: None,
+                error: None,
+            },
+        }
     }
 }
 
@@ -285,6 +370,7 @@ impl Status {
             last_batch_id: batch_id.map(|id| id.as_str().to_owned()),
             lag_ms: last.find_map(|tick| tick.longest_ms.get("lag")).copied(),
             observed: document.observed.as_ref().map(BacklogStatus::of),
+            first_load: first_load(document),
             rows_per_minute: rows_per_minute(&document.recent, now),
             owner: document.lease.owner_id.clone().filter(|_| !released),
             token: document.lease.fencing_token.0,
@@ -300,10 +386,19 @@ impl Status {
                 .or_else(|| batch.and_then(|batch| batch.last_error.clone())),
             in_flight: batch.map(Batch::of),
             recent: document.recent.iter().map(Tick::of).collect(),
+            activity: document.activity.clone(),
             warnings: sizing.as_ref().map(Sizing::warnings).unwrap_or_default(),
             sizing,
             ..Self::default()
         }
+    }
+
+    /// Adds the health of the poller, and its current lag, which depends on that.
+    #[must_use]
+    pub fn with_health(self, health: Health, now: OffsetDateTime) -> Self {
+        let reads = matches!(health.state, PollerState::Idle | PollerState::Running);
+        let lag_seconds = self.observed.as_ref().and_then(|seen| seen.lag_at(now, reads));
+        Self { health, lag_seconds, ..self }
     }
 
     /// Whether it is a range of which nothing more will be delivered.
@@ -398,6 +493,17 @@ fn failure_of_batch(document: &StateDocument) -> Option<Failure> {
     Some(Failure { at, since, count, kind: "handler_failed".to_owned(), error: failing.error })
 }
 
+fn first_load(document: &StateDocument) -> Option<LoadProgress> {
+    let load = document.checkpoint.metadata.first_load.as_ref();
+    let load = load.filter(|_| !document.has_no_backlog())?;
+    let until = document.checkpoint.updated_at.unwrap_or(load.started_at);
+    let seconds = (until - load.started_at).as_seconds_f64().max(1.0);
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a rate for people")]
+    let rows_per_second = load.rows as f64 / seconds;
+    let rows_per_second = (rows_per_second * 100.0).round() / 100.0;
+    Some(LoadProgress { started_at: load.started_at, rows: load.rows, rows_per_second })
+}
+
 /// Returns the rows per minute of the ticks in the last [`RATE_WINDOW`]. If the ring is full and does not reach back
 /// that far, the period that it covers is used.
 fn rows_per_minute(recent: &[RecentTick], now: OffsetDateTime) -> f64 {
@@ -429,6 +535,22 @@ impl Lease {
 }
 
 impl BacklogStatus {
+    /// Returns the age of the oldest undelivered row at `now`. If no row was waiting, it is 0 as long as the poller
+    /// `reads` its source, and otherwise unknown.
+    fn lag_at(&self, now: OffsetDateTime, reads: bool) -> Option<f64> {
+        let lag = self.lag_seconds?;
+        // Earlier versions did not say that no row is waiting.
+        let waits = match (self.rows, self.positions) {
+            (Some(rows), _) => rows > 0,
+            (None, Some(positions)) => positions > 0,
+            (None, None) => lag > 0.0,
+        };
+        if !waits {
+            return reads.then_some(0.0);
+        }
+        Some(lag + (now - self.at).as_seconds_f64().max(0.0))
+    }
+
     fn of(observed: &BacklogObservation) -> Self {
         Self {
             at: observed.at,

@@ -206,7 +206,7 @@ impl WatchedWorld {
 
     /// Returns how many ticks failed with this error.
     pub fn failures(&self, error: &str) -> u64 {
-        self.counted("failures_total", Some(("error.type", error)))
+        self.counted("highwater.tick.failures", Some(("error.type", error)))
     }
 
     /// Reads the metrics of a name from the last export.

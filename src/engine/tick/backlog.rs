@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use crate::cursor::Cursor;
-use crate::document::Snapshot;
+use crate::document::{Snapshot, StateDocument};
 use crate::error::chain;
 use crate::metrics::DocumentStats;
 use crate::poller::memory::Memory;
@@ -64,21 +64,33 @@ impl Poller {
                 bytes: u64::try_from(snapshot.bytes()).unwrap_or(u64::MAX),
                 position: checkpoint.cursor.as_ref().and_then(Cursor::number),
                 checkpoint_age: age.map(|age| Duration::try_from(age).unwrap_or_default()),
+                generation: snapshot.document.generation.0,
+                breaker_is_open: self
+                    .policy
+                    .breaker_is_open(snapshot.document.quarantined_in_a_row),
                 parked: (!parked.is_unused()).then(|| (parked.retrying(), parked.quarantined)),
             };
             self.metrics.record_state(&self.name, &standing);
         }
+        let has_backlog = has_backlog(result);
+        if is_held {
+            self.metrics.forget_lag(&self.name);
+        } else if has_backlog == Some(false) {
+            self.metrics.end_lag(&self.name);
+        }
         if self.rows_counted_max == 0 {
             return None;
         }
-        let rows = if has_backlog(result)? {
-            Box::pin(self.count_backlog(memory, started_at)).await?
-        } else {
-            0
-        };
+        let rows =
+            if has_backlog? { Box::pin(self.count_backlog(memory, started_at)).await? } else { 0 };
         memory.note_backlog(rows);
         self.metrics.rows_behind(&self.name, rows);
         Some(rows)
+    }
+
+    /// Whether the newest lease was granted to this instance.
+    pub(crate) fn had_newest_grant(&self, document: &StateDocument) -> bool {
+        document.lease.owner_id.as_deref() == Some(self.instance.owner_id())
     }
 
     /// Returns since when every tick of this process was skipped because another instance held the lease.

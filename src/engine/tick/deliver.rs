@@ -355,6 +355,11 @@ impl LeasedTick<'_, '_> {
             return self.fenced(stale).await;
         }
         let pause = (end == End::Stop).then(|| self.stop_pause(&failure));
+        let document = self.lease.expected();
+        let attempt =
+            document.in_flight.as_ref().map_or(0, |batch| batch.attempt).saturating_add(1);
+        let checkpoint = document.checkpoint.cursor.as_ref();
+        self.report.note_failed_batch(&self.work.batch, attempt, checkpoint);
         self.record_failure(&failure, pause).await;
         if is_out_of_time { TickError::OutOfTime } else { TickError::Handler(failure.error) }
     }

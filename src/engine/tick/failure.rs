@@ -7,6 +7,7 @@ use crate::backoff::{Backoff, seed_of};
 use crate::cursor::Cursor;
 use crate::document::{AfterCommit, Commit, EndOfTick, Failure, Paused, StaleWrite, StateDocument};
 use crate::error::chain;
+use crate::event::counted;
 use crate::handler::HandlerError;
 use crate::lease::LeaseError;
 use crate::policy::Blame;
@@ -214,8 +215,8 @@ impl LeasedTick<'_, '_> {
         Paused {
             by: Paused::by_policy_of(&self.poller.name),
             reason: format!(
-                "{} rows from `{}` on failed: {}",
-                rows.len(),
+                "{} from `{}` on failed: {}",
+                counted(u64::try_from(rows.len()).unwrap_or(u64::MAX), "row"),
                 rows.first().map_or("", |event| event.cursor.value.as_str()),
                 chain(error)
             ),
@@ -264,9 +265,12 @@ impl Poller {
 
 /// Says why rows that are rejected permanently are not parked.
 pub(crate) fn breaker_text(quarantined_in_a_row: u32) -> String {
+    let rows = match quarantined_in_a_row {
+        1 => "the last row was parked".to_owned(),
+        rows => format!("{rows} rows in a row were parked"),
+    };
     format!(
-        "{quarantined_in_a_row} rows in a row were parked, {BREAKER_TEXT} (`BREAKER_ROWS`): no further row is parked \
-         until it accepts one"
+        "{rows}, {BREAKER_TEXT} (`BREAKER_ROWS`): no further row is parked until it accepts one"
     )
 }
 

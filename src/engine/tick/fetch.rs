@@ -294,11 +294,16 @@ impl Poller {
         observer: &mut (impl FetchObserver + Send),
     ) -> Result<Rows, TickError> {
         let started_at = Instant::now();
+        let storage_time = self.storage_time();
+        let is_bounded = window.upto.is_some();
         let rows = match reading {
             ReadKind::First | ReadKind::InFlight(_) => self.source.fetch(window).await,
             ReadKind::Next => self.source.fetch_at_once(window).await,
         };
-        let rows = rows.map_err(TickError::Fetch)?;
+        let mut rows = rows.map_err(TickError::Fetch)?;
+        if let Some(at) = storage_time {
+            rows.lag = self.date_rows(rows.lag, at, is_bounded);
+        }
         observer.fetched(&rows, started_at.elapsed());
         Ok(rows)
     }

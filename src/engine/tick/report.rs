@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::Empty;
 
-pub use self::line::TickLine;
+pub use self::line::{FailedBatch, TickLine};
 use self::timings::RoundStart;
 use super::batch::{Batch, Diverted};
 use super::fetch::{FetchObserver, Next};
@@ -76,6 +76,8 @@ pub(super) struct Report<'a> {
     is_failure_recorded: bool,
     /// How ticks fail according to the document with which this one started.
     known_failure: Option<String>,
+    /// The batch with which the tick fails.
+    failed: Option<FailedBatch>,
     changes: Vec<Change>,
     idle_before: u64,
     fencing_token: u64,
@@ -111,6 +113,7 @@ impl<'a> Report<'a> {
             breaker_was_open: None,
             is_failure_recorded: false,
             known_failure: None,
+            failed: None,
             changes: Vec::new(),
             idle_before: 0,
             fencing_token: 0,
@@ -193,8 +196,9 @@ impl<'a> Report<'a> {
         let count = u64::try_from(rows).unwrap_or(u64::MAX);
         self.took("fetch", duration);
         self.lag = lag;
-        let Lag { time, positions, held_back, retention_left } = self.lag;
-        let behind = SourceLag { time, positions, held_back, retention_left };
+        let Lag { time, positions, held_back, retention_left, range: _ } = self.lag;
+        let waiting = rows > 0;
+        let behind = SourceLag { time, waiting, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
         self.poller.metrics.behind(&self.poller.name, &behind);
         tick_event!(
@@ -203,7 +207,8 @@ impl<'a> Report<'a> {
             event = "fetch_complete",
             rows,
             duration_ms = ms(duration),
-            "Read {rows} rows"
+            "Read {}",
+            counted(count, "row")
         );
     }
 
@@ -273,7 +278,8 @@ impl<'a> Report<'a> {
             checkpoint_before = text(before),
             checkpoint_after = text(after),
             commit_duration_ms = ms(duration),
-            "Committed {rows} events of poller `{}`",
+            "Committed {} of poller `{}`",
+            counted(rows, "event"),
             self.poller.name
         );
     }
@@ -296,7 +302,8 @@ impl<'a> Report<'a> {
             token = self.fencing_token,
             rows,
             checkpoint_after = upto.value,
-            "Committed the first {rows} events of a batch of poller `{}`",
+            "Committed the first {} of a batch of poller `{}`",
+            counted(rows, "event"),
             self.poller.name
         );
     }
@@ -352,8 +359,9 @@ impl<'a> Report<'a> {
                     token = self.fencing_token,
                     rows,
                     error = reason,
-                    "A batch of {rows} rows is too large for the handler of poller `{}`, so {half} are tried; \
+                    "A batch of {} is too large for the handler of poller `{}`, so {half} are tried; \
                      lower `BATCH_ROWS_MAX` or `BATCH_BYTES_MAX`",
+                    counted(rows, "row"),
                     self.poller.name
                 )
             };
@@ -377,7 +385,8 @@ impl<'a> Report<'a> {
             token = self.fencing_token,
             rows,
             error = chain(error),
-            "Halving a batch of {rows} rows of poller `{}` to find the failing one",
+            "Halving a batch of {} of poller `{}` to find the failing one",
+            counted(rows, "row"),
             self.poller.name
         );
     }
@@ -569,8 +578,9 @@ impl<'a> Report<'a> {
             after = window.after.as_ref().map_or("", |cursor| cursor.value.as_str()),
             upto = window.upto.value,
             rows,
-            "{rows} rows of poller `{}` were committed later than its settle window allows and are \
-             delivered now; raise `SOURCE__SETTLE`, or shorten the transactions that write them",
+            "{} of poller `{}` committed later than its settle window allows; delivered now. Raise `SOURCE__SETTLE`, or \
+             shorten the transactions that write them",
+            counted(rows, "row"),
             self.poller.name
         );
     }
@@ -611,9 +621,10 @@ impl<'a> Report<'a> {
             warn,
             event = "rows_not_audited",
             rows,
-            "More rows of poller `{}` wait to be read again than can be kept track of: {rows} rows and \
+            "More rows of poller `{}` wait to be read again than can be kept track of: {} and \
              maybe more of this tick are not; lower `SOURCE__AUDIT_AFTER`",
-            self.poller.name
+            self.poller.name,
+            counted(rows, "row")
         );
     }
 
@@ -689,7 +700,8 @@ impl<'a> Report<'a> {
             }
             Ok(TickOutcome::Paused { by, reason, since }) => self.paused(by, reason, *since),
             Err(error) => {
-                format!("failed after {}{of_parking}: {}", counted(self.rows, "row"), chain(error))
+                let (rows, batch) = (counted(self.rows, "row"), self.failed_batch());
+                format!("failed after {rows}{of_parking}: {}{batch}", chain(error))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Opening a connection: network, TLS, login, redirects, session settings.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use azure_core::credentials::TokenCredential;
@@ -116,7 +117,10 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
     for _ in 0..=REDIRECTS_MAX {
         let place = (host.as_str(), port, settings.multi_subnet_failover);
         match log_in(&mut config, place, settings, &action).await? {
-            LogIn::Done(client) => return Ok(*client),
+            LogIn::Done(client) => {
+                note_security(settings);
+                return Ok(*client);
+            }
             LogIn::Elsewhere(elsewhere, its_port) => (host, port) = (elsewhere, its_port),
         }
         action = format!("{action}, redirected to {host}:{port}");
@@ -131,6 +135,37 @@ async fn open(settings: &SqlConnection, config: Config, action: &str) -> Result<
     }
     let reason = format!("{action}: at most {REDIRECTS_MAX} redirects are followed");
     Err(SqlError::new(ErrorKind::Transient, reason))
+}
+
+/// Logs once per process that the connection to another machine is not secure. The driver warns of each connection, and its
+/// warnings are not logged.
+fn note_security(settings: &SqlConnection) {
+    static PLAIN: Once = Once::new();
+    static UNCHECKED: Once = Once::new();
+    if settings.is_local() {
+        return;
+    }
+    let server = settings.host.as_str();
+    if settings.encrypt == Encrypt::Plain {
+        PLAIN.call_once(|| {
+            tracing::warn!(
+                event = "connection_not_encrypted",
+                server,
+                "Nothing sent to `{server}` is encrypted, not even the password: remove `Encrypt=DANGER_PLAINTEXT` from \
+                 the connection string"
+            );
+        });
+    } else if settings.trust_server_certificate {
+        UNCHECKED.call_once(|| {
+            tracing::warn!(
+                event = "certificate_not_checked",
+                server,
+                "The certificate of `{server}` is not checked, so another server could take its place: remove \
+                 `TrustServerCertificate=true` from the connection string, or name the authority's file as \
+                 `ServerCertificate`"
+            );
+        });
+    }
 }
 
 enum LogIn {

@@ -8,7 +8,7 @@ use highwater_engine::cursor::{Cursor, CursorError, CursorMode, RowVersion, Sour
 use highwater_engine::error::{ErrorKind, restart_in_source};
 use highwater_engine::partition::Partition;
 use highwater_engine::source::{
-    Anchor, Columns, FetchError, FetchWindow, Lag, RetainedState, Row, Rows,
+    Anchor, Columns, FetchError, FetchWindow, Lag, PositionRange, RetainedState, Row, Rows,
 };
 use highwater_engine::value::Value;
 
@@ -541,22 +541,26 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
             // The bound is the oldest open writer's rowversion, or the next one to be allocated.
             let (newest, last) = (unsigned(hi).saturating_sub(1), unsigned(last));
             let at = after.and_then(|after| number(&after.value));
+            let first = rows.first().and_then(|row| number_of(&row.position));
+            let signed = |n: u64| i64::try_from(n).ok();
             Lag {
                 positions: at.map(|at| newest.saturating_sub(at)),
                 held_back: Some(last.saturating_sub(newest)),
+                range: range(first, signed(newest), signed(last)),
                 ..Lag::default()
             }
         }
         (CursorMode::IntegerPk, [hi, max, ..]) => {
-            let number = |value: &Value| if let Value::Int(n) = value { Some(*n) } else { None };
             let between = |to: Option<i64>, from: Option<i64>| {
                 Some(u64::try_from(to?.saturating_sub(from?)).unwrap_or(0))
             };
             let at = after.and_then(|after| after.integer_value().ok());
-            let (hi, max) = (number(hi), number(max));
+            let (hi, max) = (number_of(hi), number_of(max));
+            let first = rows.first().and_then(|row| number_of(&row.position));
             Lag {
                 positions: between(hi, at),
                 held_back: between(max, hi.max(at)),
+                range: range(first, hi, max),
                 ..Lag::default()
             }
         }
@@ -566,6 +570,15 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
         }
         _ => Lag::default(),
     }
+}
+
+fn number_of(value: &Value) -> Option<i64> {
+    if let Value::Int(number) = value { Some(*number) } else { None }
+}
+
+/// Returns the positions that a read saw; none of an empty table.
+fn range(first: Option<i64>, readable: Option<i64>, newest: Option<i64>) -> Option<PositionRange> {
+    Some(PositionRange { first, readable: readable.unwrap_or(i64::MIN), newest: newest? })
 }
 
 /// Returns the age of a row; zero without a row.

@@ -30,7 +30,7 @@ use highwater_engine::cursor::{
     Cursor, CursorError, CursorMode, SourceState, TrackedPhase, TrackedPosition,
 };
 use highwater_engine::error::ErrorKind;
-use highwater_engine::source::{FetchError, FetchWindow, Lag, RetainedState, Rows};
+use highwater_engine::source::{FetchError, FetchWindow, Lag, PositionRange, RetainedState, Rows};
 use highwater_engine::value::Value;
 use serde_json::Value as Json;
 
@@ -388,6 +388,8 @@ impl Plan {
         answer.check_rows()?;
         let more = answer.has_more();
         let mut rows = answer.rows;
+        let first = rows.first();
+        let first = first.map(|row| if let Value::Int(at) = row.position { at } else { started });
         for row in &mut rows {
             let at = if let Value::Int(version) = row.position {
                 TrackedPosition { version, phase: TrackedPhase::Changes }
@@ -412,6 +414,7 @@ impl Plan {
         let lag = Lag {
             positions: range.changes_since.map(|at| since(at, current)),
             retention_left: range.changes_since.zip(cleaned_to).map(|(at, kept)| since(kept, at)),
+            range: Some(PositionRange { first, readable: current, newest: current }),
             ..Lag::default()
         };
         let (columns, json) = (Arc::clone(&self.columns), answer.json);

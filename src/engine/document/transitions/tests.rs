@@ -178,6 +178,7 @@ fn observed() -> BacklogObservation {
         held_back: None,
         retention_left: None,
         idle_ticks: 1,
+        reads: Vec::new(),
         extra: serde_json::Map::new(),
     }
 }

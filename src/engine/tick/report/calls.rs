@@ -3,6 +3,7 @@
 use super::super::batch::Batch;
 use super::Report;
 use crate::error::chain;
+use crate::event::counted;
 use crate::handler::{Delivery, HandlerError};
 
 impl Report<'_> {
@@ -22,7 +23,8 @@ impl Report<'_> {
             token = self.fencing_token,
             attempt = delivery.attempt,
             rows,
-            "Hand {rows} events to the handler, attempt {}",
+            "Hand {} to the handler, attempt {}",
+            counted(rows, "event"),
             delivery.attempt
         );
     }
@@ -38,8 +40,9 @@ impl Report<'_> {
             step,
             token = self.fencing_token,
             rows,
-            "Step `{step}` of poller `{}` accepted {rows} events",
-            self.poller.name
+            "Step `{step}` of poller `{}` accepted {}",
+            self.poller.name,
+            counted(rows, "event")
         );
     }
 
@@ -59,8 +62,9 @@ impl Report<'_> {
             token = self.fencing_token,
             rows,
             error = chain(error),
-            "A step of poller `{}` accepted {taken} of {rows} events, so all steps get these first",
-            self.poller.name
+            "A step of poller `{}` accepted {taken} of {}, so all steps get these first",
+            self.poller.name,
+            counted(rows, "event")
         );
     }
 }

@@ -133,7 +133,7 @@ async fn each_end_is_logged_and_counted_as_the_table_says() {
             assert_eq!(logged["error.type"], error, "{end}");
             assert_eq!(watched.counted(metric, Some(("error.type", error))), 1, "{end}");
         }
-        let failures = watched.counted("failures_total", None);
+        let failures = watched.counted("highwater.tick.failures", None);
         assert_eq!(failures, u64::from(counts), "{end}: and nothing else");
         let timed = watched.timed("highwater.tick.duration", ("outcome", row.outcome));
         assert_eq!(timed, 1, "{end}");

@@ -87,11 +87,12 @@ impl Report<'_> {
 
     /// Returns the lag that the tick leaves: as its last fetch found it, or none if that reached the end.
     fn observed(&self, at: OffsetDateTime) -> BacklogObservation {
+        let reads = self.poller.reads();
         if self.all_read {
-            return observed(at, self.lag.after_full_read(), Some(0), 0);
+            return observed(at, self.lag.after_full_read(), Some(0), 0, reads);
         }
         // Zero was true of the previous tick only.
         let rows = self.rows_counted.filter(|rows| *rows > 0);
-        observed(at, self.lag, rows, 0)
+        observed(at, self.lag, rows, 0, reads)
     }
 }

@@ -202,7 +202,12 @@ fn depends_on_tables(table: &Table, what: &str) -> Finding {
 
 fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -> Finding {
     let check = "nullability";
-    let (name, plural) = (&column.name, if rows == COUNTED_MAX { " or more" } else { "" });
+    let name = &column.name;
+    let null_rows = match rows {
+        1 => "1 row has NULL".to_owned(),
+        COUNTED_MAX => format!("{COUNTED_MAX} or more rows have NULL"),
+        _ => format!("{rows} rows have NULL"),
+    };
     let alter = format!(
         "`ALTER TABLE {} ALTER COLUMN {} {} NOT NULL`, after giving the rows a value",
         object,
@@ -219,7 +224,7 @@ fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -
         ),
         (true, _) => Finding::error(
             check,
-            format!("{rows}{plural} rows have NULL in cursor `{name}` and are never read"),
+            format!("{null_rows} in cursor `{name}`; such a row is never read"),
             format!("{alter}, or exclude them with a `FILTER`"),
         ),
         (false, 0) => Finding::warning(
@@ -231,9 +236,7 @@ fn nullable_finding(object: &str, column: &Column, is_cursor: bool, rows: i64) -
         ),
         (false, _) => Finding::error(
             check,
-            format!(
-                "{rows}{plural} rows have NULL in key `{name}`: the first one stops the poller"
-            ),
+            format!("{null_rows} in key `{name}`: the first one stops the poller"),
             format!("{alter}, or set another key as `SOURCE__KEY`"),
         ),
     }

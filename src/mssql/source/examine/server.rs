@@ -200,9 +200,8 @@ fn token_fix(auth: &SqlAuth) -> &'static str {
 /// Reports the encryption that the settings ask for; a server can only be stricter.
 fn encryption(settings: &SqlConnection) -> Finding {
     let check = "encryption";
-    let is_local = matches!(settings.host.as_str(), "localhost" | "127.0.0.1" | "::1");
     let finding = |found: &str, fix: &str| {
-        if is_local {
+        if settings.is_local() {
             Finding::ok(check, format!("{found}; it does not leave this machine"))
         } else {
             Finding::warning(check, found, fix)
