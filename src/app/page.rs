@@ -11,11 +11,15 @@
 //! script, and only `markup` has to escape untrusted text. If escaping ever fails, injected code still
 //! does not run: the content security policy allows only the style and script with the known hashes.
 
+mod charts;
 mod detail;
+mod keys;
 mod markup;
 mod overview;
 mod parts;
+mod runbook;
 mod server;
+mod trace;
 pub mod words;
 
 use base64::Engine as _;
@@ -26,6 +30,9 @@ use url::form_urlencoded;
 
 use self::markup::Html;
 pub use self::server::{PageServer, serve};
+use self::trace::Traced;
+pub use self::trace::lines as trace_lines;
+use crate::explain::TraceRequest;
 use crate::printable::{printable, printable_json};
 use crate::redaction::{redact, redact_json};
 use crate::status::health::Severity;
@@ -53,6 +60,10 @@ pub struct PageRequest<'a> {
     pub page: bool,
     /// The poller to show; all if `None`.
     pub poller: Option<&'a str>,
+    /// The key of a row to explain.
+    pub key: Option<&'a str>,
+    /// The runbook to show.
+    pub runbook: Option<&'a str>,
     /// Whether the JSON includes the page's content.
     pub html: bool,
     /// The function key from the address, repeated in the page's links.
@@ -125,9 +136,12 @@ struct StatusJson<'a> {
 
 /// Answers a request. A state store that cannot be read gives an error response.
 pub async fn answer(board: &StatusReader, question: PageRequest<'_>) -> PageResponse {
+    if let Some(name) = question.runbook.filter(|_| question.page) {
+        return show_runbook(name, question);
+    }
     let query = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
     match board.read(query).await {
-        Ok(report) => render(&report, question),
+        Ok(report) => render(&report, question, traced(board, question).await.as_ref()),
         Err(error) => {
             let status = match error {
                 StatusError::NoPoller(_) => 404,
@@ -138,15 +152,38 @@ pub async fn answer(board: &StatusReader, question: PageRequest<'_>) -> PageResp
     }
 }
 
-fn render(report: &Report, question: PageRequest<'_>) -> PageResponse {
-    let view = View { poller: question.poller, code: question.code, actions: question.actions };
+/// Explains the row that was asked for. Only the page does: its refreshes do not ask again.
+async fn traced(board: &StatusReader, question: PageRequest<'_>) -> Option<Traced> {
+    let (poller, key) = question.poller.zip(question.key.filter(|_| question.page))?;
+    let request = TraceRequest { key: vec![key.to_owned()], since: None };
+    let found = board.trace(poller, &request).await;
+    Some(Traced { key: key.to_owned(), found })
+}
+
+fn show_runbook(name: &str, question: PageRequest<'_>) -> PageResponse {
+    let Some(text) = runbook::page(name) else {
+        return failed(404, &format!("no runbook `{name}`"), question);
+    };
+    let question = PageRequest { refresh_seconds: 0, ..question };
+    let view = View::of(question);
+    let title = format!("{name} · Highwater");
+    let body = document(&title, question, |html| runbook::show(html, text, question.poller, &view));
+    PageResponse { status: 200, content_type: HTML, body }
+}
+
+fn render(report: &Report, question: PageRequest<'_>, traced: Option<&Traced>) -> PageResponse {
+    let view = View::of(question);
     if question.page {
-        let body = document(&title(report, view.poller), question, |html| view.show(html, report));
+        // The explanation is of this moment, and a refresh would drop it.
+        let refresh_seconds = if traced.is_some() { 0 } else { question.refresh_seconds };
+        let question = PageRequest { refresh_seconds, ..question };
+        let title = title(report, view.poller);
+        let body = document(&title, question, |html| view.show(html, report, traced));
         return PageResponse { status: 200, content_type: HTML, body };
     }
     let html = question.html.then(|| {
         let mut html = Html::default();
-        view.show(&mut html, report);
+        view.show(&mut html, report, None);
         html.finish()
     });
     let title = question.html.then(|| title(report, view.poller));
@@ -188,7 +225,7 @@ pub fn failed(status: u16, text: &str, question: PageRequest<'_>) -> PageRespons
         let body = serde_json::json!({ "error": printable(&redact(text)) }).to_string();
         return PageResponse { status, content_type: JSON, body };
     }
-    let view = View { poller: None, code: question.code, actions: None };
+    let view = View { poller: None, ..View::of(question) };
     let body = document("Highwater", question, |html| {
         html.raw("<h1>Cannot read the status</h1>");
         html.within("pre", &[("class", "card notice bad")], |html| html.foreign(text));
@@ -249,19 +286,33 @@ struct View<'a> {
     actions: Option<PageActions<'a>>,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    fn of(question: PageRequest<'a>) -> Self {
+        Self { poller: question.poller, code: question.code, actions: question.actions }
+    }
+
+    /// Returns the address of a runbook, from which a link leads back here.
+    fn runbook(&self, name: &str) -> String {
+        self.link_with(self.poller, Some(("runbook", name)))
+    }
+
     /// Returns the address of another view.
     fn link(&self, poller: Option<&str>) -> String {
+        self.link_with(poller, None)
+    }
+
+    fn link_with(&self, poller: Option<&str>, more: Option<(&'static str, &str)>) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(poller.map(|poller| ("poller", poller)));
+        query.extend_pairs(more);
         query.extend_pairs(self.code.map(|code| ("code", code)));
         let query = query.finish();
         if query.is_empty() { "page".to_owned() } else { format!("page?{query}") }
     }
 
-    fn show(&self, html: &mut Html, report: &Report) {
+    fn show(&self, html: &mut Html, report: &Report, traced: Option<&Traced>) {
         match (self.poller, report.pollers.first()) {
-            (Some(_), Some(status)) => detail::show(html, status, report, self),
+            (Some(_), Some(status)) => detail::show(html, status, report, self, traced),
             (Some(_), None) | (None, _) => overview::show(html, report, self),
         }
         html.within("footer", &[], |html| {
@@ -270,9 +321,14 @@ impl View<'_> {
             if let Some(at) = report.at {
                 html.text(", as of ");
                 parts::time(html, at, &words::clock(at));
-                html.text(" UTC (storage service clock)");
+                html.text(" UTC, by the storage service");
             }
-            html.text(&format!(". Highwater {}.", report.version));
+            html.text(". All times are in UTC. ");
+            html.text(match self.actions {
+                Some(_) => "Actions are on the page of each poller.",
+                None => "This page only shows: act with the command line.",
+            });
+            html.text(&format!(" Highwater {}.", report.version));
         });
     }
 }

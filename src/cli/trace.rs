@@ -7,13 +7,13 @@ use time::{OffsetDateTime, UtcOffset};
 
 use super::from::app_folder;
 use super::journal::time_or_ago;
-use super::output::{Exit, Failed, OutputOption, print_text, time_text};
+use super::output::{Exit, Failed, OutputOption, print_text};
 use super::poller_of;
 use highwater::builder::App;
 use highwater::config::Vars;
-use highwater::explain::{Delivery, Explanation, TraceRequest};
+use highwater::explain::{Explanation, TraceRequest};
+use highwater::page::trace_lines;
 use highwater::printable::printable_line;
-use highwater::range::position_text;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -47,53 +47,10 @@ pub(super) async fn run(
 }
 
 fn text(explanation: &Explanation) -> String {
-    let [verdict, next] = explanation.summary();
-    let mut lines = vec![verdict, format!("  {next}")];
-    for reason in &explanation.also {
-        lines.push(format!("  also: {}; {}", reason.cause, reason.next));
-    }
-    let row = &explanation.row;
-    let place = row.position.as_ref().map(position_text);
-    let place = place.unwrap_or_else(|| "position unknown".to_owned());
-    lines.push(match (row.exists, row.is_deleted) {
-        (true, false) => format!("  row: {place}"),
-        (_, true) => format!("  row: {place}, deleted"),
-        (false, false) => "  row: none".to_owned(),
-    });
-    let checkpoint = explanation.checkpoint.as_ref().map(position_text);
-    let checkpoint = checkpoint.unwrap_or_else(|| "the beginning".to_owned());
-    let moved = explanation.checkpoint_at.map(|at| format!(", since {}", time_text(at)));
-    lines.push(format!("  checkpoint: {checkpoint}{}", moved.unwrap_or_default()));
-    lines.extend(row.bound.as_ref().map(|bound| format!("  rows are readable below `{bound}`")));
-    for predicate in &row.predicates {
-        let holds = if predicate.holds { "holds" } else { "does not hold" };
-        lines.push(format!("  filter: `{}` {holds}", predicate.text));
-    }
-    for session in &row.sessions {
-        let name = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        lines.push(format!(
-            "  open transaction: session {}, login {}, host {}, program {}, first wrote {} s ago",
-            session.id,
-            name(&session.login),
-            name(&session.host),
-            name(&session.program),
-            session.seconds
-        ));
-    }
-    lines.extend(explanation.deliveries.iter().map(delivery));
-    lines
-        .extend(explanation.journal_from.map(|from| format!("  journal: searched from {from} on")));
-    lines.iter().map(|line| printable_line(line)).collect::<Vec<_>>().join("\n")
-}
-
-fn delivery(delivery: &Delivery) -> String {
-    let Delivery { at, event, batch_id, token, rows, reply, version, .. } = delivery;
-    let batch = batch_id.as_ref().map(|id| format!(" {id}")).unwrap_or_default();
-    let rows = rows.map(|rows| format!(", {rows} rows")).unwrap_or_default();
-    let which = match (delivery.is_current, delivery.is_certain) {
-        (true, true) => String::new(),
-        (true, false) => " (probably)".to_owned(),
-        (false, _) => format!(" (earlier version `{version}`)"),
+    let lines = trace_lines(explanation);
+    let indented = |(index, line): (usize, &String)| {
+        let line = if index == 0 { line.clone() } else { format!("  {line}") };
+        printable_line(&line).into_owned()
     };
-    format!("  {} {event}{batch}, token {token}{rows}: {reply}{which}", time_text(*at))
+    lines.iter().enumerate().map(indented).collect::<Vec<_>>().join("\n")
 }

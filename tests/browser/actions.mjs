@@ -25,6 +25,13 @@ assert.equal(await badge(), "Never ran");
 await act("tick");
 assert.match(message.last, /committed 1 row/);
 assert.equal(await badge(), "Idle");
+// The page explains why the row is there.
+await tab.locator("#trace-key").fill("1");
+await Promise.all([tab.waitForNavigation(), tab.locator("form.line button").press("Enter")]);
+assert.match(await tab.locator("form.line ~ [role=status]").textContent(), /orders, id=1: delivered/);
+await screenshot(tab, "trace-phone-light");
+await checkLayout(tab, problems, "trace");
+await tab.goto(page("/api/status/page?poller=orders"));
 await act("pause", "the target moves <b>now</b>");
 assert.equal(message.last, "Paused.");
 assert.equal(await badge(), "Paused");

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use highwater::clock::{Clock as _, SystemClock};
+use highwater::cursor::{KeyId, KeyValues};
+use highwater::quarantine::VERSION;
 use serde_json::{Value as Json, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
@@ -101,7 +103,7 @@ impl Folder {
         self.store(
             "orders",
             9,
-            &json!({ "lease": running, "recent": self.ticks(50, |at| {
+            &json!({ "lease": running, "activity": self.activity(16, |at| (at * at * 977) % 90_000), "recent": self.ticks(50, |at| {
             (if at == 31 { "handler_failed" } else { "tick_complete" }, (at * at * 37) % 900)
         }) }),
         );
@@ -137,6 +139,8 @@ impl Folder {
             "positions": 4_200, "rows": 1_830, "idle_ticks": 0 } }),
         );
         fs::write(self.path("price_list"), "{}\n{").unwrap();
+        self.park("invoices", 17, "retrying");
+        self.park("invoices", 4_711, "quarantined");
         self.journal();
     }
 
@@ -152,6 +156,34 @@ impl Folder {
         }
         let header = json!({ "tag": 1, "last_modified": self.ago(seconds) });
         fs::write(self.path(name), format!("{header}\n{document}")).unwrap();
+    }
+
+    /// Parks the key of a row.
+    fn park(&self, poller: &str, id: i64, state: &str) {
+        let key: KeyValues = [("id".to_owned(), id.into())].into_iter().collect();
+        let key_id = KeyId::of(&key);
+        let event = json!({ "id": format!("{id:032x}"), "op": "upsert", "cursor": {
+            "kind": "rowversion", "value": "0x00000000000007D1", "tiebreaker": { "id": id } }, "after": { "id": id } });
+        let entry = json!({ "version": VERSION, "poller_name": poller, "key_id": key_id.as_str(), "event_id": event["id"],
+            "batch_id": "b7f3a0c1d2e3", "reason": "refused", "error": HOSTILE, "first_error": "HTTP 422", "attempts": 3,
+            "crashes": 0, "versions": 2, "state": state, "retries": 5, "next_retry_at": self.ago(-90),
+            "first_failed_at": self.ago(7_300), "quarantined_at": self.ago(60), "last_version_at": self.ago(60),
+            "holds_back": true, "quarantined_by": "shop/0123456789ab-6a18", "generation": 1_790_000_000_000_u64,
+            "fencing_token": 310, "events": [event] });
+        let header = json!({ "tag": 1, "last_modified": self.ago(60) });
+        let path = self.path(&format!("{poller}.quarantine.{key_id}"));
+        fs::write(path, format!("{header}\n{entry}")).unwrap();
+    }
+
+    /// Returns half hours, newest last.
+    fn activity(&self, number: i64, rows: impl Fn(i64) -> i64) -> Vec<Json> {
+        let start = self.now.unix_timestamp() / 1_800 * 1_800;
+        let period = |at: i64| {
+            let at_time = OffsetDateTime::from_unix_timestamp(start - (number - 1 - at) * 1_800);
+            json!({ "at": at_time.unwrap().format(&Rfc3339).unwrap(), "ticks": 30, "failed": i64::from(at == 5),
+                "rows": rows(at), "lag_ms": 200 + rows(at) * 3, "duration_ms": 40 + rows(at) / 2 })
+        };
+        (0..number).map(period).collect()
     }
 
     /// Returns ticks, one every twelve seconds.
@@ -206,6 +238,7 @@ impl Folder {
         let files = fs::read_dir(self.root.path().join("state/shop")).unwrap();
         let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
         let mut names: Vec<String> = files.map(|file| stem(&file.unwrap().path())).collect();
+        names.retain(|name| !name.contains(".quarantine."));
         names.sort();
         names
     }

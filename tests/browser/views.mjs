@@ -25,6 +25,7 @@ for (const colorScheme of ["light", "dark"]) {
       ["overview", "/"],
       ["orders", "/api/status/page?poller=orders"],
       ["invoices", "/api/status/page?poller=invoices"],
+      ["runbook", "/api/status/page?poller=invoices&runbook=backing-off"],
     ]) {
       const where = `${view}-${size}-${colorScheme}`;
       await tab.goto(page(path));
@@ -56,7 +57,7 @@ for (let presses = 0; presses < 40 && reached.length < input.pollers.length; pre
   await tab.keyboard.press("Tab");
   const focus = await tab.evaluate(() => {
     const element = document.activeElement;
-    return { text: element.textContent, outline: getComputedStyle(element).outlineStyle, row: Boolean(element.closest("tbody")) };
+    return { text: element.textContent, outline: getComputedStyle(element).outlineStyle, row: Boolean(element.closest("tbody th")) };
   });
   assert.notEqual(focus.outline, "none", `the focus on ${focus.text} cannot be seen`);
   if (focus.row) reached.push(focus.text);
@@ -68,11 +69,39 @@ await tab.waitForURL(/poller=invoices/);
 assert.equal(await tab.locator("h1").textContent(), "invoices");
 assert.ok((await tab.locator("caption").count()) >= 1);
 
-// For a poller without times, the lag is shown in positions.
+// A backlog is in rows, never in positions of the whole database.
 const behind = await tab.goto(page()).then(() => tab.locator("tbody tr", { hasText: "old_returns" }).textContent());
-assert.ok(behind.includes("4,200 behind"), behind);
-await tab.goto(page("/api/status/page?poller=old_returns"));
-assert.ok((await tab.locator("#content").textContent()).includes("1,830"));
+assert.ok(behind.includes("1,830 rows pending") && !behind.includes("4,200"), behind);
+
+// A paused poller announces no tick.
+const paused = await tab.locator("tbody tr", { hasText: "stock_levels" }).locator("[data-label='Next tick']").textContent();
+assert.equal(paused, "–");
+
+// A red state leads to its runbook, with the name of the poller in its commands, and back.
+await tab.locator("tbody tr", { hasText: "invoices" }).locator("a", { hasText: "Runbook" }).click();
+assert.match(await tab.locator("h1").textContent(), /^backing-off: /);
+assert.ok((await tab.locator(".runbook").textContent()).includes("highwater status invoices"));
+await tab.locator(".runbook a").first().click();
+assert.match(await tab.locator("h1").textContent(), /: /);
+await tab.locator("nav a").click();
+assert.equal(await tab.locator("h1").textContent(), "invoices");
+
+// Parked keys are listed, and so is what was delivered in the last hours.
+const keys = await tab.locator("#keys ~ .scroll tbody tr").allTextContents();
+assert.equal(keys.length, 2);
+assert.ok(keys.some((row) => row.includes("id=17") && row.includes("retrying")), keys);
+assert.ok(keys.some((row) => row.includes("id=4711") && row.includes("quarantined")), keys);
+await tab.goto(page("/api/status/page?poller=orders"));
+assert.equal(await tab.locator(".chart").count(), 3);
+// Nothing on the page has a time without its zone.
+assert.ok((await tab.locator("footer").textContent()).includes("All times are in UTC"));
+
+// Asked for a row, the page says why it cannot tell: this process does not reach the database.
+await tab.locator("#trace-key").fill("17");
+await Promise.all([tab.waitForNavigation(), tab.locator("form.line button").press("Enter")]);
+assert.match(await tab.locator("form.line ~ [role=status]").textContent(), /127\.0\.0\.1/);
+assert.equal(await tab.locator("#trace-key").inputValue(), "17");
+problems.splice(0);
 
 await tab.goto(page("/api/status/page?poller=invoices"));
 // Untrusted texts stay texts; characters that would reorder them are replaced.

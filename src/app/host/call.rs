@@ -81,6 +81,8 @@ impl Call {
         PageRequest {
             page: self.view == PAGE,
             poller: text("poller"),
+            key: text("key"),
+            runbook: text("runbook"),
             html: self.query.contains_key("html"),
             code: text("code"),
             actions: None,

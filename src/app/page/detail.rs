@@ -5,9 +5,11 @@ use time::OffsetDateTime;
 use super::markup::Html;
 use super::overview::next_tick;
 use super::parts::{badge, cell, countdown, lease_bar, nothing, strip, table, time};
-use super::{PageActions, View, words};
+use super::trace::Traced;
+use super::{PageActions, View, charts, keys, runbook, trace, words};
 use crate::cursor::Cursor;
 use crate::state::RECENT_MAX;
+use crate::status::health::PollerState;
 use crate::status::{Batch, Event, Report, Status, Tick};
 
 const TICKS: [&str; 8] =
@@ -15,7 +17,13 @@ const TICKS: [&str; 8] =
 const EVENTS: [&str; 7] = ["At (UTC)", "Event", "Write", "Token", "Rows", "By", "Batch or reason"];
 
 /// Adds the view.
-pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
+pub(super) fn show(
+    html: &mut Html,
+    status: &Status,
+    report: &Report,
+    view: &View<'_>,
+    traced: Option<&Traced>,
+) {
     html.within("nav", &[("aria-label", "Breadcrumb")], |html| {
         let link = view.link(None);
         html.within("a", &[("href", &link)], |html| {
@@ -28,7 +36,7 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
         let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
         html.within("span", &key, |html| badge(html, status));
     });
-    notices(html, status);
+    notices(html, status, view);
     facts(html, status, report);
     if let Some(actions) = &view.actions {
         show_actions(html, status, actions);
@@ -36,11 +44,14 @@ pub(super) fn show(html: &mut Html, status: &Status, report: &Report, view: &Vie
     if let Some(batch) = &status.in_flight {
         in_flight(html, batch);
     }
+    keys::show(html, status, view);
+    trace::show(html, status, traced, view);
+    charts::show(html, status, report.at);
     ticks(html, &status.recent);
     journal(html, status.journal.as_deref());
 }
 
-fn notices(html: &mut Html, status: &Status) {
+fn notices(html: &mut Html, status: &Status, view: &View<'_>) {
     let health = &status.health;
     if let Some(cause) = &health.cause {
         let (word, tone) = words::state(health);
@@ -51,14 +62,19 @@ fn notices(html: &mut Html, status: &Status) {
             if let Some(since) = health.since {
                 html.within("p", &[], |html| {
                     html.text("Since ");
-                    time(html, since, &words::clock(since));
-                    html.text(" UTC");
+                    utc(html, since);
                 });
             }
-            if let Some(page) = health.runbook {
+            if let Some(name) = health.runbook.and_then(runbook::name) {
                 html.within("p", &[], |html| {
-                    html.text("Runbook: ");
-                    html.element("code", &[], &format!("docs/{page}"));
+                    html.text("What to do: runbook ");
+                    html.element("a", &[("href", &view.runbook(name))], name);
+                });
+            }
+            if let Some(command) = command(status).filter(|_| view.actions.is_none()) {
+                html.within("p", &[], |html| {
+                    html.text("Afterwards: ");
+                    html.element("code", &[("class", "command")], &command);
                 });
             }
         });
@@ -73,8 +89,7 @@ fn notices(html: &mut Html, status: &Status) {
             }
             html.within("p", &[], |html| {
                 html.text("Last failed tick ");
-                time(html, failure.at, &words::clock(failure.at));
-                html.text(" UTC");
+                utc(html, failure.at);
             });
         });
     }
@@ -87,7 +102,11 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
     html.within("section", &[("aria-label", "Now")], |html| {
         html.within("dl", &[("class", "card facts")], |html| {
             fact(html, "Last success", |html| match status.health.last_success_at {
-                Some(at) => time(html, at, &format!("{} UTC", words::clock(at))),
+                Some(at) => {
+                    let ago = words::last_success(&status.health, report.at);
+                    html.text(&ago.unwrap_or_default());
+                    html.within("small", &[], |html| utc(html, at));
+                }
                 None => nothing(html),
             });
             fact(html, "Lag", |html| lag(html, status));
@@ -99,6 +118,9 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
                 next_tick(html, status, report);
                 if let Some(schedule) = &status.schedule {
                     html.within("small", &[], |html| {
+                        if let Some(words) = words::schedule(schedule) {
+                            html.text(&format!("{words}: "));
+                        }
                         html.within("code", &[], |html| html.foreign(schedule));
                         if let Some(zone) = &status.time_zone {
                             html.text(" in ");
@@ -109,6 +131,21 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
             });
         });
     });
+}
+
+/// Returns the command that lets the poller continue, where it needs one.
+fn command(status: &Status) -> Option<String> {
+    let poller = &status.poller;
+    match status.health.state {
+        PollerState::Paused | PollerState::BackingOff => Some(format!("highwater resume {poller}")),
+        PollerState::Stopped if status.paused.is_some() => {
+            Some(format!("highwater resume {poller}"))
+        }
+        PollerState::Silent | PollerState::NeverRan | PollerState::Failing => {
+            Some(format!("highwater tick {poller}"))
+        }
+        _ => None,
+    }
 }
 
 fn fact(html: &mut Html, name: &'static str, inside: impl FnOnce(&mut Html)) {
@@ -123,20 +160,24 @@ fn lag(html: &mut Html, status: &Status) {
         Some(lag) => html.text(&lag),
         None => nothing(html),
     }
-    let Some(seen) = &status.observed else { return };
-    html.within("small", &[], |html| {
-        html.text("source read at ");
-        time(html, seen.at, &words::clock(seen.at));
-    });
-    for (number, what) in [
-        (seen.rows, "pending rows at the last count, up to a limit"),
-        (seen.held_back, "positions held back by open transactions"),
-        (seen.retention_left, "positions left before tracked changes are cleaned up"),
-    ] {
-        if let Some(number) = number {
-            html.element("small", &[], &format!("{} {what}", words::count(number)));
-        }
+    if let Some(rows) = words::backlog(status) {
+        html.element("small", &[], &format!("{rows} at the last count"));
     }
+    let Some(seen) = &status.observed else { return };
+    if let Some(held_back) = seen.held_back.filter(|held_back| *held_back > 0) {
+        let text =
+            format!("{} held back by open transactions", words::counted(held_back, "position"));
+        html.element("small", &[], &text);
+    }
+    if let Some(left) = seen.retention_left {
+        let text =
+            format!("{} until tracked changes are cleaned up", words::counted(left, "version"));
+        html.element("small", &[], &text);
+    }
+    html.within("small", &[], |html| {
+        html.text("recorded ");
+        utc(html, seen.at);
+    });
 }
 
 fn checkpoint(html: &mut Html, status: &Status) {
@@ -154,7 +195,8 @@ fn checkpoint(html: &mut Html, status: &Status) {
 }
 
 fn cursor(html: &mut Html, position: &Cursor) {
-    html.within("code", &[], |html| html.foreign(&position.value));
+    let short = words::position(&position.value);
+    html.within("code", &[("title", &position.value)], |html| html.foreign(&short));
     // A key that has no JSON form is shown as nothing.
     let key = serde_json::to_string(&position.key).unwrap_or_default();
     html.within("small", &[], |html| {
@@ -166,7 +208,7 @@ fn cursor(html: &mut Html, position: &Cursor) {
 fn lease(html: &mut Html, status: &Status) {
     match (&status.owner, &status.lease) {
         (Some(owner), Some(lease)) => {
-            html.within("code", &[], |html| html.foreign(owner));
+            html.within("code", &[("title", owner)], |html| html.foreign(&words::owner(owner)));
             lease_bar(html, lease);
             html.within("small", &[], |html| {
                 countdown(html, lease.left_seconds);
@@ -186,7 +228,9 @@ fn in_flight(html: &mut Html, batch: &Batch) {
             fact(html, "Batch", |html| {
                 html.within("code", &[], |html| html.foreign(&batch.batch_id));
                 let late = if batch.late { ", found late" } else { "" };
-                html.element("small", &[], &format!("{}{late}", words::counted(batch.rows, "row")));
+                let alone = if batch.rows == 1 { ", isolated: its key is below" } else { "" };
+                let rows = words::counted(batch.rows, "row");
+                html.element("small", &[], &format!("{rows}{late}{alone}"));
             });
             fact(html, "After", |html| match &batch.after {
                 Some(after) => cursor(html, after),
@@ -220,8 +264,13 @@ fn in_flight(html: &mut Html, batch: &Batch) {
 
 fn moment(html: &mut Html, name: &'static str, at: Option<OffsetDateTime>) {
     if let Some(at) = at {
-        fact(html, name, |html| time(html, at, &words::clock(at)));
+        fact(html, name, |html| utc(html, at));
     }
+}
+
+/// Adds a time with its zone.
+fn utc(html: &mut Html, at: OffsetDateTime) {
+    time(html, at, &format!("{} UTC", words::clock(at)));
 }
 
 fn ticks(html: &mut Html, recent: &[Tick]) {
@@ -229,7 +278,10 @@ fn ticks(html: &mut Html, recent: &[Tick]) {
         html.raw("<h2 id=\"ticks\">Recent ticks</h2>");
         strip(html, recent, RECENT_MAX);
         if recent.is_empty() {
-            html.raw("<p class=\"empty\">No deliveries yet. Idle ticks are not listed.</p>");
+            html.raw(
+                "<p class=\"empty\">No deliveries yet. Idle ticks are not listed. Write a row to the table, or ask above \
+                why a row was not delivered.</p>",
+            );
             return;
         }
         scroll(html, "Table of recent ticks", |html| {
@@ -243,7 +295,7 @@ fn ticks(html: &mut Html, recent: &[Tick]) {
 }
 
 /// Adds content that may be wider than the page; it scrolls by itself, also with the keyboard.
-fn scroll(html: &mut Html, label: &str, inside: impl FnOnce(&mut Html)) {
+pub(super) fn scroll(html: &mut Html, label: &str, inside: impl FnOnce(&mut Html)) {
     let region =
         [("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", label)];
     html.within("div", &region, inside);
@@ -343,6 +395,9 @@ fn show_actions(html: &mut Html, status: &Status, actions: &PageActions<'_>) {
         if status.paused.is_some() {
             action(html, name, actions, &RESUME);
         } else {
+            if status.health.state == PollerState::BackingOff {
+                action(html, name, actions, &RETRY);
+            }
             action(html, name, actions, &PAUSE);
         }
         action(html, name, actions, &TICK);
@@ -350,7 +405,7 @@ fn show_actions(html: &mut Html, status: &Status, actions: &PageActions<'_>) {
 }
 
 /// An action on a poller.
-struct Action {
+pub(super) struct Action {
     name: &'static str,
     title: &'static str,
     /// What it does.
@@ -375,6 +430,20 @@ const RESUME: Action = Action {
     sure: "Yes, resume this poller",
     reason: true,
 };
+const RETRY: Action = Action {
+    name: "resume",
+    title: "Retry now…",
+    what: "Ends the backoff: the next tick retries the failed batch. Its attempts are reset.",
+    sure: "Yes, end the backoff",
+    reason: true,
+};
+pub(super) const REDRIVE: Action = Action {
+    name: "redrive",
+    title: "Redrive all…",
+    what: "Delivers the current version of each parked and quarantined row. No tick runs meanwhile.",
+    sure: "Yes, deliver these rows again",
+    reason: false,
+};
 const TICK: Action = Action {
     name: "tick",
     title: "Tick now…",
@@ -383,7 +452,7 @@ const TICK: Action = Action {
     reason: false,
 };
 
-fn action(html: &mut Html, poller: &str, actions: &PageActions<'_>, action: &Action) {
+pub(super) fn action(html: &mut Html, poller: &str, actions: &PageActions<'_>, action: &Action) {
     let id = |part: &str| format!("{}-{part}", action.name);
     html.within("details", &[("id", &id("action"))], |html| {
         html.element("summary", &[], action.title);

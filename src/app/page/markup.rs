@@ -58,6 +58,15 @@ impl Html {
         self.text.push('>');
     }
 
+    /// Adds a hidden field that keeps the function key from the address, as links do.
+    pub(super) fn secret_input(&mut self, name: &'static str, value: &str) {
+        self.text.push_str("<input type=\"hidden\" name=\"");
+        self.text.push_str(name);
+        self.text.push_str("\" value=\"");
+        escape(&mut self.text, value);
+        self.text.push_str("\">");
+    }
+
     /// Adds text of our own. Secrets are redacted, as everywhere.
     pub(super) fn text(&mut self, text: &str) {
         escape(&mut self.text, &redact(text));

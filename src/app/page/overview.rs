@@ -1,9 +1,11 @@
 //! The overview of all pollers.
 
-use super::View;
 use super::markup::Html;
-use super::parts::{STRIP_TICKS, badge, cell, countdown, lease_bar, nothing, strip, table, time};
+use super::parts::{
+    STRIP_TICKS, badge, cell, countdown, due, lease_bar, nothing, strip, table, time,
+};
 use super::words;
+use super::{View, runbook};
 use crate::status::health::PollerState;
 use crate::status::{Report, Status, Tone};
 
@@ -26,7 +28,10 @@ pub(super) fn show(html: &mut Html, report: &Report, view: &View<'_>) {
     html.element("h1", &[("class", "unseen")], "Pollers");
     tiles(html, report);
     if report.pollers.is_empty() {
-        html.raw("<p class=\"empty\">No pollers found in the settings or in the state store.</p>");
+        html.raw(
+            "<p class=\"empty\">No pollers in the settings or in the state store. Write a project for a table with \
+            <code>highwater init --table dbo.orders</code>, then run it with <code>highwater run</code>.</p>",
+        );
         return;
     }
     html.within("div", &[("class", "card pollers")], |html| {
@@ -72,10 +77,15 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
                 html.raw("<small>not configured</small>");
             }
         });
-        cell(html, "State", |html| state(html, status, report));
-        cell(html, "Lag", |html| match words::lag(status) {
-            Some(lag) => html.text(&lag),
-            None => nothing(html),
+        cell(html, "State", |html| state(html, status, report, view));
+        cell(html, "Lag", |html| {
+            match words::lag(status) {
+                Some(lag) => html.text(&lag),
+                None => nothing(html),
+            }
+            if let Some(rows) = words::backlog(status) {
+                html.element("small", &[], &rows);
+            }
         });
         cell(html, "Checkpoint", |html| checkpoint(html, status));
         cell(html, "Lease", |html| lease(html, status));
@@ -91,7 +101,7 @@ fn row(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
     });
 }
 
-fn state(html: &mut Html, status: &Status, report: &Report) {
+fn state(html: &mut Html, status: &Status, report: &Report, view: &View<'_>) {
     let health = &status.health;
     let (word, tone) = words::state(health);
     let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
@@ -99,6 +109,12 @@ fn state(html: &mut Html, status: &Status, report: &Report) {
     if let Some(cause) = &health.cause {
         let class = if tone == Tone::Bad { "bad" } else { "dim" };
         html.within("small", &[("class", class)], |html| html.foreign(&cut(cause)));
+    }
+    if let Some(name) = health.runbook.and_then(runbook::name) {
+        let link = view.link_with(Some(&status.poller), Some(("runbook", name)));
+        html.within("small", &[], |html| {
+            html.element("a", &[("href", &link)], &format!("Runbook: {name}"));
+        });
     }
     if let Some(failure) = &health.last_failure {
         html.element("small", &[], &words::failures(failure));
@@ -120,7 +136,8 @@ fn cut(text: &str) -> String {
 
 fn checkpoint(html: &mut Html, status: &Status) {
     let Some(checkpoint) = &status.checkpoint else { return nothing(html) };
-    html.within("code", &[], |html| html.foreign(checkpoint));
+    let shown = words::position(checkpoint);
+    html.within("code", &[("title", checkpoint)], |html| html.foreign(&shown));
     if let (Some(at), Some(age)) = (status.checkpoint_at, status.checkpoint_age_seconds) {
         html.within("small", &[], |html| time(html, at, &words::ago(age)));
     }
@@ -129,7 +146,7 @@ fn checkpoint(html: &mut Html, status: &Status) {
 fn lease(html: &mut Html, status: &Status) {
     if let (Some(owner), Some(lease)) = (&status.owner, &status.lease) {
         html.within("code", &[("class", "owner"), ("title", owner)], |html| {
-            html.foreign(owner);
+            html.foreign(&words::owner(owner));
         });
         lease_bar(html, lease);
         html.within("small", &[], |html| {
@@ -144,12 +161,20 @@ fn lease(html: &mut Html, status: &Status) {
 
 /// Adds the time of the poller's next tick; the poller's own view uses it too.
 pub(super) fn next_tick(html: &mut Html, status: &Status, report: &Report) {
-    let (Some(next), Some(now)) = (status.next_tick_at, report.at) else { return nothing(html) };
-    let seconds = u64::try_from((next - now).whole_seconds()).unwrap_or(0);
-    html.text("in ");
-    countdown(html, seconds);
+    let (Some(next), Some(now)) = (words::next_tick(status), report.at) else {
+        return nothing(html);
+    };
+    let at = next.at;
+    let seconds = u64::try_from((at - now).whole_seconds()).unwrap_or(0);
+    due(html, seconds);
     // Within a day, the time alone is unambiguous.
-    let text = words::clock(next);
+    let text = words::clock(at);
     let short = text.split(' ').next_back().filter(|_| seconds < 86_400);
-    html.within("small", &[], |html| time(html, next, short.unwrap_or(&text)));
+    html.within("small", &[], |html| {
+        time(html, at, short.unwrap_or(&text));
+        html.text(" UTC");
+    });
+    if next.is_retry {
+        html.element("small", &[], "retries the batch");
+    }
 }

@@ -29,6 +29,13 @@ pub(super) fn countdown(html: &mut Html, seconds: u64) {
     html.element("span", &[("class", "count"), ("data-left", &left)], &words::span(seconds));
 }
 
+/// Adds the time until something is due, which the page's script counts down.
+pub(super) fn due(html: &mut Html, seconds: u64) {
+    let left = seconds.to_string();
+    let shape = [("class", "count"), ("data-left", left.as_str()), ("data-due", "")];
+    html.element("span", &shape, &words::due_in(seconds));
+}
+
 /// Adds a bar that shows the remaining time of a lease.
 pub(super) fn lease_bar(html: &mut Html, lease: &Lease) {
     let percent = (lease.left_seconds * 100).checked_div(lease.ttl_seconds).unwrap_or(0).min(100);

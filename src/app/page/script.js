@@ -78,7 +78,7 @@
       if (!answer.ok) throw new Error(status.error ?? `HTTP ${answer.status}`);
       show(status);
       readAt = Date.now();
-      say(`Refreshed at ${new Date(readAt).toLocaleTimeString()}`, false);
+      say(`Refreshed at ${new Date(readAt).toISOString().slice(11, 19)} UTC`, false);
     } catch (error) {
       say(`Cannot refresh: ${error.message}`, true);
     }
@@ -87,7 +87,9 @@
   const count = () => {
     const passed = Math.floor((Date.now() - readAt) / 1000);
     for (const element of main.querySelectorAll("[data-left]")) {
-      const text = span(Math.max(0, Number(element.dataset.left) - passed));
+      const left = Math.max(0, Number(element.dataset.left) - passed);
+      const due = left === 0 ? "due now" : `in ${span(left)}`;
+      const text = "due" in element.dataset ? due : span(left);
       if (element.textContent !== text) element.textContent = text;
     }
   };

@@ -12,13 +12,16 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
+use tokio::time::Instant;
 use tracing::{Instrument as _, error_span, info, warn};
 use url::form_urlencoded;
 use uuid::Uuid;
 
 use super::{PageActions, PageRequest, PageResponse, answer, failed, health, readiness};
-use crate::admin::{PauseOutcome, ResumeOutcome};
+use crate::admin::{PauseOutcome, Redrive, RedriveEnd, RedriveOutcome, ResumeOutcome};
+use crate::cursor::KeyId;
 use crate::error::chain;
+use crate::event::counted;
 use crate::poller::{Operator, Poller, StopSignal};
 use crate::status::StatusReader;
 use crate::tick::TickRequest;
@@ -33,6 +36,8 @@ const FORM_BYTES_MAX: usize = 16 << 10;
 const REASON_CHARS_MAX: usize = 1000;
 /// How long the response to "tick now" waits for the tick, which continues afterwards.
 const TICK_WAIT: Duration = Duration::from_secs(10);
+/// How long the result of an action is shown: later, the page shows what has happened since.
+const RESULT_SHOWN: Duration = Duration::from_secs(60);
 /// How often the page refreshes.
 const REFRESH_SECONDS: u32 = 5;
 
@@ -52,8 +57,8 @@ pub struct PageServer {
 struct Shared {
     served: PageServer,
     token: String,
-    /// Result of the last action, by poller.
-    results: Mutex<BTreeMap<String, String>>,
+    /// Result of the last action, by poller, and when it was known.
+    results: Mutex<BTreeMap<String, (Instant, String)>>,
     /// Each tick that was started from the page holds it for reading.
     ticks: Arc<RwLock<()>>,
 }
@@ -112,11 +117,13 @@ fn query(uri: &Uri) -> BTreeMap<String, String> {
 impl Shared {
     async fn answer(&self, page: bool, query: &BTreeMap<String, String>) -> Response<Body> {
         let poller = query.get("poller").map(String::as_str);
-        let result = poller.and_then(|poller| self.results().get(poller).cloned());
+        let result = poller.and_then(|poller| self.result(poller));
         let actions = PageActions { token: &self.token, result: result.as_deref() };
         let question = PageRequest {
             page,
             poller,
+            key: query.get("key").map(String::as_str),
+            runbook: query.get("runbook").map(String::as_str),
             html: query.contains_key("html"),
             code: None,
             actions: self.served.operator.as_ref().map(|_| actions),
@@ -125,7 +132,14 @@ impl Shared {
         respond(&answer(&self.served.board, question).await)
     }
 
-    fn results(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+    /// Returns the result of the last action for a poller, while it is recent.
+    fn result(&self, poller: &str) -> Option<String> {
+        let mut results = self.results();
+        results.retain(|_, (at, _)| at.elapsed() < RESULT_SHOWN);
+        results.get(poller).map(|(_, text)| text.clone())
+    }
+
+    fn results(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Instant, String)>> {
         self.results.lock().expect("no holder of this lock panics")
     }
 }
@@ -210,8 +224,9 @@ async fn act(
             Err(error) => format!("Not resumed: {}", chain(&error)),
         },
         Action::Tick => tick(&shared, form.poller).await,
+        Action::Redrive => redrive(&shared, form.poller).await,
     };
-    shared.results().insert(name.to_owned(), result);
+    shared.results().insert(name.to_owned(), (Instant::now(), result));
     let query =
         form_urlencoded::Serializer::new(String::new()).append_pair("poller", name).finish();
     see(&format!("/api/status/page?{query}"))
@@ -222,6 +237,7 @@ enum Action {
     Pause,
     Resume,
     Tick,
+    Redrive,
 }
 
 /// The fields of a form.
@@ -255,6 +271,7 @@ impl Shared {
             "pause" => Action::Pause,
             "resume" => Action::Resume,
             "tick" => Action::Tick,
+            "redrive" => Action::Redrive,
             _ => return Err((404, "unknown action")),
         };
         if field("confirm") != "yes" {
@@ -264,7 +281,7 @@ impl Shared {
             return Err((404, "the settings contain no such poller"));
         };
         let reason = field("reason");
-        let needs_reason = !matches!(action, Action::Tick);
+        let needs_reason = matches!(action, Action::Pause | Action::Resume);
         if needs_reason && (reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX) {
             return Err((400, "nothing was done: enter a reason of 1 to 1000 characters"));
         }
@@ -293,6 +310,68 @@ async fn tick(shared: &Shared, poller: &Arc<Poller>) -> String {
         Ok(Err(failure)) => format!("The tick panicked: {failure}"),
         Err(_elapsed) => "The tick is still running; its result will appear below.".to_owned(),
     }
+}
+
+/// Redrives all keys in its own task, and returns the result if it ends soon.
+async fn redrive(shared: &Shared, poller: &Arc<Poller>) -> String {
+    let stop = shared.served.stop.child();
+    let poller = Arc::clone(poller);
+    let running = Arc::clone(&shared.ticks).read_owned().await;
+    let redriving = tokio::spawn(async move {
+        let result = redrive_all(&poller, stop).await;
+        drop(running);
+        result
+    });
+    match tokio::time::timeout(TICK_WAIT, redriving).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(failure)) => format!("The redrive panicked: {failure}"),
+        Err(_elapsed) => "The redrive is still running; delivered keys leave the list.".to_owned(),
+    }
+}
+
+async fn redrive_all(poller: &Poller, stop: StopSignal) -> String {
+    let keys = match poller.admin().quarantined().await {
+        Ok(keys) => keys,
+        Err(error) => return format!("Not redriven: {}", chain(&error)),
+    };
+    let id = format!("replay-{}", Uuid::new_v4().simple());
+    let redrive = Redrive {
+        id: &id,
+        keys: &keys,
+        as_stored: false,
+        drop_gone: false,
+        interval: Duration::ZERO,
+        stop,
+    };
+    let (mut delivered, mut left) = (0, Vec::new());
+    let mut report = |key: &KeyId, outcome| match outcome {
+        RedriveOutcome::Delivered { .. } => delivered += 1,
+        RedriveOutcome::Missing | RedriveOutcome::RowDeleted { removed: true } => {}
+        RedriveOutcome::RowDeleted { removed: false } => {
+            left.push(format!("{key}: the row no longer exists"));
+        }
+        RedriveOutcome::Refused { error, .. } | RedriveOutcome::NotAttempted { error } => {
+            left.push(format!("{key}: {error}"));
+        }
+        RedriveOutcome::Unreadable(error) => left.push(format!("{key}: {}", chain(&error))),
+    };
+    let ended = poller.admin().redrive(&redrive, &mut report).await;
+    let mut text = format!("Redelivered {}.", counted(delivered, "key"));
+    match ended {
+        Ok(RedriveEnd::Done) => {}
+        Ok(RedriveEnd::Stopped) => text += " Stopped.",
+        Ok(RedriveEnd::TargetAtFault(error)) => {
+            text += &format!(" The target rejects everything: {}.", chain(&error));
+        }
+        Err(error) => text += &format!(" {}.", chain(&error)),
+    }
+    if let Some(first) = left.first() {
+        text += &format!(
+            " Not delivered: {}; the first is {first}",
+            counted(u64::try_from(left.len()).unwrap_or(u64::MAX), "key")
+        );
+    }
+    text
 }
 
 fn see(place: &str) -> Response<Body> {

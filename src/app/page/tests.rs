@@ -7,7 +7,10 @@ use time::macros::datetime;
 use super::*;
 use crate::cursor::Cursor;
 use crate::status::health::{Failure, Health, PollerState};
-use crate::status::{BacklogStatus, Batch, Event, Lease, Pause, Status, Tick, Tone};
+use crate::status::{
+    Activity, BacklogStatus, Batch, Event, Lease, LoadProgress, ParkedEntry, ParkedStatus, Pause,
+    Status, Tick, Tone,
+};
 
 /// Texts that would become markup or code if they were not escaped.
 const HOSTILE: [&str; 8] = [
@@ -124,6 +127,21 @@ fn report(text: &str) -> Report {
         recent: vec![tick(text, at)],
         journal: Some(vec![event(text, at)]),
         warnings: vec![text.to_owned()],
+        lag_seconds: Some(1.5),
+        first_load: Some(LoadProgress { started_at: at, rows: 7, rows_per_second: 0.5 }),
+        activity: vec![Activity { at, ticks: 1, failed: 1, rows: 7, lag_ms: 3, duration_ms: 4 }],
+        parked: Some(ParkedStatus { retrying: 1, quarantined: 1, next_retry_at: Some(at) }),
+        keys: Some(vec![ParkedEntry {
+            key_id: text.to_owned(),
+            key: text.to_owned(),
+            state: Some(crate::quarantine::EntryState::Retrying),
+            reason: Some("refused"),
+            since: Some(at),
+            versions: 1,
+            retries: 2,
+            next_retry_at: Some(at),
+            error: own(),
+        }]),
         ..Status::default()
     };
     let broken = Status {
@@ -143,14 +161,21 @@ fn question(page: bool) -> PageRequest<'static> {
 fn pages(text: &str) -> Vec<String> {
     let report = report(text);
     let actions = PageActions { token: text, result: Some(text) };
+    let traced = Traced {
+        key: text.to_owned(),
+        found: Err(crate::explain::TraceError::NoPoller(text.to_owned())),
+    };
     let one = PageRequest {
         poller: Some(text),
         code: Some(text),
         actions: Some(actions),
         ..question(true)
     };
-    let answers =
-        [render(&report, question(true)), render(&report, one), failed(503, text, question(true))];
+    let answers = [
+        render(&report, question(true), None),
+        render(&report, one, Some(&traced)),
+        failed(503, text, question(true)),
+    ];
     answers.map(|answer| answer.body).to_vec()
 }
 
@@ -213,7 +238,7 @@ fn style_and_script_cannot_close_their_element() {
 
 #[test]
 fn the_policy_allows_only_the_style_and_script_of_the_page() {
-    let answer = render(&report("x"), question(true));
+    let answer = render(&report("x"), question(true), None);
     let headers = answer.headers();
     let policy = &headers.iter().find(|(name, _)| *name == "Content-Security-Policy").unwrap().1;
     for (element, directive) in [("style", "style-src"), ("script", "script-src")] {
@@ -244,30 +269,30 @@ fn links_carry_the_key_and_any_name() {
 fn actions_are_shown_only_if_they_are_offered() {
     let report = report("orders");
     let one = PageRequest { poller: Some("orders"), ..question(true) };
-    assert!(!render(&report, one).body.contains("<form"));
+    assert!(!render(&report, one, None).body.contains("<form method=\"post\""));
     let actions = Some(PageActions { token: "secret", result: None });
-    let body = render(&report, PageRequest { actions, ..one }).body;
-    assert_eq!(body.matches("<form method=\"post\"").count(), 2);
-    assert_eq!(body.matches("name=\"token\" value=\"secret\"").count(), 2);
-    assert_eq!(body.matches("name=\"confirm\" value=\"yes\" required").count(), 2);
+    let body = render(&report, PageRequest { actions, ..one }, None).body;
+    assert_eq!(body.matches("<form method=\"post\"").count(), 3);
+    assert_eq!(body.matches("name=\"token\" value=\"secret\"").count(), 3);
+    assert_eq!(body.matches("name=\"confirm\" value=\"yes\" required").count(), 3);
     assert!(body.contains("../../actions/resume") && !body.contains("../../actions/pause"));
-    let overview = render(&report, PageRequest { actions, ..question(true) }).body;
+    let overview = render(&report, PageRequest { actions, ..question(true) }, None).body;
     assert!(!overview.contains("<form"), "actions are on the poller's own view");
 }
 
 #[test]
 fn the_json_is_the_report_and_includes_the_page_on_request() {
-    let answer = render(&report("orders"), question(false));
+    let answer = render(&report("orders"), question(false), None);
     assert_eq!((answer.status, answer.content_type), (200, JSON));
     let json: Json = serde_json::from_str(&answer.body).unwrap();
     let fields: Vec<&String> = json.as_object().unwrap().keys().collect();
     assert_eq!(fields, ["app", "version", "at", "pollers"]);
     assert_eq!(json["at"], "2026-01-01T02:00:00Z");
     assert_eq!(json["pollers"][0]["lease"]["left_seconds"], 87);
-    let answer = render(&report("orders"), PageRequest { html: true, ..question(false) });
+    let answer = render(&report("orders"), PageRequest { html: true, ..question(false) }, None);
     let json: Json = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(json["title"], "(2) orders · Highwater");
-    let page = render(&report("orders"), question(true)).body;
+    let page = render(&report("orders"), question(true), None).body;
     assert!(page.contains(&format!("tabindex=\"-1\">{}</main>", json["html"].as_str().unwrap())));
 }
 

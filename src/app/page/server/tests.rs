@@ -199,8 +199,9 @@ async fn a_form_from_elsewhere_changes_nothing() {
 #[tokio::test]
 async fn a_page_without_actions_refuses_them() {
     let world = World::new(false).await;
-    assert!(!world.get("/api/status/page?poller=orders").await.1.contains("<form"));
-    for action in ["pause", "resume", "tick"] {
+    let (_, page) = world.get("/api/status/page?poller=orders").await;
+    assert!(!page.contains("<form method=\"post\""), "{page}");
+    for action in ["pause", "resume", "tick", "redrive"] {
         assert_eq!(world.act(action, &[]).await.status().as_u16(), 403, "{action}");
     }
     assert_eq!((world.document().await, world.handler.ids().len()), (None, 0));
