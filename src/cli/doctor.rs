@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
-use super::findings;
+use super::findings::{self, Passed};
 use super::from::app_folder;
 use super::output::{Exit, Failed, Output, OutputOption, Record, print_text};
 use super::{is_of, unknown};
@@ -24,6 +24,9 @@ pub(super) struct Options {
     /// Name of the poller; by default, all.
     #[arg(long, value_name = "NAME")]
     poller: Option<String>,
+    /// Also print the checks that passed.
+    #[arg(long)]
+    verbose: bool,
     #[command(flatten)]
     form: OutputOption,
 }
@@ -62,12 +65,13 @@ pub(super) async fn run(
     let mut found = Vec::new();
     for (name, poller) in &pollers {
         if requested.is_none_or(|requested| is_of(name, requested)) {
-            let mut findings = poller.examine().await;
+            let mut findings = Vec::new();
             // If the store cannot be read, other checks report it.
             if let Ok(report) = board.read(StatusQuery::One(name)).await {
                 findings.extend(report.pollers.iter().map(|status| state(&status.health)));
             }
-            // Problems first. The sort is stable, so checks keep their order within a level.
+            findings.extend(poller.examine().await);
+            // Problems first, and of these the state. The sort is stable, so checks keep their order within a level.
             findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
             found.extend(
                 findings.into_iter().map(|finding| Diagnosis { poller: name.clone(), finding }),
@@ -75,7 +79,9 @@ pub(super) async fn run(
         }
     }
     print_text(&match options.form.output {
-        Output::Table => text(&found),
+        Output::Table => {
+            text(&found, if options.verbose { Passed::Listed } else { Passed::Counted })
+        }
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });
     Ok(findings::exit(&found, |diagnosis| diagnosis.finding.clone()))
@@ -103,9 +109,9 @@ fn state(health: &Health) -> Finding {
 }
 
 /// Returns human-readable text.
-fn text(found: &[Diagnosis]) -> String {
+fn text(found: &[Diagnosis], passed: Passed) -> String {
     let under = |diagnosis: &Diagnosis| format!("poller {}", diagnosis.poller);
-    findings::text(found.iter().map(|diagnosis| (under(diagnosis), &diagnosis.finding)))
+    findings::text(found.iter().map(|diagnosis| (under(diagnosis), &diagnosis.finding)), passed)
 }
 
 #[cfg(test)]
@@ -133,7 +139,13 @@ mod tests {
                       fix: GRANT
 
             1 error, 1 warning, 1 unknown, 1 ok"#]]
-        .assert_eq(&text(&found));
+        .assert_eq(&text(&found, Passed::Listed));
+        let short = text(&found, Passed::Counted);
+        assert!(!short.contains("Developer") && short.contains("warning index"), "{short}");
+        assert!(
+            short.ends_with("1 error, 1 warning, 1 unknown, 1 check passed (`--verbose`)"),
+            "{short}"
+        );
         let line = Output::Jsonl.list(&found[3..]);
         assert_eq!(
             line,

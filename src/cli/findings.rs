@@ -6,11 +6,23 @@ use highwater::event::counted;
 use highwater::printable::printable_line;
 use highwater::redaction::redact;
 
+/// Whether checks that passed are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// One line each.
+    Listed,
+    /// Only their number.
+    Counted,
+}
+
 /// Formats findings under headings: one line each, the fix below it, and a last line with the totals.
 ///
 /// This is not a table: a fix is a statement to copy, so it must not be cut.
 #[expect(single_use_lifetimes, reason = "an elided one is not stable there")]
-pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -> String {
+pub(super) fn text<'a>(
+    found: impl IntoIterator<Item = (String, &'a Finding)>,
+    passed: Passed,
+) -> String {
     let mut lines = Vec::new();
     let mut current = None;
     let mut counts = [0; 4];
@@ -21,8 +33,10 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
             current = Some(heading);
         }
         let Finding { check, level, found, fix, .. } = finding;
-        lines.push(format!("  {level:<8}{check}: {}", plain(found)));
-        lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
+        if *level != Level::Ok || passed == Passed::Listed {
+            lines.push(format!("  {level:<8}{check}: {}", plain(found)));
+            lines.extend(fix.iter().map(|fix| format!("          fix: {}", plain(fix))));
+        }
         let place = [Level::Error, Level::Warning, Level::Unknown, Level::Ok];
         if let Some((count, _)) = counts.iter_mut().zip(place).find(|(_, of)| of == level) {
             *count += 1;
@@ -30,7 +44,11 @@ pub(super) fn text<'a>(found: impl IntoIterator<Item = (String, &'a Finding)>) -
     }
     let [errors, warnings, unknown, ok] = counts;
     let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
-    lines.push(format!("\n{errors}, {warnings}, {unknown} unknown, {ok} ok"));
+    let ok = match passed {
+        Passed::Listed => format!("{ok} ok"),
+        Passed::Counted => format!("{} passed (`--verbose`)", counted(ok, "check")),
+    };
+    lines.push(format!("\n{errors}, {warnings}, {unknown} unknown, {ok}"));
     lines.join("\n")
 }
 

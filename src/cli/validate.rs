@@ -57,7 +57,7 @@ pub(super) fn run(vars: &dyn Vars, options: &Options, settings: Option<&Path>) -
     print_text(&match options.form.output {
         Output::Table => {
             let lines = found.iter().map(|checked| (checked.place.clone(), &checked.finding));
-            findings::text(lines)
+            findings::text(lines, findings::Passed::Listed)
         }
         form @ (Output::Json | Output::Jsonl) => form.list(&found),
     });

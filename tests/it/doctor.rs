@@ -195,11 +195,14 @@ async fn nulls_in_nullable_columns_are_counted() {
     world.execute("INSERT INTO dbo.t (id, at) VALUES (2, NULL), (3, NULL)").await;
     let found = levels(&examined(&world, settings.clone()).await);
     assert_eq!(found[0].0, Level::Error);
-    assert!(found[0].1.contains("2 rows have NULL in cursor `at` and are never read"), "{found:?}");
+    assert!(
+        found[0].1.contains("2 rows have NULL in cursor `at`; such a row is never read"),
+        "{found:?}"
+    );
     world.execute("INSERT INTO dbo.t (id, at) VALUES (NULL, '2026-01-02')").await;
     let found = levels(&examined(&world, settings).await);
     assert!(
-        found[1].0 == Level::Error && found[1].1.contains("1 rows have NULL in key"),
+        found[1].0 == Level::Error && found[1].1.contains("1 row has NULL in key"),
         "{found:?}"
     );
 }
@@ -474,7 +477,7 @@ async fn the_exit_code_reflects_the_findings() {
     let folder = std::env::temp_dir().join(format!("highwater-doctor-{}", std::process::id()));
     let run = |arguments: &[&str]| program(&connection, &folder, arguments);
 
-    let output = run(&["--poller", "orders"]);
+    let output = run(&["--poller", "orders", "--verbose"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let stderr_text = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr_text.as_str()), (Some(0), ""), "{text}");
@@ -486,6 +489,9 @@ async fn the_exit_code_reflects_the_findings() {
         "{text}"
     );
     assert!(text.trim_end().ends_with(" ok") && text.contains("0 errors, "), "{text}");
+    let output = run(&["--poller", "orders"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("  ok ") && text.contains(" checks passed (`--verbose`)\n"), "{text}");
     let written = std::fs::read_dir(folder.join("state")).unwrap().count();
     assert_eq!(written, 0, "something was written into the state folder");
 

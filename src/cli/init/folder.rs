@@ -514,7 +514,7 @@ fn text(reports: &[Report<'_>]) -> String {
     let odd: Vec<(String, &Finding)> = odd.collect();
     if !odd.is_empty() {
         lines.push(String::new());
-        lines.push(findings::text(odd));
+        lines.push(findings::text(odd, findings::Passed::Listed));
     }
     lines.push(format!("\nnext:\n  {}", first.next.join("\n  ")));
     lines.join("\n")
