@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use highwater_engine::event::counted;
+
 use crate::settings::{holds, read};
 
 const PAGE: &str = "docs/reference/log-events.md";
@@ -62,37 +64,55 @@ fn call_around(text: &str, at: usize) -> (&str, &str) {
     (name, &text[start + 1..start + end.unwrap().0])
 }
 
-/// Returns the last string literal of a macro's arguments, as its reader sees it.
+/// Returns the last string literal of a macro's arguments, as its reader sees it. One within parentheses is an argument
+/// of a call: of `counted(rows, "row")`, the reader sees a number of rows.
 fn message(arguments: &str) -> String {
-    let mut literals = Vec::new();
+    let (mut literal, mut nouns) = ("", Vec::new());
     let mut rest = arguments;
-    while let Some((_, after)) = rest.split_once('"') {
+    let mut depth = 0_i32;
+    while let Some((before, after)) = rest.split_once('"') {
+        // Each comma between calls starts an argument, which is counted or not.
+        for c in before.chars() {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            if depth == 0 && c == ',' {
+                nouns.push(None);
+            }
+        }
         let mut is_escaped = false;
         let end = after.find(|c| {
             let is_end = c == '"' && !is_escaped;
             is_escaped = c == '\\' && !is_escaped;
             is_end
         });
-        let (literal, after) = after.split_at(end.unwrap());
-        literals.push(literal);
+        let (text, after) = after.split_at(end.unwrap());
+        if depth == 0 {
+            literal = text;
+            nouns.clear();
+        } else if before.contains("counted(")
+            && let Some(last) = nouns.last_mut()
+        {
+            *last = Some(text);
+        }
         rest = &after[1..];
     }
-    let literal = literals.pop().unwrap().replace("\\\"", "\"");
     // A line that continues.
     let parts: Vec<&str> = literal.split("\\\n").map(str::trim_start).collect();
+    let text = parts.concat().replace("\\\"", "\"");
+    let mut nouns = nouns.into_iter();
     let mut shown = String::new();
-    let mut depth = 0;
-    for c in parts.concat().chars() {
-        match c {
-            '{' => {
-                depth += 1;
-                shown.push_str(INSERTED);
-            }
-            '}' => depth -= 1,
-            c if depth == 0 => shown.push(c),
-            _ => {}
+    let mut rest = text.as_str();
+    while let Some((before, after)) = rest.split_once('{') {
+        let (inserted, after) = after.split_once('}').unwrap();
+        shown.push_str(before);
+        shown.push_str(INSERTED);
+        let is_positional = inserted.is_empty() || inserted.starts_with(':');
+        if is_positional && let Some(Some(noun)) = nouns.next() {
+            let plural = counted(0, noun);
+            shown.push_str(plural.trim_start_matches('0'));
         }
+        rest = after;
     }
+    shown.push_str(rest);
     shown.replace('|', "\\|")
 }
 
