@@ -420,10 +420,10 @@ impl Source for TableSource {
         }
         let positions = (self.shape.mode == CursorMode::RowVersion)
             .then(|| state.version.saturating_sub(after));
-        let first = rows.rows.first().and_then(|row| match row.position {
-            Value::Int(at) => Some(at),
-            _ => None,
-        });
+        let first = rows
+            .rows
+            .first()
+            .and_then(|row| if let Value::Int(at) = row.position { Some(at) } else { None });
         let newest = i64::try_from(state.version).unwrap_or(i64::MAX);
         let range = positions.map(|_| PositionRange { first, readable: newest, newest });
         let lag = Lag { positions, held_back: positions.map(|_| 0), range, ..Lag::default() };

@@ -162,9 +162,10 @@ impl Folder {
     fn park(&self, poller: &str, id: i64, state: &str) {
         let key: KeyValues = [("id".to_owned(), id.into())].into_iter().collect();
         let key_id = KeyId::of(&key);
-        let event = json!({ "id": format!("{id:032x}"), "op": "upsert", "cursor": {
+        let event_id = format!("{id:032x}");
+        let event = json!({ "id": event_id, "op": "upsert", "cursor": {
             "kind": "rowversion", "value": "0x00000000000007D1", "tiebreaker": { "id": id } }, "after": { "id": id } });
-        let entry = json!({ "version": VERSION, "poller_name": poller, "key_id": key_id.as_str(), "event_id": event["id"],
+        let entry = json!({ "version": VERSION, "poller_name": poller, "key_id": key_id.as_str(), "event_id": event_id,
             "batch_id": "b7f3a0c1d2e3", "reason": "refused", "error": HOSTILE, "first_error": "HTTP 422", "attempts": 3,
             "crashes": 0, "versions": 2, "state": state, "retries": 5, "next_retry_at": self.ago(-90),
             "first_failed_at": self.ago(7_300), "quarantined_at": self.ago(60), "last_version_at": self.ago(60),

@@ -14,7 +14,6 @@
     clippy::indexing_slicing,
     reason = "a test may panic; `allow-*-in-tests` does not reach helper functions"
 )]
-#![expect(clippy::print_stdout, reason = "a drill says what it has done")]
 
 #[expect(dead_code, reason = "the tests with a host need more of it")]
 #[path = "../host/bench.rs"]

@@ -175,13 +175,12 @@ impl Stage {
 
     /// Asks every view. If no process runs, a page without pollers shows the state.
     async fn views(&self) -> Views {
-        let served = match &self.process {
-            Some(_) => None,
-            None => {
-                let port = free_port().unwrap();
-                let address = format!("127.0.0.1:{port}");
-                Some((port, self.program(&["status", "--serve", &address]).spawn().unwrap()))
-            }
+        let served = if self.process.is_none() {
+            let port = free_port().unwrap();
+            let address = format!("127.0.0.1:{port}");
+            Some((port, self.program(&["status", "--serve", &address]).spawn().unwrap()))
+        } else {
+            None
         };
         let port = served.as_ref().map_or(self.page, |(port, _)| *port);
         let page = get(port, "/api/status/page?poller=nightly").await;
@@ -208,9 +207,9 @@ impl Stage {
         let port = self.metrics.rsplit(':').next()?.parse().ok()?;
         let (_, text) = get(port, "/metrics").await;
         let states = text.lines().filter(|line| line.starts_with("highwater_poller_state{"));
-        let current = states.filter(|line| line.ends_with(" 1"));
+        let mut current = states.filter(|line| line.ends_with(" 1"));
         let state = |line: &str| Some(line.split("state=\"").nth(1)?.split('"').next()?.to_owned());
-        current.filter_map(state).next()
+        current.find_map(state)
     }
 }
 
@@ -279,8 +278,8 @@ impl Views {
     /// Returns the first command that a view prints and that starts like this.
     pub(crate) fn printed(&self, start: &str) -> Option<String> {
         let text = self.text();
-        let at = text.find(start)?;
-        let command = text[at..].split(['`', '\n', '<', ';']).next()?;
+        let (_, rest) = text.split_at(text.find(start)?);
+        let command = rest.split(['`', '\n', '<', ';']).next()?;
         Some(command.trim_end().to_owned())
     }
 

@@ -144,7 +144,15 @@ fn command(status: &Status) -> Option<String> {
         PollerState::Silent | PollerState::NeverRan | PollerState::Failing => {
             Some(format!("highwater tick {poller}"))
         }
-        _ => None,
+        PollerState::Stopped
+        | PollerState::Running
+        | PollerState::Idle
+        | PollerState::Unknown
+        | PollerState::Vanished
+        | PollerState::Disabled
+        | PollerState::Done
+        | PollerState::Cancelled
+        | PollerState::TakenOver => None,
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn show(html: &mut Html, text: &str, poller: Option<&str>, view: &Vie
                 while let Some(next) = lines.next_if(|next| !next.is_empty()) {
                     match (next.strip_prefix("- "), items.last_mut()) {
                         (Some(item), _) => items.push(item.to_owned()),
-                        (None, Some(last)) => *last += &format!(" {}", next.trim_start()),
+                        (None, Some(last)) => last.extend([" ", next.trim_start()]),
                         (None, None) => {}
                     }
                 }
@@ -108,7 +108,7 @@ pub(super) fn show(html: &mut Html, text: &str, poller: Option<&str>, view: &Vie
             } else {
                 let mut paragraph = line.to_owned();
                 while let Some(next) = lines.next_if(|next| !next.is_empty()) {
-                    paragraph += &format!(" {next}");
+                    paragraph.extend([" ", next]);
                 }
                 html.within("p", &[], |html| inline(html, &paragraph, view));
             }
@@ -134,7 +134,7 @@ fn table(html: &mut Html, label: &str, rows: &[String], view: &View<'_>) {
                         for cell in cells(row) {
                             if index == 0 {
                                 html.within("th", &[("scope", "col")], |html| {
-                                    inline(html, &cell, view)
+                                    inline(html, &cell, view);
                                 });
                             } else {
                                 html.within("td", &[], |html| inline(html, &cell, view));
@@ -165,22 +165,16 @@ fn inline(html: &mut Html, text: &str, view: &View<'_>) {
             Part::Bold(text) => html.within("strong", &[], |html| inline(html, text, view)),
             Part::Link(text, target) => {
                 let page = target.split('#').next().unwrap_or_default();
-                match page.strip_suffix(".md").filter(|name| self::page(name).is_some()) {
-                    Some(name) => {
-                        let link = view.runbook(name);
-                        html.within("a", &[("href", &link)], |html| inline(html, text, view));
-                    }
+                let name = page.strip_suffix(".md").filter(|name| self::page(name).is_some());
+                if let Some(name) = name {
+                    let link = view.runbook(name);
+                    html.within("a", &[("href", &link)], |html| inline(html, text, view));
+                } else {
                     // Other pages are not part of the program.
-                    None => {
-                        inline(html, text, view);
-                        let place = page.trim_start_matches("../");
-                        let place = if page.starts_with("https://") {
-                            format!(" ({place})")
-                        } else {
-                            format!(" (docs/{place})")
-                        };
-                        html.element("small", &[], &place);
-                    }
+                    inline(html, text, view);
+                    let place = page.trim_start_matches("../");
+                    let folder = if page.starts_with("https://") { "" } else { "docs/" };
+                    html.element("small", &[], &format!(" ({folder}{place})"));
                 }
             }
         }

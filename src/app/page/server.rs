@@ -356,22 +356,19 @@ async fn redrive_all(poller: &Poller, stop: StopSignal) -> String {
         RedriveOutcome::Unreadable(error) => left.push(format!("{key}: {}", chain(&error))),
     };
     let ended = poller.admin().redrive(&redrive, &mut report).await;
-    let mut text = format!("Redelivered {}.", counted(delivered, "key"));
-    match ended {
-        Ok(RedriveEnd::Done) => {}
-        Ok(RedriveEnd::Stopped) => text += " Stopped.",
+    let end = match ended {
+        Ok(RedriveEnd::Done) => String::new(),
+        Ok(RedriveEnd::Stopped) => " Stopped.".to_owned(),
         Ok(RedriveEnd::TargetAtFault(error)) => {
-            text += &format!(" The target rejects everything: {}.", chain(&error));
+            format!(" The target rejects everything: {}.", chain(&error))
         }
-        Err(error) => text += &format!(" {}.", chain(&error)),
-    }
-    if let Some(first) = left.first() {
-        text += &format!(
-            " Not delivered: {}; the first is {first}",
-            counted(u64::try_from(left.len()).unwrap_or(u64::MAX), "key")
-        );
-    }
-    text
+        Err(error) => format!(" {}.", chain(&error)),
+    };
+    let rest = left.first().map(|first| {
+        let keys = counted(u64::try_from(left.len()).unwrap_or(u64::MAX), "key");
+        format!(" Not delivered: {keys}; the first is {first}")
+    });
+    format!("Redelivered {}.{end}{}", counted(delivered, "key"), rest.unwrap_or_default())
 }
 
 fn see(place: &str) -> Response<Body> {

@@ -111,7 +111,7 @@ pub(super) fn show(html: &mut Html, status: &Status, traced: Option<&Traced>, vi
             Some(Err(error)) => {
                 let text = crate::error::chain(error);
                 html.within("p", &[("class", "said bad"), ("role", "status")], |html| {
-                    html.foreign(&text)
+                    html.foreign(&text);
                 });
             }
         }

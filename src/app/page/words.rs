@@ -109,7 +109,15 @@ pub fn next_tick(status: &Status) -> Option<NextTick> {
                 None => NextTick { at, is_retry: false },
             })
         }
-        _ => Some(NextTick { at, is_retry: false }),
+        PollerState::NeverRan
+        | PollerState::Running
+        | PollerState::Idle
+        | PollerState::Silent
+        | PollerState::Unknown
+        | PollerState::Vanished
+        | PollerState::Done
+        | PollerState::Cancelled
+        | PollerState::TakenOver => Some(NextTick { at, is_retry: false }),
     }
 }
 

@@ -98,7 +98,9 @@ fn fields(document: &StateDocument) -> Map<String, Json> {
 /// Returns the activity of a document after ticks were added to its ring.
 fn activity_after(old: &StateDocument, added: &[RecentTick]) -> Vec<Activity> {
     let mut activity = old.activity.clone();
-    added.iter().for_each(|tick| Activity::add(&mut activity, tick));
+    for tick in added {
+        Activity::add(&mut activity, tick);
+    }
     activity
 }
 

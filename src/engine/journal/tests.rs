@@ -502,7 +502,7 @@ fn an_event_of_a_newer_version_is_kept_and_a_malformed_one_is_named() {
     let (entries, findings) =
         read_lines("p", text.replace("batch_complete", "batch_blessed").as_bytes());
     assert_eq!(findings, []);
-    assert_eq!(fold(entries).document, Some(world.document.clone()));
+    assert_eq!(fold(entries).document, Some(world.document));
     let (entries, findings) =
         read_lines("p", text.replacen("\"version\":1", "\"version\":2", 1).as_bytes());
     assert_eq!((entries.len(), findings.len()), (8, 1));
@@ -520,7 +520,7 @@ fn two_writes_of_one_number_are_reported() {
     let forked =
         Finding::Forked { generation: Generation(7), seq: 6, write_id: "foreign".to_owned() };
     assert_eq!(folded.findings, [forked]);
-    assert_eq!(folded.document, Some(world.document.clone()));
+    assert_eq!(folded.document, Some(world.document));
 }
 
 #[test]
