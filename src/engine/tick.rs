@@ -152,7 +152,8 @@ impl<'p> Tick<'p> {
     async fn rounds_recorded(&mut self) -> Result<TickOutcome, TickError> {
         let result = Box::pin(self.rounds()).await;
         let poller = self.poller;
-        if let Some(kind) = poller.note_end_of_tick(&result, self.report.is_failure_recorded()) {
+        let (rows, is_recorded) = (self.report.rows(), self.report.is_failure_recorded());
+        if let Some(kind) = poller.note_end_of_tick(&result, rows, is_recorded) {
             self.report.failed_in_new_way(kind, &result);
         }
         if let Err(error) = &result

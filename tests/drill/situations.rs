@@ -104,7 +104,9 @@ fn rejects(stage: &Stage, status: u16) {
 const TABLE: &str = "CREATE TABLE dbo.orders \
     (id int NOT NULL PRIMARY KEY, item nvarchar(50) NULL, version rowversion NOT NULL)";
 
-pub(crate) const SITUATIONS: [Situation; 25] = [
+const TRACKED: &str = "ALTER TABLE dbo.orders ENABLE CHANGE_TRACKING";
+
+pub(crate) const SITUATIONS: [Situation; 28] = [
     HEALTHY,
     Situation {
         name: "database down",
@@ -156,6 +158,31 @@ pub(crate) const SITUATIONS: [Situation; 25] = [
         ..STOPPED
     },
     Situation {
+        name: "the same with change tracking",
+        prepare: |bench| {
+            bench.database.execute(TRACKED).unwrap();
+            bench.set("SOURCE__MODE", "change_tracking");
+            bench.unset("SOURCE__CURSOR");
+        },
+        make: act!(stage, {
+            stage.bench.database.execute("DROP TABLE dbo.orders").unwrap();
+            stage.bench.database.execute(TABLE).unwrap();
+            stage.bench.database.execute(TRACKED).unwrap();
+            stage.bench.insert(1..=3);
+        }),
+        cause: "is not the table that the checkpoint was made of",
+        ended_by: "–",
+        command: Some("highwater reset nightly to-beginning"),
+        ..STOPPED
+    },
+    Situation {
+        name: "column dropped",
+        make: act!(stage, {
+            stage.bench.database.execute("ALTER TABLE dbo.orders DROP COLUMN item").unwrap();
+        }),
+        ..HEALTHY
+    },
+    Situation {
         name: "column dropped, and `SOURCE__ON_SCHEMA_CHANGE` is `stop`",
         prepare: |bench| bench.set("SOURCE__ON_SCHEMA_CHANGE", "stop"),
         make: act!(stage, {
@@ -184,6 +211,12 @@ pub(crate) const SITUATIONS: [Situation; 25] = [
         end: act!(stage, { stage.bench.receiver.forget() }),
         ended_by: "the target has the path",
         ..FAILING
+    },
+    Situation {
+        name: "handler answers 500",
+        make: act!(stage, { rejects(stage, 500) }),
+        cause: "500",
+        ..BACKING_OFF
     },
     Situation {
         name: "handler answers 503",
@@ -227,6 +260,8 @@ pub(crate) const SITUATIONS: [Situation; 25] = [
             stage.bench.receiver.script(&[Answer::Reject(422, "no")]);
             stage.bench.insert(2..=2);
         }),
+        severity: "warning",
+        cause: "1 key is quarantined and not delivered",
         parked: 1,
         ended_by: "the row is fixed",
         command: Some("highwater quarantine redrive nightly --all"),

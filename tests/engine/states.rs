@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use highwater_engine::handler::HandlerError;
 use highwater_engine::metrics::{POLLER_STATE, export_states};
-use highwater_engine::poller::{Limits, Operator, Poller};
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
+use highwater_engine::poller::{Limits, Operator, Poller, TickOutcome};
 use highwater_engine::schedule::Schedule;
-use highwater_engine::status::StatusReader;
-use highwater_engine::status::health::PollerState;
+use highwater_engine::status::health::{PollerState, Severity};
+use highwater_engine::status::{Status, StatusQuery, StatusReader};
 use highwater_engine::store::StateKey;
 use highwater_engine::testing::{
     Call, Fault, TableSource, WatchedWorld, World, admin, limits, sleep, tick,
@@ -54,6 +55,10 @@ impl Exported {
         &self.watched.world
     }
 
+    async fn status(&self) -> Status {
+        status_of(&self.board).await
+    }
+
     /// Returns the state whose series is 1; `None` without series. All others are 0.
     fn state(&self) -> Option<&'static str> {
         *self.states.lock().unwrap() = self.board.states();
@@ -69,6 +74,10 @@ impl Exported {
         assert_eq!((set.len(), unset), (1, PollerState::ALL.len() - 1), "{values:?}");
         set.first().copied()
     }
+}
+
+async fn status_of(board: &StatusReader) -> Status {
+    board.read(StatusQuery::One("p")).await.unwrap().pollers.remove(0)
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,4 +192,65 @@ async fn a_poller_that_no_function_runs_is_exported_as_disabled() {
     exported.board.disabled.insert("p".to_owned(), "its function is disabled".to_owned());
     exported.board.schedules.clear();
     assert_eq!(exported.state(), Some("disabled"));
+}
+
+/// A world whose poller `p` parks rows that the target rejects.
+async fn parking() -> (Exported, Duration) {
+    let park = ParkPolicy { retries_max: 0, ..ParkPolicy::default() };
+    let policy = FailurePolicy { on_failure: OnFailure::Park, park, ..FailurePolicy::default() };
+    let interval = Duration::from_secs(300);
+    let world = World::with(Limits { status_interval: interval, ..limits() }).with_policy(policy);
+    let poller = world.started_poller("a").await;
+    (Exported::of(WatchedWorld::of(world), poller), interval)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_that_only_parks_rows_is_no_success_and_their_key_needs_attention() {
+    let (exported, interval) = parking().await;
+    let before = exported.status().await;
+    assert_eq!((before.health.severity, before.health.cause.clone()), (Severity::Ok, None));
+    sleep(60).await;
+    exported.world().handler.then_fail(HandlerError::Rejected("422".to_owned()));
+    exported.world().source.put(1, "second");
+    let outcome = tick(exported.poller()).await.unwrap();
+    assert_eq!(outcome, TickOutcome::Committed { more: false });
+    // This process's memory and the document agree.
+    let other = StatusReader { pollers: BTreeMap::new(), ..exported.board.clone() };
+    for board in [&exported.board, &other] {
+        let found = status_of(board).await;
+        assert_eq!(found.health.state, PollerState::Idle);
+        assert_eq!(found.health.severity, Severity::Warning);
+        let cause = found.health.cause.unwrap();
+        assert!(cause.contains("1 key is quarantined"), "{cause}");
+        let moved = found.health.last_success_at.unwrap() - before.health.last_success_at.unwrap();
+        assert!(moved.whole_seconds() < 30, "{moved}");
+    }
+    // A later tick without rows succeeds.
+    sleep(interval.as_secs()).await;
+    assert_eq!(tick(exported.poller()).await.unwrap(), TickOutcome::Idle);
+    let later = exported.status().await.health;
+    assert!(later.last_success_at > before.health.last_success_at);
+    assert_eq!(later.severity, Severity::Warning, "the key is still quarantined");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lag_grows_after_a_failure_and_is_unknown_if_nothing_was_read() {
+    let exported = Exported::started_poller().await;
+    assert_eq!(exported.status().await.lag_seconds, Some(0.0));
+    sleep(60).await;
+    tick(exported.poller()).await.unwrap();
+    exported.world().source.fail_next("connection refused");
+    sleep(60).await;
+    tick(exported.poller()).await.unwrap_err();
+    assert_eq!(exported.status().await.lag_seconds, None, "the source was not read");
+    sleep(60).await;
+    exported.world().handler.then_fail(HandlerError::Retryable("503".to_owned()));
+    exported.world().source.put(1, "second");
+    tick(exported.poller()).await.unwrap_err();
+    let first = exported.status().await.lag_seconds.unwrap();
+    sleep(200).await;
+    let later = exported.status().await.lag_seconds.unwrap();
+    assert!((200.0..202.0).contains(&(later - first)), "{first}, {later}");
+    tick(exported.poller()).await.unwrap();
+    assert_eq!(exported.status().await.lag_seconds, Some(0.0));
 }

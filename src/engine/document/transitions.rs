@@ -318,7 +318,11 @@ impl StateDocument {
         let unreadable = &mut next.parked.unreadable_in_a_row;
         *unreadable = unreadable.saturating_add(commit.unreadable_last);
         next.touch(commit.now);
-        next.succeed(commit.now);
+        next.last_failure = None;
+        // Rows that were only parked were not delivered.
+        if commit.rows > 0 {
+            next.last_success_at = Some(commit.now);
+        }
         match commit.then {
             AfterCommit::Announce(batch) if batch.late => next.start_batch(*batch, commit.now),
             AfterCommit::Announce(batch) => next.in_flight = Some(batch.announced(commit.now)),
@@ -448,11 +452,6 @@ impl StateDocument {
         next
     }
 
-    fn succeed(&mut self, now: OffsetDateTime) {
-        self.last_success_at = Some(now);
-        self.last_failure = None;
-    }
-
     /// Adds failed ticks to those since the last success.
     fn count_failure(&mut self, failure: LastFailure) {
         let (since, count) = match &self.last_failure {
@@ -467,7 +466,8 @@ impl StateDocument {
     #[must_use]
     pub fn observe(&self, observed: BacklogObservation, age: DocumentAge) -> Self {
         let mut next = self.written_by_other(age);
-        next.succeed(observed.at);
+        next.last_success_at = Some(observed.at);
+        next.last_failure = None;
         next.observed = Some(observed);
         next
     }

@@ -95,23 +95,26 @@ impl Poller {
         RunningTick(self)
     }
 
-    /// Records how a tick ended. `is_recorded` says whether its failure is already in the document.
+    /// Records how a tick that delivered `rows` ended. `is_recorded` says whether its failure is already in the document.
     ///
-    /// A tick that was skipped, paused or backing off is neither a success nor a failure. Nor is a lost lease, which
+    /// A tick that only parked rows, or was skipped, paused or backing off is neither a success nor a failure. Nor is a lost lease, which
     /// is part of the protocol.
     ///
     /// Returns the kind of the failure, unless the failure before it was of the same kind.
     pub(crate) fn note_end_of_tick(
         &self,
         result: &Result<TickOutcome, TickError>,
+        rows: u64,
         is_recorded: bool,
     ) -> Option<&'static str> {
         let now = Instant::now();
         let mut history = self.tick_history();
         history.last_tick = Some(now);
         match result {
-            Ok(TickOutcome::Committed { .. } | TickOutcome::Idle) => {
-                history.last_success = Some(now);
+            Ok(outcome @ (TickOutcome::Committed { .. } | TickOutcome::Idle)) => {
+                if rows > 0 || *outcome == TickOutcome::Idle {
+                    history.last_success = Some(now);
+                }
                 history.failure = None;
             }
             Ok(_) => {}
@@ -122,10 +125,11 @@ impl Poller {
                 failure.count += 1;
                 failure.unrecorded += 1;
                 let before = std::mem::replace(&mut failure.kind, kind);
-                failure.error = shortened(match error {
+                failure.error = shortened(if let TickError::Handler(of_handler) = error {
                     // As the document says it.
-                    TickError::Handler(error) => chain(error),
-                    error => chain(error),
+                    chain(of_handler)
+                } else {
+                    chain(error)
                 });
                 if is_recorded {
                     failure.note_recorded();

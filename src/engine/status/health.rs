@@ -22,6 +22,7 @@ use time::OffsetDateTime;
 
 use crate::clock::span;
 use crate::error::restore_state;
+use crate::event::counted;
 use crate::schedule::Schedule;
 
 /// Missed due times after which a poller is silent.
@@ -221,6 +222,8 @@ pub struct Document<'a> {
     pub last_tick_at: Option<OffsetDateTime>,
     /// When the batch in flight is retried.
     pub next_attempt_at: Option<OffsetDateTime>,
+    /// Keys whose rows are not delivered until an operator acts.
+    pub quarantined: u64,
 }
 
 /// A lease according to its document.
@@ -355,12 +358,23 @@ impl Evidence<'_> {
         let document = self.document();
         let is_held = document.is_some_and(|document| document.lease == LeaseStatus::Held);
         let state = verdict.state;
-        let runbook = runbook(state, failure.as_ref());
+        let quarantined = document.map_or(0, |document| document.quarantined);
+        // Other rows are delivered, so this is not a state.
+        let has_quarantined = state.severity() == Severity::Ok && quarantined > 0;
+        let verdict = Verdict {
+            cause: if has_quarantined {
+                Some(self.quarantined(quarantined))
+            } else {
+                verdict.cause
+            },
+            ..verdict
+        };
         Health {
             state,
-            // A poller that is not in the settings is not expected to run.
             severity: match (state, self.status_interval) {
+                // A poller that is not in the settings is not expected to run.
                 (PollerState::Disabled | PollerState::NeverRan, None) => Severity::Ok,
+                _ if has_quarantined => Severity::Warning,
                 _ => state.severity(),
             },
             running: self.process.running || is_held,
@@ -368,8 +382,12 @@ impl Evidence<'_> {
             since: verdict.since,
             last_success_at: self.last_success_at(),
             last_tick_at: self.last_tick_at(),
+            runbook: if has_quarantined {
+                Some("runbooks/quarantine.md")
+            } else {
+                runbook(state, failure.as_ref())
+            },
             last_failure: failure,
-            runbook,
         }
     }
 
@@ -530,6 +548,15 @@ impl Evidence<'_> {
             Some(failure) => format!("{cause}; the last tick failed: {}", failure.error),
             None => cause,
         }
+    }
+
+    fn quarantined(&self, keys: u64) -> String {
+        let poller = self.poller;
+        let (keys, are) = (counted(keys, "key"), if keys == 1 { "is" } else { "are" });
+        format!(
+            "{keys} {are} quarantined and not delivered: see `highwater quarantine list {poller}`, fix the cause, then \
+             `highwater quarantine redrive {poller} --all`"
+        )
     }
 
     fn vanished(&self) -> String {

@@ -460,6 +460,7 @@ impl<'a> health::Document<'a> {
             last_success_at,
             last_tick_at: traces.into_iter().flatten().max(),
             next_attempt_at: batch.and_then(|batch| batch.next_attempt_at),
+            quarantined: document.parked.quarantined,
         }
     }
 }

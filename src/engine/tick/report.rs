@@ -160,6 +160,11 @@ impl<'a> Report<'a> {
         )
     }
 
+    /// Returns the number of rows delivered so far.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
     pub(super) fn batches(&self) -> u64 {
         self.batches
     }

@@ -51,6 +51,24 @@ fn state_of(evidence: &Evidence<'_>) -> PollerState {
 }
 
 #[test]
+fn a_quarantined_key_needs_attention_although_other_rows_are_delivered() {
+    let schedules = every_five_seconds();
+    let with =
+        |quarantined, document| evidence(Document { quarantined, ..document }, &schedules).health();
+    let found = with(1, healthy());
+    assert_eq!((found.state, found.severity), (PollerState::Idle, Severity::Warning));
+    assert_eq!(found.runbook, Some("runbooks/quarantine.md"));
+    let cause = found.cause.unwrap();
+    assert!(cause.starts_with("1 key is quarantined and not delivered: "), "{cause}");
+    assert!(cause.contains("`highwater quarantine redrive orders --all`"), "{cause}");
+    assert!(with(2, healthy()).cause.unwrap().starts_with("2 keys are "));
+    assert_eq!(with(0, healthy()).severity, Severity::Ok);
+    let failing = with(1, failing("fetch_failed"));
+    assert_eq!(failing.severity, Severity::Error);
+    assert_eq!(failing.cause.as_deref(), Some("the error of fetch_failed"), "more urgent");
+}
+
+#[test]
 fn each_situation_of_the_drill_has_its_state() {
     let schedules = every_five_seconds();
     let pause = |is_by_rule| Pause { by: "ann", reason: "upgrade", at: before(60), is_by_rule };
@@ -241,6 +259,7 @@ fn all(schedules: &[Schedule]) -> Vec<Evidence<'_>> {
                             last_success_at: last.filter(|_| failure.is_none()),
                             last_tick_at: last,
                             next_attempt_at: None,
+                            quarantined: 0,
                         };
                         all.push(StoredState::Found(Box::new(document)));
                     }
