@@ -18,7 +18,7 @@ var ticks = 'requests | summarize ticks = count() by functionName = name'
 
 // A poller that logged anything within a day has to succeed again within staleMinutes.
 var stale = '${answers} | where isnotempty(poller) and (message contains ": nothing new" or message contains ": committed ") | project poller, at = timestamp | union (${lines} | where isnotempty(poller) | project poller, at = ago(1d)) | summarize at = max(at) by poller | where at < ago(${staleMinutes}m) | project alert = "stale", poller'
-var silent = 'requests | where name != "highwater_status" | summarize calls = countif(timestamp > ago(${staleMinutes}m)) | where calls == 0 | project alert = "silent", poller = ""'
+var silent = 'requests | where name != "highwater_status" and name != "highwater_health" | summarize calls = countif(timestamp > ago(${staleMinutes}m)) | where calls == 0 | project alert = "silent", poller = ""'
 var stopped = '${lines} | where event in ("configuration_invalid", "state_vanished", "not_started", "first_run_elsewhere", "fingerprint_mismatch", "position_lost", "schema_changed", "normalize_failed", "tick_panicked", "panic") and tostring(line.level) == "ERROR" | project alert = "stopped", poller'
 var retention = '${lines} | where isnotempty(line.retention_left) | extend left = tolong(line.retention_left), waiting = tolong(line.lag_positions) | summarize arg_max(timestamp, left, waiting) by poller | where left < waiting | project alert = "retention", poller'
 

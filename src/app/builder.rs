@@ -65,6 +65,8 @@ pub struct App {
     groups: BTreeMap<String, Arc<PollerGroup>>,
     /// Names of pollers by function, as set in the settings.
     names: BTreeMap<String, String>,
+    /// Whether uptime monitors need no key.
+    health_is_anonymous: bool,
     /// Finds pollers that cannot continue.
     pub recovery: Arc<Controller>,
     /// Store of the state documents.
@@ -152,8 +154,9 @@ impl App {
         let functions = functions(&config, &pollers, &folders);
         let recovery = Arc::new(controller(&config, &store, instance, metrics, &pollers));
         let groups = groups(&config, &pollers, &folders, &recovery);
-        let names = config.functions;
-        Ok(Self { name: config.app, pollers, functions, groups, names, recovery, state: store })
+        let Config { app: name, functions: names, health_is_anonymous, .. } = config;
+        let state = store;
+        Ok(Self { name, pollers, functions, groups, names, health_is_anonymous, recovery, state })
     }
 
     /// Returns a function by the name of its folder.
@@ -176,7 +179,12 @@ impl App {
         let groups = self.groups.into_iter();
         functions.extend(groups.map(|(name, group)| (name, Function::Group(group))));
         functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
-        functions.insert(page::FUNCTION.to_owned(), Function::Status(Arc::new(board)));
+        let board = Arc::new(board);
+        if self.health_is_anonymous {
+            let health = Function::Health(Arc::clone(&board));
+            functions.insert(page::HEALTH_FUNCTION.to_owned(), health);
+        }
+        functions.insert(page::FUNCTION.to_owned(), Function::Status(board));
         functions
     }
 }

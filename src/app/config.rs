@@ -114,6 +114,8 @@ pub struct Config {
     pub log: String,
     /// Settings of metrics.
     pub metrics: MetricsConfig,
+    /// Whether the function [`HEALTH_FUNCTION`](crate::page::HEALTH_FUNCTION) answers, which needs no key.
+    pub health_is_anonymous: bool,
     /// Settings of the recovery controller.
     pub recovery: RecoveryConfig,
     /// Where operators are notified of changes; `None` for nowhere.
@@ -155,6 +157,7 @@ impl Config {
         let stop_grace = read_stop_grace(&mut reader);
         let log = reader.read(&settings::LOG, None, parse::log_filter);
         let metrics = metrics::read(&mut reader);
+        let health_is_anonymous = reader.read(&settings::HEALTH_ANONYMOUS, None, parse::boolean);
         let recovery = recovery::read(&mut reader);
         let notify = notify::read(&mut reader);
         let names = poller::names(&mut reader);
@@ -181,6 +184,7 @@ impl Config {
                 stop_grace: stop_grace?,
                 log: log?,
                 metrics: metrics?,
+                health_is_anonymous: health_is_anonymous?,
                 recovery: recovery?,
                 notify,
                 pollers: pollers?.into_iter().map(|poller| (poller.name.clone(), poller)).collect(),

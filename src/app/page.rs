@@ -42,6 +42,9 @@ pub use crate::web::Authority;
 /// Name of the function in the Functions host.
 pub const FUNCTION: &str = "highwater_status";
 
+/// Name of the function for uptime monitors that send no key. It answers one word, if a setting allows it.
+pub const HEALTH_FUNCTION: &str = "highwater_health";
+
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
 /// Two waves: the only image.

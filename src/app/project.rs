@@ -21,6 +21,7 @@ use serde_json::Value as Json;
 use thiserror::Error;
 
 use crate::config::{Vars, meant_by_single_underscores};
+use crate::page::HEALTH_FUNCTION;
 use crate::schedule::{SIX_FIELDS, Schedule, ScheduleError};
 
 pub use self::function_file::timer_definition;
@@ -308,7 +309,8 @@ pub fn time_zone_problem(vars: &dyn Vars) -> Option<Problem> {
 /// [`ProjectError::Content`] if the route of its function gives the page no address.
 pub fn page_path(vars: &dyn Vars, root: &Path) -> Result<String, ProjectError> {
     let functions = Project::read(root, &functions_folder(root), vars).functions;
-    let page = functions.iter().find_map(|it| Some((it.route.as_deref()?, &it.definition)));
+    let mut pages = functions.iter().filter(|it| it.name != HEALTH_FUNCTION);
+    let page = pages.find_map(|it| Some((it.route.as_deref()?, &it.definition)));
     let (route, definition) = page.unzip();
     let route = route.unwrap_or(function_file::PAGE_ROUTE);
     let Some(path) = function_file::page_path(route) else {

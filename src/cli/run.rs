@@ -287,7 +287,7 @@ fn work(function: &str, schedule: &str, does: Function, process: &Process) -> Wo
                 let controller = Arc::clone(controller);
                 Box::pin(async move { process.recover(&timer, &controller).await })
             }
-            Function::Status(_) => Box::pin(std::future::ready(())),
+            Function::Status(_) | Function::Health(_) => Box::pin(std::future::ready(())),
         }
     })
 }

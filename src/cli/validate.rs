@@ -208,6 +208,18 @@ fn poller_finding(function: &Function, project: &Project, config: &Config) -> Fi
     if function.name == recovery::FUNCTION {
         return Finding::ok("poller", "runs none: it is the recovery controller");
     }
+    let is_health = function.name == page::HEALTH_FUNCTION;
+    if is_health && function.schedule.is_none() {
+        return if config.health_is_anonymous {
+            Finding::ok("poller", "runs none: it answers uptime monitors without a key")
+        } else {
+            Finding::warning(
+                "poller",
+                "answers 404: `HIGHWATER__HEALTH__ANONYMOUS` is not `true`",
+                "set it, or remove the folder: `api/status/health` answers with a key",
+            )
+        };
+    }
     let is_page = function.name == page::FUNCTION;
     if is_page && function.schedule.is_none() {
         return Finding::ok("poller", "runs none: it is the status page");

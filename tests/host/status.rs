@@ -113,6 +113,52 @@ async fn an_uptime_monitor_gets_503_only_while_a_poller_needs_an_operator() {
     host.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uptime_monitor_needs_no_key_only_if_a_setting_says_so() {
+    let mut bench = Bench::with_rows(1..=1).await;
+    // A view or a parameter that would show more on the status page.
+    let asks = || {
+        let body = request(Some("page"), &json!({ "poller": "nightly", "html": "1" })).body;
+        Invocation::new(highwater::page::HEALTH_FUNCTION, String::from_utf8(body).unwrap())
+    };
+    let host = bench.host().await;
+    let outcome = host.invoke(asks()).await;
+    assert_eq!(outcome.reply.unwrap().status, 404);
+    host.stop().await;
+
+    bench.set_env("HIGHWATER__HEALTH__ANONYMOUS", "true");
+    let host = bench.host().await;
+    host.run().await;
+    let found = answer(&host, asks()).await;
+    let of = |found: &Json| (found["statusCode"].clone(), found["body"].clone());
+    assert_eq!(of(&found), ("200".into(), r#"{"status":"ok"}"#.into()));
+    host.finish().await;
+
+    bench.set("SOURCE__TABLE", "dbo.missing");
+    let host = bench.host().await;
+    host.run().await;
+    let found = answer(&host, asks()).await;
+    assert_eq!(of(&found), ("503".into(), r#"{"status":"error"}"#.into()), "no name, no cause");
+    host.stop().await;
+
+    // Its file may be public, unlike that of the page.
+    let root = bench.folder.path().join("root/highwater_health");
+    std::fs::create_dir_all(&root).unwrap();
+    let page =
+        std::fs::read_to_string(highwater_test_support::root().join("docs/reference/status.md"));
+    let page = page.unwrap();
+    let text =
+        page.split("<!-- health -->\n```json\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(root.join("function.json"), text).unwrap();
+    let from = root.parent().unwrap().to_str().unwrap();
+    for (value, expected) in [("true", "without a key"), ("false", "answers 404")] {
+        bench.set_env("HIGHWATER__HEALTH__ANONYMOUS", value);
+        let found = bench.command(&["validate", "--from", from]).await;
+        assert!(found.data.contains(expected), "{found:?}");
+        assert!(!found.data.contains("must not be public"), "{found:?}");
+    }
+}
+
 /// Sends a request in a form that was observed at the host.
 async fn asked(host: &Host, method: &str, path: &str, view: Option<&str>, query: Json) -> Json {
     let mut request = request(view, &query);

@@ -67,7 +67,9 @@ impl App {
         match self.function(folder) {
             Some(Function::Tick(poller)) => vec![poller],
             Some(Function::Group(group)) => group.pollers().to_vec(),
-            Some(Function::Recovery(_) | Function::Status(_)) | None => Vec::new(),
+            Some(Function::Recovery(_) | Function::Status(_) | Function::Health(_)) | None => {
+                Vec::new()
+            }
         }
     }
 }

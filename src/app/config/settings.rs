@@ -71,6 +71,7 @@ const ADVANCED: &[&str] = &[
     "HIGHWATER__STATE__TABLE",
     "HIGHWATER__STATE__JOURNAL_TABLE",
     "HIGHWATER__STOP_GRACE",
+    "HIGHWATER__HEALTH__ANONYMOUS",
     "HIGHWATER__RECOVERY__MODE",
     "HIGHWATER__RECOVERY__STUCK_AFTER",
     "HIGHWATER__RECOVERY__PAUSED_MAX",
@@ -179,6 +180,7 @@ pub const SETTINGS: &[Setting] = &[
     STOP_GRACE,
     LOG,
     METRICS_ADDRESS,
+    HEALTH_ANONYMOUS,
     RECOVERY_MODE,
     RECOVERY_STUCK_AFTER,
     RECOVERY_PAUSED_MAX,
@@ -341,6 +343,11 @@ pub(super) const METRICS_ADDRESS: Setting = Setting::new(
     "HIGHWATER__METRICS__ADDRESS",
     Words("none"),
     "Local address and port that serves `/metrics` as Prometheus text, such as `127.0.0.1:9464`.",
+);
+pub(super) const HEALTH_ANONYMOUS: Setting = Setting::new(
+    "HIGHWATER__HEALTH__ANONYMOUS",
+    Text("false"),
+    "Whether the function `highwater_health` answers [uptime monitors](status.md#without-a-key) without a key: 200 or 503, and one word.",
 );
 pub(super) const FUNCTION_POLLER: Setting = Setting::new(
     "HIGHWATER__FUNCTIONS__<FUNCTION>__POLLER",

@@ -36,6 +36,7 @@ const FULL: &str = "
     HIGHWATER__STOP_GRACE = 20s
     HIGHWATER__LOG = warn,highwater=debug
     HIGHWATER__METRICS__ADDRESS = 127.0.0.1:9464
+    HIGHWATER__HEALTH__ANONYMOUS = true
     HIGHWATER__RECOVERY__MODE = report
     HIGHWATER__RECOVERY__STUCK_AFTER = 10m
     HIGHWATER__RECOVERY__PAUSED_MAX = 12h
@@ -183,6 +184,7 @@ fn defaults_are_those_of_the_table() {
             metrics: MetricsConfig {
                 address: None,
             },
+            health_is_anonymous: false,
             recovery: RecoveryConfig {
                 mode: Repair,
                 stuck_after: 1800s,
@@ -521,6 +523,7 @@ fn a_full_example_of_the_rest_reads_back_without_any_secret() {
                     127.0.0.1:9464,
                 ),
             },
+            health_is_anonymous: true,
             recovery: RecoveryConfig {
                 mode: Report,
                 stuck_after: 600s,

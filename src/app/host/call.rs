@@ -113,7 +113,7 @@ pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> M
     let call = Call::read(body);
     let question = call.question();
     let moved = call.moved();
-    let mut answer = match (board, call.view.as_str()) {
+    let answer = match (board, call.view.as_str()) {
         _ if moved.is_some() => page::failed(302, "the page has another address", question),
         (Err(_), HEALTH) => page::unavailable(),
         (Ok(board), HEALTH) => page::readiness(board).await,
@@ -123,11 +123,19 @@ pub(super) async fn status(board: Result<&StatusReader, &str>, body: &[u8]) -> M
             page::failed(404, "unknown view, expected none, `page` or `health`", question)
         }
     };
+    outputs(&call, answer, moved)
+}
+
+/// Returns the outputs of an invocation of the function that needs no key, whatever its path and parameters.
+pub(super) async fn health(board: &StatusReader, body: &[u8]) -> Map<String, Json> {
+    outputs(&Call::read(body), page::readiness(board).await, None)
+}
+
+fn outputs(call: &Call, mut answer: PageResponse, moved: Option<String>) -> Map<String, Json> {
     if call.is_head {
         answer.body.clear();
     }
-    let output = output(&answer, moved);
-    Map::from_iter([(OUTPUT.to_owned(), output)])
+    Map::from_iter([(OUTPUT.to_owned(), output(&answer, moved))])
 }
 
 /// Returns the value from which the host creates the response. It requires all four fields, and both numbers as

@@ -20,6 +20,7 @@ use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::routing::{get, post};
 use hyper::ext::ReasonPhrase;
 use serde::Serialize;
+use serde_json::{Map, Value as Json};
 use time::format_description::well_known::Rfc3339;
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
@@ -71,6 +72,8 @@ pub enum Function {
     Recovery(Arc<Controller>),
     /// Shows the status of the pollers.
     Status(Arc<StatusReader>),
+    /// Answers uptime monitors with one word.
+    Health(Arc<StatusReader>),
 }
 
 /// Largest body of an invocation. A retry includes an exception dump of any length.
@@ -181,7 +184,8 @@ async fn invoke(
     // The host stores log lines of a handler without the operation id.
     let operation_id = text(&headers, "traceparent").and_then(operation_id);
     let span = error_span!("invocation", invocation_id = id, operation_id);
-    let bytes_max = if function == page::FUNCTION { STATUS_BODY_BYTES_MAX } else { BODY_BYTES_MAX };
+    let is_http = [page::FUNCTION, page::HEALTH_FUNCTION].contains(&function.as_str());
+    let bytes_max = if is_http { STATUS_BODY_BYTES_MAX } else { BODY_BYTES_MAX };
     let body = read_body(request, bytes_max).await;
     dispatch(&shared, function, &id, &headers, body).instrument(span).await
 }
@@ -256,7 +260,14 @@ async fn dispatch(
             Function::Recovery(controller) => {
                 recover(shared, &function, Arc::clone(controller), invocation).await
             }
-            Function::Status(board) => show(shared, &function, board, &invocation, &body).await,
+            Function::Status(board) => {
+                let outputs = call::status(Ok(board), &body);
+                show(shared, &function, &invocation, outputs).await
+            }
+            Function::Health(board) => {
+                let outputs = call::health(board, &body);
+                show(shared, &function, &invocation, outputs).await
+            }
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
@@ -435,9 +446,8 @@ fn log_panic(poller: &str, invocation_id: &str, error: &str) -> String {
 async fn show(
     shared: &Shared,
     function: &str,
-    board: &StatusReader,
     invocation: &Invocation,
-    body: &[u8],
+    outputs: impl Future<Output = Map<String, Json>> + Send,
 ) -> Response<Body> {
     let telemetry = &shared.service.telemetry;
     let is_first = shared.is_first();
@@ -451,7 +461,7 @@ async fn show(
         trigger: Trigger::Http,
         is_first,
     };
-    let outputs = call::status(Ok(board), body).instrument(invoked.span(telemetry)).await;
+    let outputs = outputs.instrument(invoked.span(telemetry)).await;
     measured.end(false);
     telemetry.flush().await;
     respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::{Function, Host, Place, Problem, Wrong, read_json, setting_of, wrong_retry};
+use crate::page::HEALTH_FUNCTION;
 use crate::schedule::{SIX_FIELDS, Schedule};
 
 /// Route of the status page in the repository.
@@ -137,7 +138,7 @@ fn function(name: &str, path: &Path, json: &Json) -> Result<Function, Wrong> {
     match bindings {
         // The host accepts them in any order.
         [request, response] | [response, request] if is_request(request) => {
-            check_http(request, response)?;
+            check_http(name, request, response)?;
             Ok(made(None, Some(route(name, request)?)))
         }
         [only] if is_request(only) => fail(
@@ -234,8 +235,8 @@ pub fn timer_definition(schedule: &str) -> String {
     format!("{:#}\n", serde_json::json!({ "bindings": [binding] }))
 }
 
-/// Checks the bindings of an HTTP function: it must require a key and be read-only.
-fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
+/// Checks the bindings of an HTTP function: it must be read-only, and require a key unless it answers one word.
+fn check_http(name: &str, request: &Json, response: &Json) -> Result<(), Wrong> {
     check_input(request)?;
     if !is(response, "type", "http") {
         return fail(
@@ -251,9 +252,9 @@ fn check_http(request: &Json, response: &Json) -> Result<(), Wrong> {
     }
     // The host's default is `function`.
     let level = request.get("authLevel").map_or(Some("function"), Json::as_str);
-    if !level.is_some_and(|level| {
-        ["function", "admin"].iter().any(|known| level.eq_ignore_ascii_case(known))
-    }) {
+    let is = |known: &str| level.is_some_and(|level| level.eq_ignore_ascii_case(known));
+    let is_open = name == HEALTH_FUNCTION && is("anonymous");
+    if !is("function") && !is("admin") && !is_open {
         return fail(
             "`authLevel` must be `function` or `admin`: the page must not be public",
             "set `authLevel` to `function`",
@@ -287,7 +288,8 @@ fn route(name: &str, request: &Json) -> Result<String, Wrong> {
 
 /// Warns if the address of the status page has changed or is gone.
 fn moved(function: &Function) -> Option<Wrong> {
-    let route = function.route.as_ref().filter(|route| *route != PAGE_ROUTE)?;
+    let is_page = function.name != HEALTH_FUNCTION;
+    let route = function.route.as_ref().filter(|route| is_page && *route != PAGE_ROUTE)?;
     let fix = format!("set `route` to `{PAGE_ROUTE}`");
     Some(match page_path(route) {
         Some(path) => (
@@ -356,7 +358,11 @@ mod tests {
         let request = serde_json::json!({ "name": "request", "type": "httpTrigger", "direction": "in",
             "authLevel": "function", "methods": ["get"], "route": "status/{view?}" });
         let response = serde_json::json!({ "name": "res", "type": "http", "direction": "out" });
-        assert_eq!(check_http(&request, &response), Ok(()));
+        assert_eq!(check_http("highwater_status", &request, &response), Ok(()));
+        // Only the function that answers one word may be public.
+        let mut open = request.clone();
+        open["authLevel"] = "anonymous".into();
+        assert_eq!(check_http(HEALTH_FUNCTION, &open, &response), Ok(()));
         for (is_request, field, value, expected) in [
             (true, "authLevel", "anonymous", "`function` or `admin`"),
             (true, "direction", "out", "expected `in`"),
@@ -367,7 +373,7 @@ mod tests {
             let (mut request, mut response) = (request.clone(), response.clone());
             let binding = if is_request { &mut request } else { &mut response };
             binding[field] = value.into();
-            let (found, fix) = check_http(&request, &response).unwrap_err();
+            let (found, fix) = check_http("highwater_status", &request, &response).unwrap_err();
             assert!(found.contains(expected), "{found}");
             assert!(fix.contains(&format!("`{field}`")), "{fix}");
         }

@@ -289,7 +289,8 @@ fn local_state_note(state: &StateConfig) -> Option<String> {
 /// Rejects functions without a poller: all their calls would fail.
 fn has_pollers(functions: &[Function], config: &Config) -> Result<(), ProjectError> {
     for Function { name, definition, schedule, route: _ } in functions {
-        let is_page = name == page::FUNCTION && schedule.is_none();
+        let is_http = [page::FUNCTION, page::HEALTH_FUNCTION].contains(&name.as_str());
+        let is_page = is_http && schedule.is_none();
         let is_own = name == recovery::FUNCTION || is_page;
         let is_group = config.groups.contains_key(&function_segment(name));
         if !is_own && !is_group && config.poller_of_function(name).is_none() {
