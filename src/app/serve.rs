@@ -180,7 +180,7 @@ pub fn start_in(form: LineForm, vars: &dyn Vars, ticks: TickLines) -> Telemetry 
 /// Starts logging for a person at a terminal, in text and with another default filter, and the configured telemetry.
 pub fn start_at_terminal(vars: &dyn Vars, default_filter: &str) -> Telemetry {
     let filter = log_filter(vars).unwrap_or_else(|| default_filter.to_owned());
-    Telemetry::start_in(LineForm::Terminal, &filter, vars, TickLines::Written)
+    Telemetry::start_in(LineForm::Text, &filter, vars, TickLines::Written)
 }
 
 /// Returns the filter that is set. A blank value counts as not set, as in all settings.

@@ -92,7 +92,7 @@ async fn values_of_masked_columns_are_printed_by_no_command() {
         &["tick", "nightly", "--dry-run", "--show", "9"][..],
         &["schema", "nightly"],
         &["trace", "nightly", "--key", "1"],
-        &["doctor"],
+        &["doctor", "--verbose"],
         &["tick", "nightly"],
         &["trace", "nightly", "--key", "1", "--output", "json"],
         &["config", "show", "--reveal"],
