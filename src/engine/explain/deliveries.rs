@@ -216,13 +216,18 @@ fn delivery(entry: &Entry, position: &Cursor) -> Option<Delivery> {
         return None;
     }
     let error = details.error.as_ref().filter(|_| is_failure);
-    let reply = match entry.event {
-        EventKind::RowDiverted => "waits with its parked key",
-        EventKind::RowRecovered => "a retry of its parked key was accepted",
-        EventKind::RowRedriven => "a redrive was accepted",
-        EventKind::RowDropped => details.reason.as_deref().unwrap_or("dropped"),
-        _ if is_failure => "failed",
-        _ => "accepted",
+    let reply = if entry.event == EventKind::RowDiverted {
+        "waits with its parked key"
+    } else if entry.event == EventKind::RowRecovered {
+        "a retry of its parked key was accepted"
+    } else if entry.event == EventKind::RowRedriven {
+        "a redrive was accepted"
+    } else if entry.event == EventKind::RowDropped {
+        details.reason.as_deref().unwrap_or("dropped")
+    } else if is_failure {
+        "failed"
+    } else {
+        "accepted"
     };
     let reply = error.cloned().unwrap_or_else(|| reply.to_owned());
     let upto = details.upto.as_ref()?;
