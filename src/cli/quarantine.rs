@@ -170,8 +170,10 @@ fn key_text(key: &KeyValues) -> String {
 
 async fn list(vars: &dyn Vars, options: &ListOptions) -> Result<Exit, Failed> {
     let poller = poller(vars, &options.poller)?;
-    let mut entries = Vec::new();
-    options.filter.read(&poller, &mut |found| entries.push(Listed::of(found))).await?;
+    let mut found = Vec::new();
+    options.filter.read(&poller, &mut |entry| found.push(entry)).await?;
+    found.sort_by_key(filter::parked_at);
+    let entries: Vec<_> = found.into_iter().map(Listed::of).collect();
     print_text(&options.form.output.list(&entries));
     Ok(Exit::Done)
 }

@@ -38,7 +38,7 @@ pub(super) struct Filter {
     /// Only keys parked less than this long ago.
     #[arg(long, value_name = "AGE", value_parser = parse_age, help_heading = HEADING)]
     newer_than: Option<Duration>,
-    /// Only the key with this value, such as `id=17` or `a=1,b=2`; repeat it for several.
+    /// Only the key with this value, such as `17`, `id=17` or `a=1,b=2`; repeat it for several.
     #[arg(
         id = "row_key", long = "key", value_name = "KEY", value_parser = row_key, help_heading = HEADING
     )]
@@ -63,7 +63,7 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
 }
 
 fn row_key(text: &str) -> Result<String, String> {
-    let is_key = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
+    let is_key = !text.is_empty() && !text.starts_with('=');
     let expected = || "expected a key as `quarantine list` prints it, such as `id=17`".to_owned();
     is_key.then(|| text.to_owned()).ok_or_else(expected)
 }
@@ -117,15 +117,28 @@ impl Filter {
     }
 }
 
+/// Orders entries: the one that was parked first comes first, those that cannot be read come last.
+pub(super) fn parked_at(found: &StoredEntry) -> (bool, Option<OffsetDateTime>) {
+    let at = found.entry.as_ref().ok().map(|entry| entry.quarantined_at);
+    (at.is_none(), at)
+}
+
 /// Returns how long ago the key of an entry was parked.
 pub(super) fn age(entry: &Entry, now: OffsetDateTime) -> Duration {
     // This machine's clock may be behind the storage service's.
     Duration::try_from(now - entry.quarantined_at).unwrap_or_default()
 }
 
-/// Whether `text` is this key as it is printed, or the same without quotes around texts, which a shell removes.
+/// Whether `text` is this key as it is printed, or the same without quotes around texts, which a shell removes. The value
+/// is enough for a key of one column.
 fn is_key(text: &str, key: &KeyValues) -> bool {
     if key_text(key) == text {
+        return true;
+    }
+    if key.len() == 1
+        && let Some((_, value)) = key.iter().next()
+        && (value.as_str() == Some(text) || value.to_string() == text)
+    {
         return true;
     }
     let mut parts = Vec::new();
@@ -173,9 +186,10 @@ impl Selection {
         if self.filter.is_empty() {
             return Ok(poller.admin().quarantined().await?);
         }
-        let mut keys = Vec::new();
-        self.read(poller, &mut |found| keys.push(found.key)).await?;
-        Ok(keys)
+        let mut found = Vec::new();
+        self.read(poller, &mut |entry| found.push(entry)).await?;
+        found.sort_by_key(parked_at);
+        Ok(found.into_iter().map(|found| found.key).collect())
     }
 
     /// Passes the selected entries to `take`, after checking that they exist.
@@ -304,6 +318,9 @@ mod tests {
         assert!(printed(r#"{"id":17}"#, "id=17"));
         assert!(!printed(r#"{"id":17}"#, "id=1"));
         assert!(!printed(r#"{"id":17}"#, "no=17"));
+        assert!(printed(r#"{"id":17}"#, "17") && !printed(r#"{"id":17}"#, "1"));
+        assert!(printed(r#"{"code":"A-1"}"#, "A-1") && printed(r#"{"code":"A-1"}"#, r#""A-1""#));
+        assert!(!printed(r#"{"a":1,"b":2}"#, "1"));
         assert!(printed(r#"{"a":1,"b":2}"#, "a=1,b=2"));
         assert!(!printed(r#"{"a":1,"b":2}"#, "a=1"));
         assert!(printed(r#"{"code":"A-1"}"#, "code=A-1"));
@@ -331,7 +348,6 @@ mod tests {
                 "[possible values: refused, attempts, crashes, unreadable]",
             ),
             ("--state parked".to_owned(), "[possible values: retrying, quarantined]"),
-            ("--key 17".to_owned(), "such as `id=17`"),
             ("--key =17".to_owned(), "such as `id=17`"),
             ("--older-than 1week".to_owned(), "days such as `7d`"),
         ] {

@@ -121,6 +121,11 @@ pub(super) async fn run(vars: &dyn Vars, options: &Options) -> Result<Exit, Fail
     }
     let keys = options.selection.keys(&poller).await?;
     if keys.is_empty() {
+        let name = poller.name();
+        print_message(&format!(
+            "no parked key of poller `{name}` matches, so nothing is redelivered; `highwater quarantine list {name}` \
+             lists all"
+        ));
         print_text(&options.form.output.list::<Line>(&[]));
         return Ok(Exit::Done);
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Options;
 use crate::output::{Exit, Failed, Record, print_text};
-use crate::quarantine::filter::age;
+use crate::quarantine::filter::{age, parked_at};
 use crate::quarantine::key_text;
 use highwater::admin::StoredEntry;
 use highwater::clock::{Clock as _, SystemClock};
@@ -70,9 +70,10 @@ impl Record for Planned {
 /// Prints the entries that would be redriven, without the lease and without a write.
 pub(super) async fn print(poller: &Poller, options: &Options) -> Result<Exit, Failed> {
     let now = SystemClock.now();
-    let mut planned = Vec::new();
-    let mut plan = |found| planned.push(Planned::of(found, now));
-    options.selection.read(poller, &mut plan).await?;
+    let mut found = Vec::new();
+    options.selection.read(poller, &mut |entry| found.push(entry)).await?;
+    found.sort_by_key(parked_at);
+    let planned: Vec<_> = found.into_iter().map(|found| Planned::of(found, now)).collect();
     print_text(&options.form.output.list(&planned));
     Ok(Exit::Done)
 }
