@@ -8,7 +8,7 @@ use highwater::error::chain;
 use highwater::handler::sql::Sql;
 use highwater::lease::{Instance, LeaseTerms};
 use highwater::metrics::Metrics;
-use highwater::policy::{FailurePolicy, OnFailure};
+use highwater::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater::poller::{
     Limits, Operator, Poller, PollerParts, StopSignal, TickError, TickOutcome, outcome_row,
 };
@@ -36,6 +36,10 @@ fn poller(world: &World) -> Poller {
 }
 
 fn poller_of(world: &World, store: Arc<MemoryStore>, owner_id: &str) -> Poller {
+    parking(world, store, owner_id, ParkPolicy::NO_RETRIES)
+}
+
+fn parking(world: &World, store: Arc<MemoryStore>, owner_id: &str, park: ParkPolicy) -> Poller {
     let second = Duration::from_secs(1);
     let source = Mssql::new(world.settings("dbo.orders", CursorMode::RowVersion, "rv")).unwrap();
     Poller::new(PollerParts {
@@ -53,6 +57,7 @@ fn poller_of(world: &World, store: Arc<MemoryStore>, owner_id: &str) -> Poller {
         policy: FailurePolicy {
             on_failure: OnFailure::Park,
             bisect_on_error: true,
+            park,
             ..FailurePolicy::default()
         },
         metrics: Arc::new(Metrics::default()),
@@ -90,6 +95,38 @@ async fn a_row_that_the_target_rejects_is_quarantined_and_all_others_arrive() {
     let report = poller.tick(&TickRequest::default()).await;
     assert_eq!(report.result.unwrap(), TickOutcome::Committed { more: false });
     assert_eq!(copied(&world).last(), Some(&501));
+}
+
+/// The ledger knows only events that the target has applied, so it does not take the retry for a duplicate.
+#[tokio::test]
+async fn a_retry_of_an_unchanged_row_is_applied_although_the_target_keeps_a_ledger() {
+    let world = world().await;
+    insert(&world, [(1, "short"), (2, "much too long"), (3, "short")].into_iter());
+    let store = Arc::<MemoryStore>::default();
+    let park = ParkPolicy { retries_max: 10, ..ParkPolicy::default() };
+    let poller = parking(&world, store.clone(), "one", park);
+    for _ in 0..20 {
+        if poller.tick(&TickRequest::default()).await.result.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(copied(&world), [1, 3]);
+    // The target is fixed, and the row stays as it is.
+    let mut session = world.database.connect("Highwater").unwrap();
+    session.run("DROP TABLE dbo.copies", &[]);
+    let copies = COPIES.replace("own int", "rv rowversion NOT NULL, own int");
+    session.run(&copies.replace("item nvarchar(9)", "item nvarchar(50)"), &[]);
+    let poller = parking(&world, store, "two", park);
+    for _ in 0..100 {
+        poller.tick(&TickRequest::default()).await.result.unwrap();
+        if copied(&world) == [2] {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(copied(&world), [2], "once, and no other row again");
+    poller.tick(&TickRequest::default()).await.result.unwrap();
+    assert_eq!(poller.admin().quarantined().await.unwrap(), []);
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //!
 //! It must not empty a table into the quarantine, whatever its reply blames.
 
-use highwater_engine::policy::{FailurePolicy, OnFailure};
+use highwater_engine::backoff::Backoff;
+use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::store::{StateKey, StateStore as _};
 use highwater_engine::testing::{World, limits, tick};
 
@@ -13,7 +14,7 @@ const ROWS: i64 = 60;
 const BREAKER_ROWS: u32 = 10;
 
 /// Returns a poller with [`ROWS`] rows for `url`, which retries without a delay.
-fn world(url: &str) -> (World, Poller) {
+fn world(url: &str, park: ParkPolicy) -> (World, Poller) {
     let pause = Duration::from_millis(1);
     let limits =
         Limits { batch_rows_max: 25, retry_delay_min: pause, retry_delay_max: pause, ..limits() };
@@ -22,6 +23,7 @@ fn world(url: &str) -> (World, Poller) {
         bisect_on_error: true,
         attempts_max: 3,
         breaker_rows: BREAKER_ROWS,
+        park,
         ..FailurePolicy::default()
     };
     let world = World::with(limits).with_policy(policy).with_handler(Arc::new(handler(url, 1)));
@@ -49,7 +51,7 @@ async fn tick_until(poller: &Poller, ticks_max: u32, is_done: impl Fn(&TickOutco
 /// checks that every other row is delivered after it accepts rows again.
 async fn quarantined_by(refusal: u16) -> usize {
     let (receiver, url) = Receiver::start(&[status(refusal)]).await;
-    let (world, poller) = world(&url);
+    let (world, poller) = world(&url, ParkPolicy::NO_RETRIES);
     tick_until(&poller, 100, |_| false).await;
     let kept = quarantined(&world).await;
     let document = world.document().await;
@@ -63,6 +65,30 @@ async fn quarantined_by(refusal: u16) -> usize {
     let delivered: usize = receiver.requests().split_off(before).iter().map(rows_of).sum();
     assert_eq!(delivered, usize::try_from(ROWS).unwrap() - kept, "{refusal}: every other row once");
     kept
+}
+
+/// Keys that are retried do not get more rows parked, and they recover once the receiver accepts rows.
+#[tokio::test]
+async fn a_receiver_that_rejects_everything_parks_no_more_rows_if_they_are_retried() {
+    for (refusal, parked) in [(400, BREAKER_ROWS), (413, BREAKER_ROWS), (403, 0), (500, 0)] {
+        let (receiver, url) = Receiver::start(&[status(refusal)]).await;
+        let moment = Backoff { first: Duration::from_millis(1), max: Duration::from_millis(5) };
+        let park = ParkPolicy { retries_max: 10_000, backoff: moment, ..ParkPolicy::default() };
+        let (world, poller) = world(&url, park);
+        tick_until(&poller, 100, |_| false).await;
+        assert_eq!(quarantined(&world).await, usize::try_from(parked).unwrap(), "{refusal}");
+        *receiver.replies.lock().unwrap() = VecDeque::from([status(200)]);
+        for _ in 0..200 {
+            tick_until(&poller, 1, |_| true).await;
+            if quarantined(&world).await == 0
+                && tick(&poller).await.is_ok_and(|it| it == TickOutcome::Idle)
+            {
+                break;
+            }
+        }
+        assert_eq!(quarantined(&world).await, 0, "{refusal}");
+        assert_eq!(tick(&poller).await.unwrap(), TickOutcome::Idle, "{refusal}");
+    }
 }
 
 fn rows_of((_, body): &(HeaderMap, Bytes)) -> usize {
