@@ -544,7 +544,7 @@ const BREAKS = [
   ["settings of the host that override its file not read", HOST_FILE, "put(json, &path, value);", "drop(value);"],
   ["forgotten slot not told", JUDGE, "let since = subject.configured?.skipped_since?;", "let since = subject.configured?.skipped_since.filter(|_| false)?;"],
   ["ticks climb past a fence", TRANSITIONS, "if let Some(refused) = self.fence_ahead() {", "if let Some(refused) = self.fence_ahead().filter(|_| false) {"],
-  ["status page for everybody", FUNCTION_FILE, "if !level.is_some_and(|level| {", "if !level.is_some_and(|level| {\n        true ||"],
+  ["status page for everybody", FUNCTION_FILE, 'let is_open = name == HEALTH_FUNCTION && is("anonymous");', 'let is_open = is("anonymous");'],
   ["a tick waits for a collector that hangs", EXPORT, "timeout(FLUSH_TIME_MAX, wait)", "timeout(FLUSH_TIME_MAX * 100, wait)"],
   ["each tick waits for a collector that hangs", EXPORT, "self.is_stuck.store(true, Ordering::Relaxed);", ""],
   ["log line overtakes those that were dropped", LINES, "self.dropped == 0 && fits", "fits"],

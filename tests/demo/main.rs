@@ -92,7 +92,7 @@ fn more_rows_than_the_demo_has_are_rejected() {
 /// Runs a command that must succeed, and returns its output.
 #[track_caller]
 fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()

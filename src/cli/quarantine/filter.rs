@@ -132,13 +132,10 @@ pub(super) fn age(entry: &Entry, now: OffsetDateTime) -> Duration {
 /// Whether `text` is this key as it is printed, or the same without quotes around texts, which a shell removes. The value
 /// is enough for a key of one column.
 fn is_key(text: &str, key: &KeyValues) -> bool {
-    if key_text(key) == text {
-        return true;
-    }
-    if key.len() == 1
-        && let Some((_, value)) = key.iter().next()
-        && (value.as_str() == Some(text) || value.to_string() == text)
-    {
+    let whole = key_text(key);
+    let only = key.iter().next().filter(|_| key.len() == 1);
+    let value = only.and_then(|(name, _)| whole.strip_prefix(name)?.strip_prefix('='));
+    if whole == text || value == Some(text) {
         return true;
     }
     let mut parts = Vec::new();

@@ -329,7 +329,7 @@ mod tests {
             Some(mode) => {
                 let journaled = JournaledWorld::in_world(world, mode);
                 let poller = journaled.of(journaled.world.instance("a"));
-                (journaled.world.clone(), poller)
+                (journaled.world, poller)
             }
             None => (world.clone(), world.instance("a")),
         };

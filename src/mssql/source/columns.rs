@@ -269,8 +269,8 @@ mod tests {
             ..settings(CursorMode::RowVersion, "rv")
         };
         let plain = super::super::describe::tests::column("int", 4, 10, 0);
-        let named = |name: &&str| Column { name: (*name).to_owned(), ..plain.clone() };
-        let described: Vec<Column> = columns.iter().map(named).collect();
+        let column = |name: &&str| Column { name: (*name).to_owned(), ..plain.clone() };
+        let described: Vec<Column> = columns.iter().map(column).collect();
         let choice = Choice { mode: CursorMode::RowVersion, cursor: Some("rv".to_owned()) };
         let origin = Origin::of(&settings).unwrap();
         let found = delivered(&settings, &origin, &choice, &described);

@@ -2,7 +2,6 @@
 //!
 //! It must not empty a table into the quarantine, whatever its reply blames.
 
-use highwater_engine::backoff::Backoff;
 use highwater_engine::policy::{FailurePolicy, OnFailure, ParkPolicy};
 use highwater_engine::store::{StateKey, StateStore as _};
 use highwater_engine::testing::{World, limits, tick};
