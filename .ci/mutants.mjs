@@ -205,7 +205,7 @@ const BREAKS = [
   ["rest of a batch begins where the whole did", BATCH, "let at = Position { after, ..self.at.clone() };", "let at = Position { after: Some(after).and(self.at.after.clone()), ..self.at.clone() };"],
   ["checkpoint of another source used", MEMORY, "if snapshot.document.source_fingerprint != shape.fingerprint {", "if false && snapshot.document.source_fingerprint != shape.fingerprint {"],
   ["cut batch remembered as whole", FETCH, "rows.remember.filter(|_| whole)", "rows.remember.filter(|_| whole || true)"],
-  ["finished work waits for a read that is tried again", FETCH, "ReadKind::Next => self.source.fetch_at_once(window).await,", "ReadKind::Next => self.source.fetch(window).await,"],
+  ["finished work waits for a read that is tried again", FETCH, "self.source.fetch_at_once(window).await", "self.source.fetch(window).await"],
   ["range read again remembered as all", FETCH, " && !again;", ";"],
   ["rest of a batch committed with its front's mark", BATCH, "self.remember.clone().filter(|_| is_end)", "self.remember.clone().filter(|_| is_end || true)"],
   ["poller that never ran started by a tick", MEMORY, "ran_since.is_none() && self.start_now && !has_position(&blank.document)", "ran_since.is_none() && self.start_now && blank.etag.is_none()"],

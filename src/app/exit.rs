@@ -134,6 +134,7 @@ impl From<TraceError> for Failed {
             TraceError::NoPoller(_) | TraceError::Key(_) => {
                 Self::new(Exit::Usage, error.to_string())
             }
+            TraceError::Busy => Self::new(Exit::Conflict, error.to_string()),
             TraceError::Load(error) => TickError::Load(error).into(),
             TraceError::Fetch(error) => TickError::Fetch(error).into(),
         }

@@ -76,6 +76,9 @@ pub struct Metrics {
     known: Arc<ProgressByPoller>,
 }
 
+/// How long it is believed that no row waits after the last tick that succeeded.
+const NOTHING_WAITS_MAX: Duration = Duration::from_secs(15 * 60);
+
 /// What is known about the pollers of this process.
 #[derive(Default)]
 struct ProgressByPoller(Mutex<BTreeMap<String, PollerProgress>>);
@@ -99,6 +102,14 @@ enum RowAge {
     Waiting(Duration, Instant),
 }
 
+impl PollerProgress {
+    /// Returns the age of the oldest undelivered row; zero only if a recent tick found none.
+    fn lag(&self) -> Option<Duration> {
+        let is_recent = self.success_at.elapsed() < NOTHING_WAITS_MAX;
+        self.lag.filter(|lag| *lag != RowAge::Nothing || is_recent).map(RowAge::now)
+    }
+}
+
 impl RowAge {
     fn now(self) -> Duration {
         match self {
@@ -115,10 +126,12 @@ impl ProgressByPoller {
 }
 
 /// Lag of a poller, in the units of its gauges.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceLag {
-    /// Age of the oldest undelivered row.
+    /// Age of the oldest undelivered row when it was read.
     pub(crate) time: Option<Duration>,
+    /// When the read started.
+    pub(crate) read_at: Instant,
     /// Whether there is one; otherwise the age stays 0 until the next read.
     pub(crate) waiting: bool,
     /// Readable positions.
@@ -199,7 +212,7 @@ impl Metrics {
         let known = Arc::new(ProgressByPoller::default());
         let of_success = |known: &PollerProgress| Some(known.success_at.elapsed());
         age(meter, "highwater.last_success.age", &known, of_success);
-        age(meter, "highwater.lag", &known, |known| known.lag.map(RowAge::now));
+        age(meter, "highwater.lag", &known, PollerProgress::lag);
         age(meter, "highwater.checkpoint.age", &known, |known| known.checkpoint.map(age_now));
         Self {
             failures: counter(meter, FAILURES, "{failure}"),
@@ -282,7 +295,7 @@ impl Metrics {
         if let (Some(time), Some(known)) = (behind.time, self.known.lock().get_mut(poller)) {
             // A read that finds nothing may start after rows that are not settled yet.
             known.lag = match known.lag {
-                _ if behind.waiting => Some(RowAge::Waiting(time, Instant::now())),
+                _ if behind.waiting => Some(RowAge::Waiting(time, behind.read_at)),
                 None => Some(RowAge::Nothing),
                 lag => lag,
             };
@@ -293,6 +306,13 @@ impl Metrics {
     pub(crate) fn end_lag(&self, poller: &str) {
         if let Some(known) = self.known.lock().get_mut(poller) {
             known.lag = known.lag.map(|_| RowAge::Nothing);
+        }
+    }
+
+    /// Records that a tick ended without a read: the age of a waiting row stays known, but new rows may wait.
+    pub(crate) fn doubt_lag(&self, poller: &str) {
+        if let Some(known) = self.known.lock().get_mut(poller) {
+            known.lag = known.lag.filter(|lag| *lag != RowAge::Nothing);
         }
     }
 

@@ -124,6 +124,8 @@ pub struct Poller {
     /// How the ticks of this process ended. Not in `memory`, which a tick keeps locked.
     pub(crate) history: std::sync::Mutex<TickHistory>,
     /// The newest positions of recent reads. Not in `memory`: a prefetch runs while a tick keeps that locked.
+    /// Held while a row is explained, which asks the database.
+    pub(crate) trace_lock: Mutex<()>,
     pub(crate) position_times: std::sync::Mutex<PositionTimes>,
     /// What the last tick knew. A running tick keeps it locked, which is how a second tick notices it.
     pub(crate) memory: Mutex<Memory>,
@@ -190,6 +192,7 @@ impl Poller {
             saw_marker: OnceLock::new(),
             loss: std::sync::Mutex::default(),
             history: std::sync::Mutex::default(),
+            trace_lock: Mutex::default(),
             position_times: std::sync::Mutex::default(),
             memory: Mutex::default(),
         }

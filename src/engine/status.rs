@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 use thiserror::Error;
 use time::OffsetDateTime;
@@ -25,6 +25,7 @@ pub use self::poller::{
     RATE_WINDOW, Status, StatusInputs, Tick, Tone, tone,
 };
 use crate::clock::{Clock as _, SystemClock};
+use crate::cursor::KeyId;
 pub use crate::document::{ACTIVITY_PERIOD, ACTIVITY_PERIODS, Activity};
 use crate::error::chain;
 use crate::journal::{Filter, JournalMode};
@@ -37,6 +38,9 @@ use crate::store::{StateKey, StateStore, StoreError};
 
 /// Most events of a journal to show; the newest.
 pub const EVENTS_MAX: usize = 50;
+
+/// Most entries of parked keys that are read at once.
+const ENTRY_READS_MAX: usize = 8;
 
 /// How late a tick may be before the poller counts as not ticking in this process.
 const TICK_GRACE: Duration = Duration::from_secs(60);
@@ -130,7 +134,7 @@ impl StatusReader {
         }
         if let (StatusQuery::WithJournal(name), Some(status)) = (query, pollers.first_mut()) {
             status.journal = self.events(name).await?;
-            status.keys = self.parked_keys(name, status.quarantined).await?;
+            status.keys = self.parked_keys(name, &listing).await;
         }
         Ok(Report { app: self.app.clone(), version: env!("CARGO_PKG_VERSION"), at, pollers })
     }
@@ -224,20 +228,13 @@ impl StatusReader {
     }
 
     /// Reads the first parked keys of a poller; `None` if there are none, or if the poller is not in the settings.
-    async fn parked_keys(
-        &self,
-        name: &str,
-        parked: u64,
-    ) -> Result<Option<Vec<ParkedEntry>>, StoreError> {
-        let Some(poller) = self.pollers.get(name).filter(|_| parked > 0) else { return Ok(None) };
-        let mut keys = Vec::new();
-        for key in poller.admin().quarantined().await?.iter().take(KEYS_MAX) {
-            // An entry that is gone meanwhile is not parked any more.
-            if let Some(stored) = poller.admin().entry(key).await? {
-                keys.push(ParkedEntry::of(&stored));
-            }
-        }
-        Ok(Some(keys))
+    async fn parked_keys(&self, name: &str, listing: &StoredNames) -> Option<Vec<ParkedEntry>> {
+        let poller = self.pollers.get(name)?;
+        // Built before the stream: a closure of the stream would borrow for too long to be `Send`.
+        let reads: Vec<_> =
+            listing.keys.get(poller.of())?.iter().map(|key| read_entry(poller, key)).collect();
+        let entries: Vec<_> = stream::iter(reads).buffered(ENTRY_READS_MAX).collect().await;
+        Some(entries.into_iter().flatten().collect())
     }
 
     /// Reads the newest events of a poller's journal, newest first; `None` if no journal is kept.
@@ -250,6 +247,14 @@ impl StatusReader {
         let lines = history.select(&Filter::default());
         let entries = lines.iter().rev().filter_map(|line| line.entry.as_ref().ok());
         Ok(Some(entries.take(EVENTS_MAX).map(Event::of).collect()))
+    }
+}
+
+/// Reads a parked key; `None` if its entry is gone meanwhile, so that it is not parked any more.
+async fn read_entry(poller: &Poller, key: &KeyId) -> Option<ParkedEntry> {
+    match poller.admin().entry(key).await {
+        Ok(stored) => stored.as_ref().map(ParkedEntry::of),
+        Err(error) => Some(ParkedEntry::unreadable(key, &error)),
     }
 }
 

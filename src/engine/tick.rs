@@ -178,7 +178,7 @@ impl<'p> Tick<'p> {
             let mut base = poller.load(&mut self.memory).await?;
             self.memory.begin(&base);
             poller.note_time(base.now());
-            poller.recall_reads(&base.document);
+            poller.recall_reads(&base.document, base.now());
             self.report.note_known_failure(&base.document);
 
             // Blocked? By another instance's lease, a pause, a backoff, lost rows or a fence that is ahead. Writes

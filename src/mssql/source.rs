@@ -102,6 +102,8 @@ pub struct Mssql {
     decided: OnceLock<Decided>,
     retry: RetryTerms,
     state: Mutex<State>,
+    /// Connection of lookups, which an operator asks for: no tick waits for one.
+    lookups: Mutex<Connection>,
     /// Buffer of delivered rows, reused by the next fetch.
     spare: std::sync::Mutex<String>,
     calls: DatabaseCalls,
@@ -183,6 +185,7 @@ impl Mssql {
         }
         let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
         let connection = Self::connection(&settings, None);
+        let lookups = Mutex::new(Self::connection(&settings, None));
         let state = Mutex::new(State {
             connection,
             plan: None,
@@ -200,6 +203,7 @@ impl Mssql {
             decided,
             retry: RetryTerms::NEVER,
             state,
+            lookups,
             spare: std::sync::Mutex::default(),
             calls,
             #[cfg(any(test, feature = "test-util"))]
@@ -218,7 +222,9 @@ impl Mssql {
     /// Logs in with tokens from `credential` if the connection string asks for tokens.
     #[must_use]
     pub fn with_credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
-        self.state.get_mut().connection = Self::connection(&self.settings, Some(credential));
+        let connection = |credential| Self::connection(&self.settings, Some(credential));
+        *self.lookups.get_mut() = connection(Arc::clone(&credential));
+        self.state.get_mut().connection = connection(credential);
         self
     }
 
@@ -484,8 +490,8 @@ impl Source for Mssql {
     }
 
     async fn look_up(&self, lookup: RowLookup<'_>) -> Result<RowReport, LookupError> {
-        let mut state = self.state.lock().await;
-        self.look_up_row(&mut state, lookup).await
+        let mut connection = self.lookups.lock().await;
+        self.look_up_row(&mut connection, lookup).await
     }
 
     async fn fetch(&self, window: FetchWindow<'_>) -> Result<Rows, FetchError> {

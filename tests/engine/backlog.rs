@@ -155,21 +155,39 @@ async fn the_oldest_row_has_an_age_in_a_mode_without_times() {
     sleep(3).await;
     world.source.put(1, "new");
     sleep(2).await;
-    // The row is at most as old as the last read that did not find it.
-    world.handler.then(async { Err(HandlerError::Retryable("HTTP 503".to_owned())) });
+    // The row is at least as old as the first read that found it.
+    world.handler.then(async {
+        sleep(7).await;
+        Err(HandlerError::Retryable("HTTP 503".to_owned()))
+    });
     tick(&poller).await.unwrap_err();
     let is_about = |lag: f64, seconds: f64| (seconds..seconds + 2.0).contains(&lag);
-    assert!(lag().is_some_and(|lag| is_about(lag, 5.0)), "{:?}", lag());
+    assert!(lag().is_some_and(|lag| is_about(lag, 0.0)), "{:?}", lag());
     let recorded = world.document().await.observed.unwrap();
-    assert!(recorded.lag.is_some_and(|lag| is_about(lag, 5.0)), "{recorded:?}");
+    assert!(recorded.lag.is_some_and(|lag| is_about(lag, 7.0)), "as of the write: {recorded:?}");
     // Another process knows it from the document.
     sleep(60).await;
     let report = world.instance("b").tick(&TickRequest::default()).await;
     assert_eq!(report.rows, 1);
     let document = world.document().await;
     let lag_ms = document.recent.last().unwrap().longest_ms["lag"];
-    assert!((65_000..67_000).contains(&lag_ms), "{lag_ms}");
+    assert!((67_000..69_000).contains(&lag_ms), "{lag_ms}");
     assert_eq!(document.observed.unwrap().lag, Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lag_is_unknown_while_nothing_is_read() {
+    let watched = WatchedWorld::of(World::new());
+    let world = &watched.world;
+    let lag = || watched.gauge("highwater.lag");
+    let poller = world.started_poller("a").await;
+    tick(&poller).await.unwrap();
+    assert_eq!(lag(), Some(0.0));
+    world.source.fail_next("gone");
+    tick(&poller).await.unwrap_err();
+    assert_eq!(lag(), None, "rows may have been written since");
+    tick(&poller).await.unwrap();
+    assert_eq!(lag(), Some(0.0));
 }
 
 #[tokio::test(start_paused = true)]

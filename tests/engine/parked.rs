@@ -628,6 +628,20 @@ async fn a_later_version_of_the_failing_row_proves_nothing_and_is_not_delivered_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failing_row_keeps_its_age_although_no_row_follows_it() {
+    let (world, poller) = parked(&[], 1).await;
+    world.handler.judge_by(|_| Err(HandlerError::Retryable("500".to_owned())));
+    world.source.put(1, "bad");
+    for _ in 0..6 {
+        let _failed = tick(&poller).await;
+        sleep(600).await;
+    }
+    let observed = world.document().await.observed.unwrap();
+    assert!(observed.lag.is_some_and(|lag| lag > 2_000.0), "{observed:?}");
+    assert_eq!(observed.positions, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_crashes_processes_is_found_beside_a_parked_one() {
     let policy = FailurePolicy { crashes_max: 2, ..policy() };
     let (world, a) = parked_by(policy, &[2], 4).await;

@@ -247,6 +247,30 @@ async fn the_prefetch_after_a_failed_batch_is_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rows_of_a_failed_batch_keep_their_age_although_the_next_batch_was_prefetched() {
+    let world = World::new();
+    let started = world.started_poller("a").await;
+    let one = world.with_limits(Limits { batches_max: Some(1), ..limits() }).instance("a");
+    drop(started);
+    sleep(1).await;
+    world.source.fill(30);
+    tick(&one).await.unwrap();
+    sleep(600).await;
+    world.handler.then(async {
+        sleep(5).await;
+        Err(HandlerError::Retryable("503".to_owned()))
+    });
+    let before = world.source.fetches();
+    tick(&world.instance("b")).await.unwrap_err();
+    assert_eq!(world.source.fetches() - before, 2, "the third batch was prefetched");
+    sleep(60).await;
+    world.handler.then(async { Err(HandlerError::Retryable("503".to_owned())) });
+    tick(&world.instance("c")).await.unwrap_err();
+    let observed = world.document().await.observed.unwrap();
+    assert!(observed.lag.is_some_and(|lag| lag >= 660.0), "{observed:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_prefetched_while_previously_failed_rows_are_retried() {
     let world = World::new();
     let poller = world.started_poller("a").await;

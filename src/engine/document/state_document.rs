@@ -498,6 +498,8 @@ impl Activity {
             return;
         }
         let at = Self::start_of(tick.at);
+        // The clock was wrong when these were recorded.
+        periods.retain(|period| period.at <= at);
         if periods.last().is_none_or(|last| last.at < at) {
             periods.push(Self { at, ticks: 0, failed: 0, rows: 0, lag_ms: 0, duration_ms: 0 });
             let surplus = periods.len().saturating_sub(ACTIVITY_PERIODS);
@@ -505,7 +507,8 @@ impl Activity {
         }
         let Some(period) = periods.last_mut() else { return };
         period.ticks = period.ticks.saturating_add(1);
-        period.failed = period.failed.saturating_add(u64::from(tick.outcome != TICK_COMPLETE));
+        period.failed =
+            period.failed.saturating_add(u64::from(!SUCCEEDED.contains(&tick.outcome.as_str())));
         period.rows = period.rows.saturating_add(tick.rows);
         let lag = tick.longest_ms.get("lag").copied().unwrap_or(0);
         period.lag_ms = period.lag_ms.max(lag);
@@ -513,8 +516,8 @@ impl Activity {
     }
 }
 
-/// Outcome of a tick that succeeded.
-const TICK_COMPLETE: &str = "tick_complete";
+/// Outcomes that are no failures: a tick that ends with its process is continued by the next one.
+const SUCCEEDED: [&str; 2] = ["tick_complete", "tick_aborted"];
 
 /// One past tick.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -43,6 +43,9 @@ pub enum TraceError {
     /// The state document cannot be read.
     #[error("read state")]
     Load(#[from] LoadError),
+    /// Another row of the poller is being explained.
+    #[error("another row is being explained; try again in a few seconds")]
+    Busy,
     /// The source cannot be read.
     #[error(transparent)]
     Fetch(FetchError),
@@ -64,7 +67,8 @@ impl From<LookupError> for TraceError {
 }
 
 impl StatusReader {
-    /// Explains why a row was or was not delivered by the poller `name`.
+    /// Explains why a row was or was not delivered by the poller `name`. One at a time, so that requests to a page cannot
+    /// load the database.
     ///
     /// # Errors
     ///
@@ -77,6 +81,7 @@ impl StatusReader {
         let missing = || TraceError::NoPoller(name.to_owned());
         let poller = self.pollers.get(name).ok_or_else(missing)?;
         let key = parse_key(&request.key, &poller.source.shape().key).map_err(TraceError::Key)?;
+        let _only = poller.trace_lock.try_lock().map_err(|_locked| TraceError::Busy)?;
         let (snapshot, now) = poller.documents(std::time::Duration::ZERO).load().await?;
         let nothing = SourceState::new();
         let document = snapshot.as_ref().map(|snapshot| &*snapshot.document);
@@ -479,6 +484,18 @@ mod tests {
         let found = trace(&reader, "1").await;
         assert_eq!(found.reason.verdict, Verdict::Delivered, "{found:?}");
         assert!(!found.is_certain && found.parked.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_row_is_explained_at_a_time() {
+        let world = World::new();
+        let reader = reader(&world, world.instance("a"));
+        let request = TraceRequest { key: vec!["1".to_owned()], since: None };
+        let running = reader.pollers["p"].trace_lock.lock().await;
+        assert!(matches!(reader.trace("p", &request).await, Err(TraceError::Busy)));
+        assert_eq!(world.store.take_calls(), calls(0, 0, 0));
+        drop(running);
+        assert!(reader.trace("p", &request).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,8 +7,10 @@ use futures_util::{Stream, StreamExt as _};
 use time::OffsetDateTime;
 
 use super::DOCUMENT;
+use crate::cursor::KeyId;
 use crate::document::Snapshot;
 use crate::error::chain;
+use crate::status::KEYS_MAX;
 use crate::store::{StateKey, StateStore, StoreError};
 
 /// Documents read at a time: as many as a SQL store has connections.
@@ -21,6 +23,8 @@ pub struct StoredNames {
     pub documents: Vec<String>,
     /// Quarantined rows of each poller that has any.
     pub quarantined: BTreeMap<String, u64>,
+    /// The ids of their keys, up to [`KEYS_MAX`] for each poller.
+    pub keys: BTreeMap<String, Vec<KeyId>>,
     /// Pollers that have a marker.
     pub marked: BTreeSet<String>,
 }
@@ -40,7 +44,11 @@ impl StoredNames {
                 StateKey::Marker(poller) => {
                     listing.marked.insert(poller);
                 }
-                StateKey::Quarantined { poller, .. } => {
+                StateKey::Quarantined { poller, key } => {
+                    let keys = listing.keys.entry(poller.clone()).or_default();
+                    if keys.len() < KEYS_MAX {
+                        keys.push(key);
+                    }
                     *listing.quarantined.entry(poller).or_default() += 1;
                 }
                 StateKey::Saved { .. } => {}

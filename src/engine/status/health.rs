@@ -77,11 +77,19 @@ pub enum Severity {
     Ok,
     /// Nothing is delivered now. It is deliberate, or resolves by itself.
     Warning,
-    /// Nothing is delivered until someone acts.
+    /// Nothing is delivered until an operator acts.
     Error,
 }
 
 impl PollerState {
+    /// Whether the next due tick is expected to read rows.
+    pub fn announces_tick(self) -> bool {
+        matches!(
+            self,
+            Self::NeverRan | Self::Running | Self::Idle | Self::BackingOff | Self::Failing
+        )
+    }
+
     /// All states, in the order of their names in metrics.
     pub const ALL: [Self; 14] = [
         Self::NeverRan,

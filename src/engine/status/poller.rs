@@ -8,8 +8,7 @@ use time::OffsetDateTime;
 
 use super::health::{self, Failure, Health, LeaseStatus, PollerState, Severity};
 use crate::admin::StoredEntry;
-use crate::cursor::Cursor;
-use crate::cursor::CursorMode;
+use crate::cursor::{Cursor, CursorMode, KeyId};
 use crate::doctor::sizing::Sizing;
 use crate::document::{
     Activity, BacklogObservation, DocumentAge, FencingToken, InFlight, LeaseState, ParkedKeys,
@@ -214,10 +213,9 @@ pub struct ParkedEntry {
 impl ParkedEntry {
     /// Returns the view of a stored entry.
     pub fn of(stored: &StoredEntry) -> Self {
-        let key_id = stored.key.to_string();
         match &stored.entry {
             Ok(entry) => Self {
-                key_id,
+                key_id: stored.key.to_string(),
                 key: key_text(&entry.row_key().unwrap_or_default()),
                 state: Some(entry.state),
                 reason: Some(entry.reason.as_str()),
@@ -227,17 +225,22 @@ impl ParkedEntry {
                 next_retry_at: entry.next_retry_at,
                 error: Some(entry.error.clone()),
             },
-            Err(error) => Self {
-                key_id,
-                key: chain(error),
-                state: None,
-                reason: None,
-                since: None,
-                versions: 0,
-                retries: 0,
-                next_retry_at: None,
-                error: None,
-            },
+            Err(error) => Self::unreadable(&stored.key, error),
+        }
+    }
+
+    /// Returns the view of an entry that cannot be read.
+    pub(super) fn unreadable(key: &KeyId, error: &dyn std::error::Error) -> Self {
+        Self {
+            key_id: key.to_string(),
+            key: chain(error),
+            state: None,
+            reason: None,
+            since: None,
+            versions: 0,
+            retries: 0,
+            next_retry_at: None,
+            error: None,
         }
     }
 }

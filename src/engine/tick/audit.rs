@@ -304,7 +304,7 @@ impl Poller {
     ) -> Result<(Rows, Vec<ChangeEvent>), TickError> {
         let rows_max = self.limits.batch_rows_max;
         let window = FetchWindow { after, upto: Some(upto), rows_max, state: &scope.state };
-        let reading = if scope.under_lease { ReadKind::Next } else { ReadKind::First };
+        let reading = ReadKind::Audit { under_lease: scope.under_lease };
         let mut rows = self.read_window(window, reading, report).await?;
         let events = self.events_of(&mut rows)?;
         Ok((rows, events))

@@ -77,6 +77,8 @@ impl Poller {
             self.metrics.forget_lag(&self.name);
         } else if has_backlog == Some(false) {
             self.metrics.end_lag(&self.name);
+        } else if !matches!(result, Ok(TickOutcome::Skipped(_) | TickOutcome::Committed { .. })) {
+            self.metrics.doubt_lag(&self.name);
         }
         if self.rows_counted_max == 0 {
             return None;

@@ -16,7 +16,7 @@ use crate::event::ChangeEvent;
 use crate::normalize::{NormalizeError, fitting, normalize};
 use crate::policy::OnFailure;
 use crate::poller::{Poller, TickError};
-use crate::source::{FetchError, FetchWindow, RetainedState, Rows};
+use crate::source::{FetchError, FetchWindow, Lag, RetainedState, Rows};
 
 /// Which rows to read.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +25,44 @@ pub(super) enum ReadKind<'a> {
     First,
     /// The batch that was in flight: exactly its range.
     InFlight(&'a InFlight),
-    /// The rows after a batch that is not committed yet.
+    /// The rows after accepted ones that are not committed yet.
     Next,
+    /// The rows after ones that may not be accepted, to find out what the target accepts.
+    Probe,
+    /// A part of a closed window.
+    Audit { under_lease: bool },
+}
+
+impl ReadKind<'_> {
+    /// Whether the rows are read again until the source is less busy.
+    fn may_wait(self) -> bool {
+        matches!(self, Self::First | Self::InFlight(_) | Self::Audit { under_lease: false })
+    }
+
+    /// Whether the rows are the next ones to deliver, so that the first one is the oldest that waits.
+    fn finds_lag(self) -> bool {
+        matches!(self, Self::First | Self::InFlight(_) | Self::Next)
+    }
+
+    fn is_after_checkpoint(self) -> bool {
+        matches!(self, Self::First | Self::InFlight(_))
+    }
+}
+
+/// Statistics of a fetch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FetchStats {
+    pub(super) rows: usize,
+    /// The lag at the start of the read, if the rows are the next ones to deliver.
+    pub(super) lag: Option<Lag>,
+    pub(super) started_at: Instant,
+    pub(super) took: Duration,
 }
 
 /// Receives the statistics of each fetch.
 pub(super) trait FetchObserver {
     /// Notes what a fetch returned, and how long it took.
-    fn fetched(&mut self, found: &Rows, took: Duration);
+    fn fetched(&mut self, stats: FetchStats);
 }
 
 /// Rows as the source returned them, before they become a batch.
@@ -120,7 +150,7 @@ impl LeasedTick<'_, '_> {
             read
         } else {
             let end = self.work.end(self.lease.expected());
-            let rows = Box::pin(self.read_rows_after(end)).await;
+            let rows = Box::pin(self.read_rows_after(end, ReadKind::Next)).await;
             rows.map(|rows| Prefetched::Rows(Box::new(rows)))
         };
         let next = match read {
@@ -142,16 +172,17 @@ impl LeasedTick<'_, '_> {
     /// yet.
     pub(super) async fn read_batch_after_fetch(&mut self) -> Result<Fetched, TickError> {
         let end = self.work.end_of_fetch(self.lease.expected());
-        let rows = Box::pin(self.read_rows_after(end)).await?;
+        let rows = Box::pin(self.read_rows_after(end, ReadKind::Probe)).await?;
         self.poller.batch_of(rows)
     }
 
     async fn read_rows_after(
         &mut self,
         (position, state): (Position, SourceState),
+        kind: ReadKind<'_>,
     ) -> Result<FetchedRows, TickError> {
         let stop = self.report.request().stop.clone();
-        let read = self.poller.read_rows(position, ReadKind::Next, &state, self.report);
+        let read = self.poller.read_rows(position, kind, &state, self.report);
         let read = self.lease.hold_while(stop.unless_aborted(Box::pin(read))).await;
         read.map_err(TickError::LeaseLost)?.unwrap_or(Err(TickError::Aborted))
     }
@@ -296,15 +327,25 @@ impl Poller {
         let started_at = Instant::now();
         let storage_time = self.storage_time();
         let is_bounded = window.upto.is_some();
-        let rows = match reading {
-            ReadKind::First | ReadKind::InFlight(_) => self.source.fetch(window).await,
-            ReadKind::Next => self.source.fetch_at_once(window).await,
+        let rows = if reading.may_wait() {
+            self.source.fetch(window).await
+        } else {
+            self.source.fetch_at_once(window).await
         };
         let mut rows = rows.map_err(TickError::Fetch)?;
         if let Some(at) = storage_time {
-            rows.lag = self.date_rows(rows.lag, at, is_bounded);
+            self.note_read(rows.lag, at);
+            if reading.is_after_checkpoint() {
+                self.forget_delivered(rows.lag, is_bounded);
+            }
+            rows.lag = self.date_rows(rows.lag, at);
         }
-        observer.fetched(&rows, started_at.elapsed());
+        observer.fetched(FetchStats {
+            rows: rows.rows.len(),
+            lag: reading.finds_lag().then_some(rows.lag),
+            started_at,
+            took: started_at.elapsed(),
+        });
         Ok(rows)
     }
 

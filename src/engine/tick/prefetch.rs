@@ -19,12 +19,11 @@ use tokio::time::Instant;
 
 use super::LeasedTick;
 use super::batch::{Position, Work};
-use super::fetch::{FetchObserver, Fetched, FetchedRows, ReadKind};
+use super::fetch::{FetchObserver, FetchStats, Fetched, FetchedRows, ReadKind};
 use crate::cursor::{Cursor, SourceState};
 use crate::document::StateDocument;
 use crate::normalize::{end_of, is_sure_to_fit};
 use crate::poller::{Poller, TickError};
-use crate::source::{Lag, Rows};
 
 type PrefetchFuture<'a> =
     Pin<Box<dyn Future<Output = Result<PrefetchResult, TickError>> + Send + 'a>>;
@@ -45,7 +44,7 @@ enum Progress<'a> {
 /// What a prefetch found, and its statistics.
 struct PrefetchResult {
     found: Prefetched,
-    stats: FetchStats,
+    stats: Option<FetchStats>,
 }
 
 /// Prefetched rows, or the batch that was built of them while the handler ran.
@@ -54,17 +53,10 @@ pub(super) enum Prefetched {
     Batch(Fetched),
 }
 
-/// Statistics of a fetch, reported once its rows are used.
-#[derive(Clone, Copy, Debug, Default)]
-struct FetchStats {
-    rows: usize,
-    lag: Lag,
-    took: Duration,
-}
-
-impl FetchObserver for FetchStats {
-    fn fetched(&mut self, found: &Rows, took: Duration) {
-        *self = Self { rows: found.rows.len(), lag: found.lag, took };
+/// Keeps the statistics of a prefetch until its rows are used.
+impl FetchObserver for Option<FetchStats> {
+    fn fetched(&mut self, stats: FetchStats) {
+        *self = Some(stats);
     }
 }
 
@@ -141,7 +133,8 @@ impl UnpolledTime {
         let PrefetchResult { found, stats } = reading.await?;
         Ok(PrefetchResult {
             found,
-            stats: FetchStats { took: stats.took.saturating_sub(unpolled), ..stats },
+            stats: stats
+                .map(|stats| FetchStats { took: stats.took.saturating_sub(unpolled), ..stats }),
         })
     }
 }
@@ -222,7 +215,9 @@ impl<'p> LeasedTick<'_, 'p> {
                 Err(error) => Err(TickError::LeaseLost(error)),
             };
         Some(read.map(|PrefetchResult { found, stats }| {
-            self.report.rows_read(stats.rows, stats.lag, stats.took);
+            if let Some(stats) = stats {
+                self.report.rows_read(stats);
+            }
             found
         }))
     }
@@ -272,9 +267,9 @@ impl Poller {
         position: Position,
         state: SourceState,
     ) -> Result<PrefetchResult, TickError> {
-        let mut fetch_stats = FetchStats::default();
-        let rows = self.read_rows(position, ReadKind::Next, &state, &mut fetch_stats).await?;
-        Ok(PrefetchResult { found: Prefetched::Rows(Box::new(rows)), stats: fetch_stats })
+        let mut kept = None;
+        let rows = self.read_rows(position, ReadKind::Next, &state, &mut kept).await?;
+        Ok(PrefetchResult { found: Prefetched::Rows(Box::new(rows)), stats: kept })
     }
 }
 

@@ -33,7 +33,7 @@ use tracing::field::Empty;
 pub use self::line::{FailedBatch, TickLine};
 use self::timings::RoundStart;
 use super::batch::{Batch, Diverted};
-use super::fetch::{FetchObserver, Next};
+use super::fetch::{FetchObserver, FetchStats, Next};
 use crate::cursor::{Cursor, KeyId};
 use crate::document::{Checkpoint, ClosedWindow, IdSum, Snapshot, StateDocument};
 use crate::error::chain;
@@ -45,7 +45,7 @@ use crate::notification::{Change, ChangeEvent};
 use crate::poller::outcome::{rfc3339, whole_second_after};
 use crate::poller::{OutcomeRow, Poller, Skipped, TickError, TickOutcome, outcome_row};
 use crate::quarantine::{Entry, EntryError, EntryState, Reason};
-use crate::source::{Lag, Rows};
+use crate::source::Lag;
 use crate::tick::{TickReport, TickRequest};
 use crate::trace::span;
 
@@ -82,6 +82,8 @@ pub(super) struct Report<'a> {
     idle_before: u64,
     fencing_token: u64,
     lag: Lag,
+    /// When the read that found `lag` started, if it found rows.
+    waits_since: Option<Instant>,
     /// Whether the last fetch reached the end of the source.
     all_read: bool,
     /// Rows that waited when they were counted last, at the end of an earlier tick.
@@ -118,6 +120,7 @@ impl<'a> Report<'a> {
             idle_before: 0,
             fencing_token: 0,
             lag: Lag::default(),
+            waits_since: None,
             all_read: false,
             rows_counted: None,
             rows_behind: None,
@@ -197,15 +200,26 @@ impl<'a> Report<'a> {
     }
 
     /// Notes a fetch; a prefetch counts only once its rows are used.
-    pub(super) fn rows_read(&mut self, rows: usize, lag: Lag, duration: Duration) {
+    pub(super) fn rows_read(&mut self, stats: FetchStats) {
+        let FetchStats { rows, lag, started_at, took: duration } = stats;
         let count = u64::try_from(rows).unwrap_or(u64::MAX);
         self.took("fetch", duration);
-        self.lag = lag;
-        let Lag { time, positions, held_back, retention_left, range: _ } = self.lag;
-        let waiting = rows > 0;
-        let behind = SourceLag { time, waiting, positions, held_back, retention_left };
         self.poller.metrics.fetched(&self.poller.name, count, duration);
-        self.poller.metrics.behind(&self.poller.name, &behind);
+        if let Some(lag) = lag {
+            self.lag = lag;
+            self.waits_since = (rows > 0).then_some(started_at);
+            let Lag { time, positions, held_back, retention_left, range: _ } = lag;
+            let waiting = rows > 0;
+            let behind = SourceLag {
+                time,
+                read_at: started_at,
+                waiting,
+                positions,
+                held_back,
+                retention_left,
+            };
+            self.poller.metrics.behind(&self.poller.name, &behind);
+        }
         tick_event!(
             self,
             debug,
@@ -270,6 +284,9 @@ impl<'a> Report<'a> {
         self.poller.keep_commit(ms(duration));
         self.poller.metrics.committed(&self.poller.name, rows, Some(duration), batch.lag);
         let late = batch.is_late();
+        if !late {
+            self.poller.forget_committed(&batch.upto);
+        }
         let after = if late { before } else { Some(&batch.upto) };
         let text = |cursor: Option<&Cursor>| cursor.map_or(String::new(), |at| at.value.clone());
         tick_event!(
@@ -298,6 +315,7 @@ impl<'a> Report<'a> {
         self.rows += rows;
         self.batches += 1;
         self.counted = Some(id.clone());
+        self.poller.forget_committed(upto);
         self.poller.metrics.committed(&self.poller.name, rows, None, None);
         tick_event!(
             self,
@@ -722,8 +740,8 @@ impl<'a> Report<'a> {
 }
 
 impl FetchObserver for Report<'_> {
-    fn fetched(&mut self, found: &Rows, took: Duration) {
-        self.rows_read(found.rows.len(), found.lag, took);
+    fn fetched(&mut self, stats: FetchStats) {
+        self.rows_read(stats);
     }
 }
 

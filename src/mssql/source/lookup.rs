@@ -27,7 +27,7 @@ use highwater_engine::source::{
 use highwater_engine::value::Value;
 use serde_json::Value as Json;
 
-use crate::connection::Param;
+use crate::connection::{Connection, Param};
 use crate::filter::Filter;
 use crate::ident::{literal, quote};
 
@@ -40,7 +40,7 @@ use super::query::{Bounds, KeyTypes, RowQuery, bound};
 use super::range::bare;
 use super::tracking::{known, position};
 use super::zone::now;
-use super::{Decided, Mssql, State, partition, values};
+use super::{Decided, Mssql, partition, values};
 
 /// Most rows to read: a second one shows that the key is not unique.
 const ROWS_MAX: usize = 2;
@@ -123,16 +123,15 @@ fn session(cells: &[Value]) -> Option<Session> {
 impl Mssql {
     pub(super) async fn look_up_row(
         &self,
-        state: &mut State,
+        connection: &mut Connection,
         lookup: RowLookup<'_>,
     ) -> Result<RowReport, LookupError> {
-        let columns = self.describe_to_choose(state, lookup).await?;
+        let columns = self.describe_to_choose(connection, lookup).await?;
         let (plan, shape) = (self.make_plan(&columns)?, &self.decided()?.shape);
         // A position in another source says nothing about this one.
         let is_same = lookup.stored == Some(&shape.fingerprint);
         let lookup = RowLookup { after: lookup.after.filter(|_| is_same), ..lookup };
         let is_tracked = plan.untracked().is_none();
-        let connection = &mut state.connection;
         let mut form = FilterForm::Conditions;
         let mut of_filter = None;
         let (answer, read) = loop {
@@ -176,13 +175,13 @@ impl Mssql {
     /// Describes the columns, and chooses the mode if the settings leave it open; in one request.
     async fn describe_to_choose(
         &self,
-        state: &mut State,
+        connection: &mut Connection,
         lookup: RowLookup<'_>,
     ) -> Result<Vec<Column>, FetchError> {
         if self.is_decided() {
-            return self.describe(&mut state.connection).await;
+            return self.describe(connection).await;
         }
-        let (columns, is_tracked) = self.describe_with_tracking(state).await?;
+        let (columns, is_tracked) = self.describe_with_tracking(connection).await?;
         let shape = |choice: &_| self.origin.shape(&self.settings, self.filter.as_ref(), choice);
         let is_stored = |choice: &_| lookup.stored == Some(&shape(choice).fingerprint);
         let survey = Survey { origin: &self.origin, columns: &columns, tracked: is_tracked };
@@ -194,10 +193,10 @@ impl Mssql {
 
     async fn describe_with_tracking(
         &self,
-        state: &mut State,
+        connection: &mut Connection,
     ) -> Result<(Vec<Column>, bool), FetchError> {
         let Some(table) = self.origin.table() else {
-            return Ok((self.describe(&mut state.connection).await?, false));
+            return Ok((self.describe(connection).await?, false));
         };
         let name = literal(&table.quoted());
         let sql = format!(
@@ -212,10 +211,10 @@ impl Mssql {
             is_tracked = matches!(values(&row).as_slice(), [Value::Int(_)]);
             Ok(None)
         };
-        let columns = match state.connection.query(&sql, &[], read).await {
+        let columns = match connection.query(&sql, &[], read).await {
             Ok(columns) => columns.into_iter().flatten().collect(),
             // The server does not support change tracking.
-            Err(error) if error.is_rejected() => self.describe(&mut state.connection).await?,
+            Err(error) if error.is_rejected() => self.describe(connection).await?,
             Err(error) => return Err(error.into()),
         };
         if columns.is_empty() {
@@ -720,11 +719,29 @@ mod tests {
     use highwater_engine::cursor::{KeyValues, SourceDefinition, SourceFingerprint, SourceState};
     use highwater_engine::event::SourceLabel;
     use highwater_engine::partition::Partition;
+    use highwater_engine::source::Source as _;
     use serde_json::json;
 
     use super::*;
     use crate::source::SourceSettings;
     use crate::source::plan::tests::{plan, settings};
+
+    #[tokio::test]
+    async fn a_lookup_does_not_wait_for_a_read_of_a_tick() {
+        let connection = crate::connection_string::SqlConnection::parse(
+            "Server=127.0.0.1,1;User ID=u;Password=p",
+        );
+        let settings = SourceSettings {
+            connection: connection.unwrap(),
+            ..settings(CursorMode::RowVersion, "rv")
+        };
+        let source = Mssql::new(settings).unwrap();
+        let _reading = source.state.lock().await;
+        let (key, state) = (key(json!("17")), SourceState::new());
+        let lookup = RowLookup { key: &key, stored: None, after: None, state: &state };
+        let answer = tokio::time::timeout(Duration::from_secs(20), source.look_up(lookup)).await;
+        assert!(answer.expect("no wait for the read").is_err(), "no server has this address");
+    }
 
     fn key(value: Json) -> KeyValues {
         KeyValues::from_iter([("ID", value)])

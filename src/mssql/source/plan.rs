@@ -546,7 +546,7 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
             Lag {
                 positions: at.map(|at| newest.saturating_sub(at)),
                 held_back: Some(last.saturating_sub(newest)),
-                range: range(first, signed(newest), signed(last)),
+                range: Some(range(first, signed(newest), signed(last))),
                 ..Lag::default()
             }
         }
@@ -560,7 +560,7 @@ fn lag(mode: CursorMode, head: &[Value], rows: &[Row], after: Option<&Cursor>) -
             Lag {
                 positions: between(hi, at),
                 held_back: between(max, hi.max(at)),
-                range: range(first, hi, max),
+                range: Some(range(first, hi, max)),
                 ..Lag::default()
             }
         }
@@ -576,9 +576,10 @@ fn number_of(value: &Value) -> Option<i64> {
     if let Value::Int(number) = value { Some(*number) } else { None }
 }
 
-/// Returns the positions that a read saw; none of an empty table.
-fn range(first: Option<i64>, readable: Option<i64>, newest: Option<i64>) -> Option<PositionRange> {
-    Some(PositionRange { first, readable: readable.unwrap_or(i64::MIN), newest: newest? })
+/// Returns the positions that a read saw. An empty table has none in use, so all are newer.
+fn range(first: Option<i64>, readable: Option<i64>, newest: Option<i64>) -> PositionRange {
+    let [readable, newest] = [readable, newest].map(|at| at.unwrap_or(i64::MIN));
+    PositionRange { first, readable, newest }
 }
 
 /// Returns the age of a row; zero without a row.

@@ -93,6 +93,9 @@ impl Report<'_> {
         }
         // Zero was true of the previous tick only.
         let rows = self.rows_counted.filter(|rows| *rows > 0);
-        observed(at, self.lag, rows, 0, reads)
+        // `at` is the time of this write, and rows have aged since they were read.
+        let since = self.waits_since.map(|read_at| read_at.elapsed()).unwrap_or_default();
+        let lag = Lag { time: self.lag.time.map(|age| age + since), ..self.lag };
+        observed(at, lag, rows, 0, reads)
     }
 }

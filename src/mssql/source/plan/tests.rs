@@ -78,6 +78,12 @@ fn a_type_without_lossless_form_must_be_excluded() {
 }
 
 #[test]
+fn an_empty_table_has_a_range_so_that_its_first_row_has_an_age() {
+    let range = lag(CursorMode::IntegerPk, &[Value::Null, Value::Null], &[], None).range;
+    assert!(range.is_some_and(|range| range.first.is_none() && range.newest < 1), "{range:?}");
+}
+
+#[test]
 fn a_page_with_two_rows_at_one_position_is_rejected() {
     let plan = plan(&listed(CursorMode::TimestampPk, "at")).unwrap();
     let read = |rows: [(&'static str, i32); 3]| {
