@@ -22,16 +22,20 @@ mod server;
 mod trace;
 pub mod words;
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
 use url::form_urlencoded;
 
 use self::markup::Html;
 pub use self::server::{PageServer, serve};
 use self::trace::Traced;
 pub use self::trace::lines as trace_lines;
+use crate::error::chain;
 use crate::explain::TraceRequest;
 use crate::printable::{printable, printable_json};
 use crate::redaction::{redact, redact_json};
@@ -44,6 +48,9 @@ pub const FUNCTION: &str = "highwater_status";
 
 /// Name of the function for uptime monitors that send no key. It answers one word, if a setting allows it.
 pub const HEALTH_FUNCTION: &str = "highwater_health";
+
+/// How long a page waits for the explanation of a row.
+const TRACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
@@ -140,7 +147,9 @@ struct StatusJson<'a> {
 /// Answers a request. A state store that cannot be read gives an error response.
 pub async fn answer(board: &StatusReader, question: PageRequest<'_>) -> PageResponse {
     if let Some(name) = question.runbook.filter(|_| question.page) {
-        return show_runbook(name, question);
+        // The name becomes part of commands to copy, so only names in the settings are accepted.
+        let poller = question.poller.filter(|name| board.pollers.contains_key(*name));
+        return show_runbook(name, PageRequest { poller, ..question });
     }
     let query = question.poller.map_or(StatusQuery::All, StatusQuery::WithJournal);
     match board.read(query).await {
@@ -159,8 +168,11 @@ pub async fn answer(board: &StatusReader, question: PageRequest<'_>) -> PageResp
 async fn traced(board: &StatusReader, question: PageRequest<'_>) -> Option<Traced> {
     let (poller, key) = question.poller.zip(question.key.filter(|_| question.page))?;
     let request = TraceRequest { key: vec![key.to_owned()], since: None };
-    let found = board.trace(poller, &request).await;
-    Some(Traced { key: key.to_owned(), found })
+    let explanation = match timeout(TRACE_TIME_MAX, board.trace(poller, &request)).await {
+        Ok(explanation) => explanation.map_err(|error| chain(&error)),
+        Err(_elapsed) => Err(format!("no answer within {} s", TRACE_TIME_MAX.as_secs())),
+    };
+    Some(Traced { key: key.to_owned(), explanation })
 }
 
 fn show_runbook(name: &str, question: PageRequest<'_>) -> PageResponse {
@@ -177,7 +189,7 @@ fn show_runbook(name: &str, question: PageRequest<'_>) -> PageResponse {
 fn render(report: &Report, question: PageRequest<'_>, traced: Option<&Traced>) -> PageResponse {
     let view = View::of(question);
     if question.page {
-        // The explanation is of this moment, and a refresh would drop it.
+        // The explanation shows one moment, and a refresh would remove it.
         let refresh_seconds = if traced.is_some() { 0 } else { question.refresh_seconds };
         let question = PageRequest { refresh_seconds, ..question };
         let title = title(report, view.poller);

@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 use crate::repeats::LogThrottle;
 
 pub use self::guard::Authority;
-pub(crate) use self::guard::{Refusal, is_same_origin, is_token};
+pub(crate) use self::guard::{Refusal, is_own_navigation, is_same_origin, is_token};
 
 /// Largest head of a request. The Functions host and browsers send less than a kilobyte.
 const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -259,7 +259,7 @@ const PLAN_LINES_MAX: usize = 20;
 
 fn plan(poller: &str, entries: &[StoredEntry]) -> String {
     let mut lines = vec![format!(
-        "{poller}: removes {} permanently, so that its rows are not delivered:",
+        "{poller}: removes {} permanently, so that their rows are not delivered:",
         counted(u64::try_from(entries.len()).unwrap_or(u64::MAX), "entry")
     )];
     lines.extend(entries.iter().take(PLAN_LINES_MAX).map(|found| {

@@ -81,6 +81,15 @@ assert.equal(paused, "–");
 await tab.locator("tbody tr", { hasText: "invoices" }).locator("a", { hasText: "Runbook" }).click();
 assert.match(await tab.locator("h1").textContent(), /^backing-off: /);
 assert.ok((await tab.locator(".runbook").textContent()).includes("highwater status invoices"));
+// It does not refresh: that would replace it by the status.
+const runbook = await tab.locator("#content").innerHTML();
+const requests = [];
+const listen = (request) => requests.push(request.url());
+tab.on("request", listen);
+await tab.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
+await tab.waitForTimeout(300);
+tab.off("request", listen);
+assert.deepEqual([requests, await tab.locator("#content").innerHTML()], [[], runbook]);
 await tab.locator(".runbook a").first().click();
 assert.match(await tab.locator("h1").textContent(), /: /);
 await tab.locator("nav a").click();

@@ -21,6 +21,8 @@ const OUTPUT: &str = "res";
 const PAGE: &str = "page";
 /// Name of the view for uptime monitors: one word, without the name of a poller or a cause.
 const HEALTH: &str = "health";
+/// Query parameter with the key of a row to explain.
+const KEY: &str = "key";
 /// Refresh interval of the page. Each refresh is an execution that is billed.
 const REFRESH_SECONDS: u32 = 15;
 
@@ -81,7 +83,7 @@ impl Call {
         PageRequest {
             page: self.view == PAGE,
             poller: text("poller"),
-            key: text("key"),
+            key: text(KEY),
             runbook: text("runbook"),
             html: self.query.contains_key("html"),
             code: text("code"),
@@ -96,12 +98,14 @@ fn query(value: &RawValue) -> BTreeMap<String, String> {
     let json = text.as_deref().unwrap_or(value.get());
     let mut query = BTreeMap::new();
     let read = each_field(json.as_bytes(), |name, value| {
-        // Several values of one name are joined by commas, or are a list in some versions; the first one counts.
+        // Several values of one name are joined by commas, or are a list in some versions; the first one counts. The
+        // key of a row may contain commas itself.
         let list = || parsed(parsed::<Vec<&RawValue>>(value)?.first()?);
         let text: Option<String> = parsed(value).or_else(list);
         if let Some(text) = text {
-            let first = text.split(',').next().unwrap_or_default().to_owned();
-            query.insert(name.to_ascii_lowercase(), first);
+            let name = name.to_ascii_lowercase();
+            let first = text.split(',').next().filter(|_| name != KEY).map(str::to_owned);
+            query.insert(name, first.unwrap_or(text));
         }
     });
     if read.is_ok() { query } else { BTreeMap::new() }
@@ -185,6 +189,17 @@ mod tests {
             assert_eq!(read(&request), Call::default(), "{request}");
         }
         assert_eq!(Call::read(b"no"), Call::default());
+    }
+
+    #[test]
+    fn the_key_of_a_row_keeps_its_commas() {
+        for key in [json!("shop=a,line=7"), json!(["shop=a,line=7"])] {
+            let call = read(&json!({ "Method": "GET", "Query": { "Key": key, "poller": "a,b" } }));
+            assert_eq!(
+                (call.question().key, call.question().poller),
+                (Some("shop=a,line=7"), Some("a"))
+            );
+        }
     }
 
     #[tokio::test]

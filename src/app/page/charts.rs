@@ -15,7 +15,7 @@ pub(super) fn show(html: &mut Html, status: &Status, now: Option<OffsetDateTime>
     let Some(now) = now else { return };
     html.within("section", &[("class", "card"), ("aria-labelledby", "activity")], |html| {
         html.raw("<h2 id=\"activity\">Last 8 hours</h2>");
-        if status.activity.is_empty() {
+        if slots(status, now).iter().all(Option::is_none) {
             html.raw("<p class=\"empty\">Nothing is recorded of these hours. Idle ticks are not shown.</p>");
             return;
         }
@@ -50,12 +50,17 @@ fn chart(
 ) {
     let most = slots.iter().flatten().map(|it| value(it)).max().unwrap_or(0);
     let shown = text(most);
+    let failed: u64 = slots.iter().flatten().map(|it| it.failed).sum();
+    let failed = match failed {
+        0 => String::new(),
+        failed => format!("; {} failed", words::counted(failed, "tick")),
+    };
     html.within("figure", &[], |html| {
         html.within("figcaption", &[], |html| {
             html.text(title);
-            html.element("small", &[], &format!("most {shown}"));
+            html.element("small", &[], &format!("most {shown}{failed}"));
         });
-        let label = format!("{title}, by half an hour; most {shown}");
+        let label = format!("{title}, by half an hour; most {shown}{failed}");
         let view = format!("0 0 {} {HEIGHT}", slots.len() * WIDTH);
         let shape = [
             ("class", "chart"),
@@ -126,9 +131,19 @@ mod tests {
             text.contains("<rect class=\"bad\" x=\"140\" y=\"20\" width=\"8\" height=\"20\">"),
             "{text}"
         );
+        let old = Status {
+            activity: vec![activity(datetime!(2026-01-01 1:00 UTC), 9_000, 0)],
+            ..Status::default()
+        };
+        let mut html = Html::default();
+        show(&mut html, &old, Some(now));
+        let empty = html.finish();
+        assert!(empty.contains("class=\"empty\"") && !empty.contains("<svg"), "{empty}");
         assert_eq!(text.matches("<svg").count(), 3);
         assert!(
-            text.contains("aria-label=\"Lag at delivery, by half an hour; most 10 ms\""),
+            text.contains(
+                "aria-label=\"Lag at delivery, by half an hour; most 10 ms; 1 tick failed\""
+            ),
             "{text}"
         );
     }

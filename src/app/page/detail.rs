@@ -36,10 +36,10 @@ pub(super) fn show(
         let key = [("data-poller", status.poller.as_str()), ("data-word", word)];
         html.within("span", &key, |html| badge(html, status));
     });
-    notices(html, status, view);
+    notices(html, status, report.at, view);
     facts(html, status, report);
     if let Some(actions) = &view.actions {
-        show_actions(html, status, actions);
+        show_actions(html, status, actions, report.at);
     }
     if let Some(batch) = &status.in_flight {
         in_flight(html, batch);
@@ -51,7 +51,7 @@ pub(super) fn show(
     journal(html, status.journal.as_deref());
 }
 
-fn notices(html: &mut Html, status: &Status, view: &View<'_>) {
+fn notices(html: &mut Html, status: &Status, now: Option<OffsetDateTime>, view: &View<'_>) {
     let health = &status.health;
     if let Some(cause) = &health.cause {
         let (word, tone) = words::state(health);
@@ -71,7 +71,7 @@ fn notices(html: &mut Html, status: &Status, view: &View<'_>) {
                     html.element("a", &[("href", &view.runbook(name))], name);
                 });
             }
-            if let Some(command) = command(status).filter(|_| view.actions.is_none()) {
+            if let Some(command) = command(status, now).filter(|_| view.actions.is_none()) {
                 html.within("p", &[], |html| {
                     html.text("Afterwards: ");
                     html.element("code", &[("class", "command")], &command);
@@ -109,6 +109,10 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
                 }
                 None => nothing(html),
             });
+            fact(html, "Last tick", |html| match status.health.last_tick_at {
+                Some(at) => utc(html, at),
+                None => nothing(html),
+            });
             fact(html, "Lag", |html| lag(html, status));
             fact(html, "Checkpoint", |html| checkpoint(html, status));
             fact(html, "Lease", |html| lease(html, status));
@@ -134,9 +138,12 @@ fn facts(html: &mut Html, status: &Status, report: &Report) {
 }
 
 /// Returns the command that lets the poller continue, where it needs one.
-fn command(status: &Status) -> Option<String> {
+fn command(status: &Status, now: Option<OffsetDateTime>) -> Option<String> {
     let poller = &status.poller;
     match status.health.state {
+        PollerState::Failing if awaits_retry(status, now) => {
+            Some(format!("highwater resume {poller}"))
+        }
         PollerState::Paused | PollerState::BackingOff => Some(format!("highwater resume {poller}")),
         PollerState::Stopped if status.paused.is_some() => {
             Some(format!("highwater resume {poller}"))
@@ -154,6 +161,12 @@ fn command(status: &Status) -> Option<String> {
         | PollerState::Cancelled
         | PollerState::TakenOver => None,
     }
+}
+
+/// Whether the batch in flight is not retried before a later time, so that a tick now would do nothing.
+fn awaits_retry(status: &Status, now: Option<OffsetDateTime>) -> bool {
+    let retry = status.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
+    retry.is_some_and(|retry| now.is_none_or(|now| retry > now))
 }
 
 fn fact(html: &mut Html, name: &'static str, inside: impl FnOnce(&mut Html)) {
@@ -236,7 +249,7 @@ fn in_flight(html: &mut Html, batch: &Batch) {
             fact(html, "Batch", |html| {
                 html.within("code", &[], |html| html.foreign(&batch.batch_id));
                 let late = if batch.late { ", found late" } else { "" };
-                let alone = if batch.rows == 1 { ", isolated: its key is below" } else { "" };
+                let alone = if batch.rows == 1 { ": its key is below" } else { "" };
                 let rows = words::counted(batch.rows, "row");
                 html.element("small", &[], &format!("{rows}{late}{alone}"));
             });
@@ -390,7 +403,12 @@ fn event_row(html: &mut Html, event: &Event) {
 }
 
 /// Adds the actions for a poller. Each takes three steps: open it, confirm it, send it.
-fn show_actions(html: &mut Html, status: &Status, actions: &PageActions<'_>) {
+fn show_actions(
+    html: &mut Html,
+    status: &Status,
+    actions: &PageActions<'_>,
+    now: Option<OffsetDateTime>,
+) {
     if !status.configured {
         return;
     }
@@ -403,7 +421,7 @@ fn show_actions(html: &mut Html, status: &Status, actions: &PageActions<'_>) {
         if status.paused.is_some() {
             action(html, name, actions, &RESUME);
         } else {
-            if status.health.state == PollerState::BackingOff {
+            if status.health.state == PollerState::BackingOff || awaits_retry(status, now) {
                 action(html, name, actions, &RETRY);
             }
             action(html, name, actions, &PAUSE);
@@ -450,7 +468,7 @@ pub(super) const REDRIVE: Action = Action {
     title: "Redrive all…",
     what: "Delivers the current version of each parked and quarantined row. No tick runs meanwhile.",
     sure: "Yes, deliver these rows again",
-    reason: false,
+    reason: true,
 };
 const TICK: Action = Action {
     name: "tick",
@@ -471,7 +489,15 @@ pub(super) fn action(html: &mut Html, poller: &str, actions: &PageActions<'_>, a
             html.void("input", &[("type", "hidden"), ("name", "token"), ("value", actions.token)]);
             if action.reason {
                 let reason = id("reason");
-                html.element("label", &[("for", &reason)], "Reason (recorded in the state)");
+                html.element(
+                    "label",
+                    &[("for", &reason)],
+                    if action.name == REDRIVE.name {
+                        "Reason (logged)"
+                    } else {
+                        "Reason (recorded in the state)"
+                    },
+                );
                 html.void(
                     "input",
                     &[

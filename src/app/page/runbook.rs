@@ -64,7 +64,7 @@ pub(super) fn show(html: &mut Html, text: &str, poller: Option<&str>, view: &Vie
             }
         });
     });
-    let text = poller.map_or_else(|| text.to_owned(), |poller| text.replace("POLLER", poller));
+    let text = poller.map_or_else(|| text.to_owned(), |poller| with_name(text, poller));
     html.within("article", &[("class", "card runbook")], |html| {
         let mut lines = text.lines().peekable();
         let mut tables = 0;
@@ -114,6 +114,19 @@ pub(super) fn show(html: &mut Html, text: &str, poller: Option<&str>, view: &Vie
             }
         }
     });
+}
+
+/// Replaces `POLLER` by the name of a poller, except inside of longer words such as `HIGHWATER__POLLERS`.
+fn with_name(text: &str, poller: &str) -> String {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let (mut named, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once("POLLER") {
+        named.push_str(before);
+        let is_part = named.ends_with(is_word) || after.starts_with(is_word);
+        named.push_str(if is_part { "POLLER" } else { poller });
+        rest = after;
+    }
+    named + rest
 }
 
 fn table(html: &mut Html, label: &str, rows: &[String], view: &View<'_>) {
@@ -245,8 +258,18 @@ mod tests {
             }
             assert!(page.matches("<pre").count() >= 3, "{name}");
             assert!(page.matches("<table").count() >= 3, "{name}");
-            assert!(!page.contains("POLLER"), "{name}");
+            assert!(!page.replace("__POLLERS", "").contains("POLLER"), "{name}");
         }
+    }
+
+    #[test]
+    fn only_the_whole_word_becomes_the_name_of_the_poller() {
+        assert_eq!(
+            with_name("`tick POLLER` F__POLLERS MY_POLLER (POLLER)POLLER", "POLLER2"),
+            "`tick POLLER2` F__POLLERS MY_POLLER (POLLER2)POLLER2"
+        );
+        let page = shown(page("disabled").unwrap());
+        assert!(page.contains("HIGHWATER__FUNCTIONS__&lt;FUNCTION&gt;__POLLERS"), "{page}");
     }
 
     #[test]

@@ -109,7 +109,7 @@
     else refresh();
   });
   document.addEventListener("visibilitychange", () => {
-    if (!stopped && !document.hidden) refresh();
+    if (seconds > 0 && !stopped && !document.hidden) refresh();
   });
   setInterval(count, 1000);
   if (seconds > 0) {

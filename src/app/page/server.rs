@@ -26,8 +26,8 @@ use crate::poller::{Operator, Poller, StopSignal};
 use crate::status::StatusReader;
 use crate::tick::TickRequest;
 use crate::web::{
-    Authority, BodyError, ClientTimeouts, Refusal, guarded, is_same_origin, is_token, read_body,
-    serve as serve_clients,
+    Authority, BodyError, ClientTimeouts, Refusal, guarded, is_own_navigation, is_same_origin,
+    is_token, read_body, serve as serve_clients,
 };
 
 /// Largest form: a reason and the other fields.
@@ -115,7 +115,12 @@ fn query(uri: &Uri) -> BTreeMap<String, String> {
 }
 
 impl Shared {
-    async fn answer(&self, page: bool, query: &BTreeMap<String, String>) -> Response<Body> {
+    async fn answer(&self, page: bool, headers: &HeaderMap, uri: &Uri) -> Response<Body> {
+        let query = query(uri);
+        if query.contains_key("key") && !is_own_navigation(text(headers, "sec-fetch-site")) {
+            let text = "rows are explained only for forms of this page";
+            return respond(&failed(403, text, PageRequest { page, ..PageRequest::default() }));
+        }
         let poller = query.get("poller").map(String::as_str);
         let result = poller.and_then(|poller| self.result(poller));
         let actions = PageActions { token: &self.token, result: result.as_deref() };
@@ -148,12 +153,12 @@ async fn start() -> Response<Body> {
     see("/api/status/page")
 }
 
-async fn json(State(shared): State<Arc<Shared>>, uri: Uri) -> Response<Body> {
-    shared.answer(false, &query(&uri)).await
+async fn json(State(shared): State<Arc<Shared>>, headers: HeaderMap, uri: Uri) -> Response<Body> {
+    shared.answer(false, &headers, &uri).await
 }
 
-async fn page(State(shared): State<Arc<Shared>>, uri: Uri) -> Response<Body> {
-    shared.answer(true, &query(&uri)).await
+async fn page(State(shared): State<Arc<Shared>>, headers: HeaderMap, uri: Uri) -> Response<Body> {
+    shared.answer(true, &headers, &uri).await
 }
 
 /// Reports that the process is up. Without details: any monitor that reaches the address may ask.
@@ -202,7 +207,14 @@ async fn act(
         }
     };
     let name = form.poller.name();
-    info!(event = "page_action", poller.name = name, action = ?action, "Requested from the status page");
+    info!(
+        event = "page_action",
+        poller.name = name,
+        action = ?action,
+        by,
+        reason = form.reason,
+        "Requested from the status page"
+    );
     let operator = Operator { by, reason: form.reason };
     let result = match action {
         Action::Pause => match form.poller.admin().pause(operator).await {
@@ -281,7 +293,7 @@ impl Shared {
             return Err((404, "the settings contain no such poller"));
         };
         let reason = field("reason");
-        let needs_reason = matches!(action, Action::Pause | Action::Resume);
+        let needs_reason = matches!(action, Action::Pause | Action::Resume | Action::Redrive);
         if needs_reason && (reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX) {
             return Err((400, "nothing was done: enter a reason of 1 to 1000 characters"));
         }
@@ -357,6 +369,9 @@ async fn redrive_all(poller: &Poller, stop: StopSignal) -> String {
     };
     let ended = poller.admin().redrive(&redrive, &mut report).await;
     let end = match ended {
+        Err(error) if delivered == 0 && left.is_empty() => {
+            return format!("Not redriven: {}", chain(&error));
+        }
         Ok(RedriveEnd::Done) => String::new(),
         Ok(RedriveEnd::Stopped) => " Stopped.".to_owned(),
         Ok(RedriveEnd::TargetAtFault(error)) => {

@@ -161,10 +161,7 @@ fn question(page: bool) -> PageRequest<'static> {
 fn pages(text: &str) -> Vec<String> {
     let report = report(text);
     let actions = PageActions { token: text, result: Some(text) };
-    let traced = Traced {
-        key: text.to_owned(),
-        found: Err(crate::explain::TraceError::NoPoller(text.to_owned())),
-    };
+    let traced = Traced { key: text.to_owned(), explanation: Err(text.to_owned()) };
     let one = PageRequest {
         poller: Some(text),
         code: Some(text),
@@ -278,6 +275,22 @@ fn actions_are_shown_only_if_they_are_offered() {
     assert!(body.contains("../../actions/resume") && !body.contains("../../actions/pause"));
     let overview = render(&report, PageRequest { actions, ..question(true) }, None).body;
     assert!(!overview.contains("<form"), "actions are on the poller's own view");
+}
+
+#[test]
+fn a_rejected_batch_that_backs_off_is_retried_by_resume() {
+    let page = |seconds, actions| {
+        let mut report = report("orders");
+        report.at = report.at.map(|at| at - time::Duration::seconds(seconds));
+        report.pollers[0].paused = None;
+        let one = PageRequest { poller: Some("orders"), actions, ..question(true) };
+        render(&report, one, None).body
+    };
+    // The next attempt is later, so that a tick would do nothing.
+    assert!(page(60, None).contains("highwater resume orders"));
+    assert!(page(0, None).contains("highwater tick orders"));
+    let actions = Some(PageActions { token: "t", result: None });
+    assert!(page(60, actions).contains("Retry now") && !page(0, actions).contains("Retry now"));
 }
 
 #[test]

@@ -6,14 +6,15 @@ use time::format_description::well_known::Rfc3339;
 use super::View;
 use super::markup::Html;
 use crate::event::counted;
-use crate::explain::{Delivery, Explanation, TraceError};
+use crate::explain::{Delivery, Explanation};
 use crate::range::position_text;
 use crate::status::Status;
 
-/// The answer to the form: what was asked, and what was found.
+/// The answer to the form.
 pub(super) struct Traced {
     pub(super) key: String,
-    pub(super) found: Result<Explanation, TraceError>,
+    /// Why the row was or was not delivered, or why that is unknown.
+    pub(super) explanation: Result<Explanation, String>,
 }
 
 /// Returns an explanation in lines: the reason, what to do next, then the details.
@@ -100,7 +101,7 @@ pub(super) fn show(html: &mut Html, status: &Status, traced: Option<&Traced>, vi
             html.void("input", &input);
             html.raw("<button type=\"submit\">Explain</button>");
         });
-        match traced.map(|traced| &traced.found) {
+        match traced.map(|traced| &traced.explanation) {
             None => {}
             Some(Ok(explanation)) => html.within("div", &[("role", "status")], |html| {
                 for (index, line) in lines(explanation).iter().enumerate() {
@@ -108,10 +109,9 @@ pub(super) fn show(html: &mut Html, status: &Status, traced: Option<&Traced>, vi
                     html.within("p", &[("class", class)], |html| html.foreign(line));
                 }
             }),
-            Some(Err(error)) => {
-                let text = crate::error::chain(error);
+            Some(Err(text)) => {
                 html.within("p", &[("class", "said bad"), ("role", "status")], |html| {
-                    html.foreign(&text);
+                    html.foreign(text);
                 });
             }
         }

@@ -78,9 +78,15 @@ pub fn local(at: OffsetDateTime, zone: Option<&str>) -> String {
     zone.map_or_else(|| text.clone(), |zone| format!("{text} ({zone})"))
 }
 
+/// How old a checkpoint of a first load may be so that its rate is shown.
+const RECENT_SECONDS: i64 = 900;
+
 /// Returns the age of the oldest undelivered row, or the progress of the first load.
 pub fn lag(status: &Status) -> Option<String> {
-    if let Some(load) = &status.first_load {
+    // Of a poller that delivers nothing, the last rate says nothing.
+    let advances = matches!(status.health.state, PollerState::Idle | PollerState::Running)
+        && status.checkpoint_age_seconds.is_none_or(|age| age <= RECENT_SECONDS);
+    if let Some(load) = status.first_load.as_ref().filter(|_| advances) {
         let (rows, rate) = (counted(load.rows, "row"), rate(load.rows_per_second));
         return Some(format!("first load: {rows}, {rate}/s"));
     }
@@ -99,26 +105,14 @@ pub fn backlog(status: &Status) -> Option<String> {
 
 /// Returns when the next tick is due; `None` if that is unknown, or if it would deliver nothing.
 pub fn next_tick(status: &Status) -> Option<NextTick> {
-    let at = status.next_tick_at?;
-    match status.health.state {
-        PollerState::Paused | PollerState::Stopped | PollerState::Disabled => None,
-        PollerState::BackingOff | PollerState::Failing => {
-            let retry = status.in_flight.as_ref().and_then(|batch| batch.next_attempt_at);
-            Some(match retry.filter(|retry| *retry > at) {
-                Some(retry) => NextTick { at: retry, is_retry: true },
-                None => NextTick { at, is_retry: false },
-            })
-        }
-        PollerState::NeverRan
-        | PollerState::Running
-        | PollerState::Idle
-        | PollerState::Silent
-        | PollerState::Unknown
-        | PollerState::Vanished
-        | PollerState::Done
-        | PollerState::Cancelled
-        | PollerState::TakenOver => Some(NextTick { at, is_retry: false }),
-    }
+    let at = status.next_tick_at.filter(|_| status.health.state.announces_tick())?;
+    let is_failing = matches!(status.health.state, PollerState::BackingOff | PollerState::Failing);
+    let batch = status.in_flight.as_ref().filter(|_| is_failing);
+    let retry = batch.and_then(|batch| batch.next_attempt_at);
+    Some(match retry.filter(|retry| *retry > at) {
+        Some(retry) => NextTick { at: retry, is_retry: true },
+        None => NextTick { at, is_retry: false },
+    })
 }
 
 /// A future tick.
@@ -313,8 +307,12 @@ mod tests {
         assert_eq!(shown(Some(1.25)).as_deref(), Some("1.2 s"));
         let started_at = time::macros::datetime!(2026-01-01 1:00 UTC);
         let load = LoadProgress { started_at, rows: 1_200_000, rows_per_second: 30_000.0 };
-        let loading =
-            Status { first_load: Some(load), lag_seconds: Some(1e9), ..Status::default() };
+        let loading = Status {
+            health: Health { state: PollerState::Idle, ..Health::default() },
+            first_load: Some(load),
+            lag_seconds: Some(1e9),
+            ..Status::default()
+        };
         assert_eq!(lag(&loading).as_deref(), Some("first load: 1,200,000 rows, 30,000/s"));
     }
 
@@ -369,6 +367,28 @@ mod tests {
     }
 
     #[test]
+    fn a_first_load_shows_its_rate_only_while_it_advances() {
+        let at = time::macros::datetime!(2026-01-01 1:00 UTC);
+        let load = LoadProgress { started_at: at, rows: 7, rows_per_second: 0.5 };
+        let shown = |state, age| {
+            let status = Status {
+                health: Health { state, ..Health::default() },
+                first_load: Some(load.clone()),
+                checkpoint_age_seconds: Some(age),
+                lag_seconds: Some(3.0),
+                ..Status::default()
+            };
+            lag(&status).unwrap()
+        };
+        assert!(shown(PollerState::Idle, 5).starts_with("first load: 7 rows"));
+        for (state, age) in
+            [(PollerState::Failing, 5), (PollerState::BackingOff, 5), (PollerState::Idle, 3_600)]
+        {
+            assert!(!shown(state, age).contains("first load"), "{state:?}");
+        }
+    }
+
+    #[test]
     fn no_tick_is_announced_that_would_deliver_nothing() {
         let at = time::macros::datetime!(2026-01-01 1:00 UTC);
         let retry_at = at + time::Duration::MINUTE;
@@ -378,7 +398,17 @@ mod tests {
             let in_flight = Some(batch);
             next_tick(&Status { health, in_flight, next_tick_at: Some(at), ..Status::default() })
         };
-        for state in [PollerState::Paused, PollerState::Stopped, PollerState::Disabled] {
+        for state in [
+            PollerState::Paused,
+            PollerState::Stopped,
+            PollerState::Disabled,
+            PollerState::Silent,
+            PollerState::Unknown,
+            PollerState::Vanished,
+            PollerState::TakenOver,
+            PollerState::Done,
+            PollerState::Cancelled,
+        ] {
             assert_eq!(next(state, None), None, "{state:?}");
         }
         let tick = Some(NextTick { at, is_retry: false });

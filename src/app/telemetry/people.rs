@@ -89,10 +89,10 @@ fn terminal_line(now: OffsetDateTime, level: Level, fields: &Fields) -> String {
     let Some(what) = message.strip_prefix(&start).filter(|_| !outcome.is_empty()) else {
         return format!("{clock} {}", line(level, message, error));
     };
-    let mark = match level {
-        Level::ERROR => '✗',
-        Level::WARN => '!',
-        Level::INFO | Level::DEBUG | Level::TRACE => '✓',
+    let mark = match (level, outcome.as_str()) {
+        (Level::ERROR, _) => '✗',
+        (Level::WARN, _) | (_, "backing_off" | "paused" | "skipped") => '!',
+        (Level::INFO | Level::DEBUG | Level::TRACE, _) => '✓',
     };
     // The message ends with the duration in parentheses.
     let (what, took) = what.rsplit_once(" (").unwrap_or((what, ""));
@@ -142,24 +142,39 @@ mod tests {
             };
             terminal_line(datetime!(2026-01-01 13:15:15 +1), level, &fields)
         };
-        for (level, message, expected) in [
+        for (level, outcome, message, expected) in [
             (
                 Level::INFO,
+                "committed",
                 "poller `orders`: committed 2 rows in 1 batch (103 ms)",
                 "13:15:15 orders ✓ 2 rows in 1 batch, 103 ms",
             ),
             (
                 Level::ERROR,
+                "handler_failed",
                 "poller `orders`: failed after 0 rows: HTTP 401 (denied) (7 ms)",
                 "13:15:15 orders ✗ failed after 0 rows: HTTP 401 (denied), 7 ms",
             ),
             (
-                Level::WARN,
+                Level::INFO,
+                "backing_off",
                 "poller `orders`: backing off until 12:00 (1 ms)",
                 "13:15:15 orders ! backing off until 12:00, 1 ms",
             ),
+            (
+                Level::INFO,
+                "paused",
+                "poller `orders`: paused by ann (1 ms)",
+                "13:15:15 orders ! paused by ann, 1 ms",
+            ),
+            (
+                Level::DEBUG,
+                "idle",
+                "poller `orders`: nothing new (1 ms)",
+                "13:15:15 orders ✓ nothing new, 1 ms",
+            ),
         ] {
-            assert_eq!(shown(level, "orders", "x", message), expected);
+            assert_eq!(shown(level, "orders", outcome, message), expected);
         }
         let other = shown(Level::WARN, "orders", "", "Took over the lease");
         assert_eq!(other, "13:15:15 Warning: Took over the lease");

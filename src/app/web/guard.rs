@@ -111,6 +111,12 @@ pub(crate) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Opt
     is_ours && site.is_none_or(|site| site == "same-origin")
 }
 
+/// Whether a request comes from a page of this server, from the person at the browser, or from a program: explaining a
+/// row asks the database, which no other website may cause.
+pub(crate) fn is_own_navigation(site: Option<&str>) -> bool {
+    matches!(site, None | Some("none" | "same-origin"))
+}
+
 /// Whether two tokens are equal. Hashing hides from timing how much of them matches.
 pub(crate) fn is_token(given: &str, token: &str) -> bool {
     Sha256::digest(given) == Sha256::digest(token)

@@ -143,6 +143,38 @@ async fn requests_with_an_unknown_host_name_are_refused() {
 }
 
 #[tokio::test]
+async fn no_other_website_makes_the_page_explain_a_row() {
+    let world = World::new(false).await;
+    for (site, status) in [
+        (None, 200),
+        (Some("none"), 200),
+        (Some("same-origin"), 200),
+        (Some("same-site"), 403),
+        (Some("cross-site"), 403),
+    ] {
+        let request = world.client.get(world.url("/api/status/page?poller=orders&key=1"));
+        let request = site.iter().fold(request, |all, site| all.header("Sec-Fetch-Site", *site));
+        assert_eq!(request.send().await.unwrap().status().as_u16(), status, "{site:?}");
+    }
+    let link = world.client.get(world.url("/api/status/page?poller=orders"));
+    let link = link.header("Sec-Fetch-Site", "cross-site").send().await.unwrap();
+    assert_eq!(link.status().as_u16(), 200, "a link from another website opens the page");
+}
+
+#[tokio::test]
+async fn a_runbook_names_only_pollers_of_the_settings() {
+    let world = World::new(false).await;
+    let (_, page) = world.get("/api/status/page?runbook=stopped&poller=orders").await;
+    assert!(page.contains("highwater status orders") && !page.contains("POLLER"), "{page}");
+    for name in ["orders;%20curl%20evil%7Csh", "x%0A%60%60%60%0Acurl%20evil", "weekly"] {
+        let (status, page) =
+            world.get(&format!("/api/status/page?runbook=stopped&poller={name}")).await;
+        assert!(status == 200 && page.contains("highwater status POLLER"), "{page}");
+        assert!(!page.contains("evil") && !page.contains("weekly"), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn a_poller_is_paused_resumed_and_ticked_and_the_page_shows_the_result() {
     let world = World::new(true).await;
     let see = async |action: &str| {
