@@ -103,7 +103,7 @@ pub struct Mssql {
     retry: RetryTerms,
     state: Mutex<State>,
     /// Connection of lookups, which an operator asks for: no tick waits for one.
-    lookups: Mutex<Connection>,
+    lookups: Mutex<Box<Connection>>,
     /// Buffer of delivered rows, reused by the next fetch.
     spare: std::sync::Mutex<String>,
     calls: DatabaseCalls,
@@ -185,7 +185,7 @@ impl Mssql {
         }
         let calls = DatabaseCalls::new("SELECT", origin.table().map(ToString::to_string));
         let connection = Self::connection(&settings, None);
-        let lookups = Mutex::new(Self::connection(&settings, None));
+        let lookups = Mutex::new(Box::new(Self::connection(&settings, None)));
         let state = Mutex::new(State {
             connection,
             plan: None,
@@ -223,7 +223,7 @@ impl Mssql {
     #[must_use]
     pub fn with_credential(mut self, credential: Arc<dyn TokenCredential>) -> Self {
         let connection = |credential| Self::connection(&self.settings, Some(credential));
-        *self.lookups.get_mut() = connection(Arc::clone(&credential));
+        **self.lookups.get_mut() = connection(Arc::clone(&credential));
         self.state.get_mut().connection = connection(credential);
         self
     }
