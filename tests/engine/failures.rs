@@ -476,25 +476,6 @@ async fn a_poller_that_attempts_paused_counts_them_from_zero_once_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_a_reply_names_after_accepted_ones_is_tried_alone_next() {
-    let world = world(policy(OnFailure::Park, true), 8);
-    let poller = world.started_poller("a").await;
-    world.source.fill(8);
-    world.handler.judge_by(|ids| match ids.iter().position(|id| *id == 4) {
-        Some(accepted) => {
-            Err(HandlerError::Partial { accepted, reason: "the first is bad".to_owned() })
-        }
-        None => Ok(()),
-    });
-    let ticks = drain(&poller, 5).await;
-    assert_eq!(world.quarantined().await, [4]);
-    let calls = calls_made(&world);
-    assert_eq!(calls[..2], [vec![1, 2, 3, 4, 5, 6, 7, 8], vec![4]], "{calls:?}");
-    assert_eq!(calls.last().unwrap(), &[4], "once more after the probe: {calls:?}");
-    assert_eq!(ticks, 3, "{calls:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn rows_that_fail_for_too_long_count_as_exhausted() {
     let record_age_max = Some(Duration::from_secs(3600));
     let policy =

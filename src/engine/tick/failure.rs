@@ -19,15 +19,6 @@ use crate::status::health::BREAKER_TEXT;
 const SINGLE_ROW: &str = "a single row exceeds the target's size limit and cannot be split further: raise the limit, \
                           or exclude columns";
 
-/// What stays in flight after an accepted front.
-#[derive(Clone, Copy, Debug)]
-enum Rest {
-    /// All other rows.
-    Whole,
-    /// Only the next row, which the reply names as the first that was not accepted: it is tried alone.
-    NamedRow,
-}
-
 /// The first current rows, which were accepted, and their commit.
 struct Front {
     rows: Batch,
@@ -95,13 +86,7 @@ impl LeasedTick<'_, '_> {
         pause: Option<Paused>,
         tick: EndOfTick,
     ) -> Result<(), LeaseError> {
-        let is_named = matches!(failure.error, HandlerError::Partial { .. });
-        let rest = if is_named && self.work.isolation.narrows_at_once() {
-            Rest::NamedRow
-        } else {
-            Rest::Whole
-        };
-        let Some(front) = self.front(failure.front(), rest, tick.clone()) else {
+        let Some(front) = self.front(failure.front(), tick.clone()) else {
             return self.fail(failure, pause, tick).await;
         };
         let failure = Failure { pause, ..self.failure(failure, 0, front.tick.clone()) };
@@ -117,7 +102,7 @@ impl LeasedTick<'_, '_> {
         tick: EndOfTick,
         pause: Paused,
     ) -> Result<(), LeaseError> {
-        let Some(front) = self.front(rows, Rest::Whole, tick.clone()) else {
+        let Some(front) = self.front(rows, tick.clone()) else {
             return self.lease.release(Some(tick), Some(pause)).await;
         };
         self.lease.commit_prefix_and_pause(front.commit.clone(), front.tick.clone(), pause).await?;
@@ -125,16 +110,12 @@ impl LeasedTick<'_, '_> {
         Ok(())
     }
 
-    /// Returns the commit of the first `rows` current rows, in which `rest` stays in flight; `None` if either part would
+    /// Returns the commit of the first `rows` current rows, in which the rest stays in flight; `None` if either part would
     /// be empty.
-    fn front(&self, rows: usize, rest: Rest, mut tick: EndOfTick) -> Option<Front> {
+    fn front(&self, rows: usize, mut tick: EndOfTick) -> Option<Front> {
         let (poller, batch) = (self.poller, &self.work.batch);
         let front = batch.part(&poller.name, 0..rows)?;
-        let end = match rest {
-            Rest::Whole => batch.events.len(),
-            Rest::NamedRow => batch.events.len().min(rows + 1),
-        };
-        let rest = batch.part(&poller.name, rows..end)?;
+        let rest = batch.part(&poller.name, rows..batch.events.len())?;
         let then = AfterCommit::Announce(Box::new(rest.in_flight()));
         let document = self.lease.expected();
         let before = document.checkpoint.cursor.clone();

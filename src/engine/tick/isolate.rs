@@ -32,8 +32,7 @@
 //! proves depends on what happened since; see [`Evidence`]. A few retries follow in the same tick, the next ones in
 //! later ticks, after a backoff. Once the target accepted other rows while these failed, one of these rows is at
 //! fault, and the search continues without waiting: if a front half is accepted, the row must be in the other half,
-//! which needs no call of its own. A reply that names the first row that was not accepted ends the search: that row is
-//! delivered alone next, whether rows in front of it were accepted or not.
+//! which needs no call of its own. A reply that names the first row that was not accepted ends the search.
 //!
 //! # The breaker
 //!
@@ -460,11 +459,6 @@ impl Isolation {
     /// Returns what is known about the current rows if one of them fails; otherwise the document has it.
     pub(super) fn prior_attempts(&self) -> Option<&PriorAttempts> {
         self.current.suspicion.as_ref().map(|suspicion| &suspicion.tried)
-    }
-
-    /// Whether the first retry is narrowed to a row that a reply names.
-    pub(super) fn narrows_at_once(&self) -> bool {
-        self.halving == Halving::FirstRetry
     }
 
     /// Whether rows wait after the current ones.
