@@ -181,7 +181,7 @@ impl App {
         functions.insert(recovery::FUNCTION.to_owned(), Function::Recovery(self.recovery));
         let board = Arc::new(board);
         if self.health_is_anonymous {
-            let health = Function::Health(Arc::clone(&board));
+            let health = Function::Health(Arc::new(page::OpenReadiness::new(Arc::clone(&board))));
             functions.insert(page::HEALTH_FUNCTION.to_owned(), health);
         }
         functions.insert(page::FUNCTION.to_owned(), Function::Status(board));

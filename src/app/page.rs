@@ -22,13 +22,15 @@ mod server;
 mod trace;
 pub mod words;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 use url::form_urlencoded;
 
 use self::markup::Html;
@@ -220,6 +222,37 @@ pub async fn readiness(board: &StatusReader) -> PageResponse {
         Ok(Severity::Error) => health(503, "error"),
         // The log and the page show the reason.
         Err(_) => unavailable(),
+    }
+}
+
+/// How long the answer to requests without a key is kept: anyone can send them, and each read costs the storage account
+/// that ticks use.
+const READINESS_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// The answer to readiness checks without a key, read once for all requests of some seconds.
+#[derive(Debug)]
+pub struct OpenReadiness {
+    board: Arc<StatusReader>,
+    last: Mutex<Option<(Instant, PageResponse)>>,
+}
+
+impl OpenReadiness {
+    /// Returns the answers about the pollers of `board`.
+    pub fn new(board: Arc<StatusReader>) -> Self {
+        Self { board, last: Mutex::new(None) }
+    }
+
+    /// As [`readiness`], up to 10 seconds old.
+    pub async fn answer(&self) -> PageResponse {
+        let mut last = self.last.lock().await;
+        if let Some((at, answer)) = &*last
+            && at.elapsed() < READINESS_AGE_MAX
+        {
+            return answer.clone();
+        }
+        let answer = readiness(&self.board).await;
+        *last = Some((Instant::now(), answer.clone()));
+        answer
     }
 }
 

@@ -35,7 +35,7 @@ use super::{INVOCATION_ID_HEADER, Invocation, InvocationResponse, call};
 use crate::clock::{Clock as _, SystemClock};
 use crate::error::chain;
 use crate::metrics::{Invocations, Trigger};
-use crate::page;
+use crate::page::{self, OpenReadiness, PageRequest};
 use crate::poller::{Poller, StopSignal, TickOutcome, outcome_row};
 use crate::printable::printable_json;
 use crate::recovery::Controller;
@@ -73,7 +73,7 @@ pub enum Function {
     /// Shows the status of the pollers.
     Status(Arc<StatusReader>),
     /// Answers uptime monitors with one word.
-    Health(Arc<StatusReader>),
+    Health(Arc<OpenReadiness>),
 }
 
 /// Largest body of an invocation. A retry includes an exception dump of any length.
@@ -217,15 +217,14 @@ async fn dispatch(
                 error = reason,
                 "Invalid settings: function `{function}` cannot run"
             );
+            let body = body.unwrap_or_default();
             // Show the errors on the page: a failed call would show nothing.
             if function == page::FUNCTION {
                 let text = format!("ConfigurationError: {reason}");
-                let outputs = call::status(Err(&text), &body.unwrap_or_default()).await;
-                return respond(
-                    StatusCode::OK,
-                    "",
-                    &InvocationResponse::new("status").with_outputs(outputs),
-                );
+                return shown(call::status(Err(&text), &body).await);
+            }
+            if function == page::HEALTH_FUNCTION {
+                return shown(call::health(&page::unavailable(), &body));
             }
             return reply(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -234,6 +233,11 @@ async fn dispatch(
         }
     };
     let Some(target) = functions.get(&function) else {
+        if function == page::HEALTH_FUNCTION {
+            let text = "the setting `HIGHWATER__HEALTH__ANONYMOUS` is not `true`";
+            let answer = page::failed(404, text, PageRequest::default());
+            return shown(call::health(&answer, &body.unwrap_or_default()));
+        }
         if shared.log_throttle.are_due(&function, "") {
             warn!(
                 event = "unknown_function",
@@ -264,13 +268,18 @@ async fn dispatch(
                 let outputs = call::status(Ok(board), &body);
                 show(shared, &function, &invocation, outputs).await
             }
-            Function::Health(board) => {
-                let outputs = call::health(board, &body);
+            Function::Health(readiness) => {
+                let outputs = async { call::health(&readiness.answer().await, &body) };
                 show(shared, &function, &invocation, outputs).await
             }
         },
         Err(error) => refuse(StatusCode::BAD_REQUEST, chain(&error)),
     }
+}
+
+/// Returns the response that makes the host answer its client with these outputs.
+fn shown(outputs: Map<String, Json>) -> Response<Body> {
+    respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))
 }
 
 /// Returns the lists of all `tracestate` headers as one list, as the specification requires.

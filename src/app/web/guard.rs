@@ -111,10 +111,10 @@ pub(crate) fn is_same_origin(origin: Option<&str>, site: Option<&str>, host: Opt
     is_ours && site.is_none_or(|site| site == "same-origin")
 }
 
-/// Whether a request comes from a page of this server, from the person at the browser, or from a program: explaining a
-/// row asks the database, which no other website may cause.
+/// Whether a browser says that a request comes from a page of this server, or from the person: explaining a row asks the
+/// database, which no other website may cause. Browsers say nothing over plain http to another machine, so neither may that.
 pub(crate) fn is_own_navigation(site: Option<&str>) -> bool {
-    matches!(site, None | Some("none" | "same-origin"))
+    matches!(site, Some("none" | "same-origin"))
 }
 
 /// Whether two tokens are equal. Hashing hides from timing how much of them matches.
