@@ -5,12 +5,13 @@ use highwater::poller::TickError;
 use highwater::state::{Fence, FencingToken, Generation, decode, decode_marker};
 
 /// What stands in a message for these values; any other value is a poller's name.
-const VALUES: [(&str, &str); 13] = [
+const VALUES: [(&str, &str); 14] = [
     ("aim", "to-beginning"),
     ("app", "other"),
     ("command", "state"),
     ("configured", "4"),
     ("current", "1775525026020.42"),
+    ("event", "row_redriven"),
     ("key_id", "0123456789abcdef0123456789abcdef"),
     ("purpose", "replay"),
     ("skip", " --skip-rows"),

@@ -9,11 +9,10 @@ use crate::cursor::{Cursor, KeyId, KeyValues, SourceState};
 use crate::document::{LoadError, Snapshot, StateDocument};
 use crate::event::Operation;
 use crate::journal::{self, Days, EventKind};
-use crate::normalize::end_of;
 use crate::policy::OnFailure;
 use crate::poller::Poller;
 use crate::quarantine::Entry;
-use crate::source::{FetchError, LookupError, RowLookup, RowReport};
+use crate::source::{FetchError, LookupError, RowLookup};
 use crate::status::StatusReader;
 use crate::status::health::{Document, StoredState};
 use crate::store::{StateKey, StoreError};
@@ -119,11 +118,12 @@ impl StatusReader {
             journal: JournalFacts::default(),
         };
         if document.is_some_and(StateDocument::may_have_entries) {
-            let key = stored_key(poller, &facts).await;
-            let mut entry = poller.admin().entry(&KeyId::of(&key)).await?;
-            // Only the row has the types of its key.
-            let is_typed = row.exists || row.position.is_some();
-            if let Some(key) = with_numbers(&key).filter(|_| entry.is_none() && !is_typed) {
+            let key = facts.shown_key();
+            let mut entry = poller.admin().entry(&KeyId::of(key)).await?;
+            // Only a position has the types of the key. Under change tracking, a row that has not changed since the first
+            // load has none.
+            let is_typed = row.position.is_some();
+            if let Some(key) = with_numbers(key).filter(|_| entry.is_none() && !is_typed) {
                 entry = poller.admin().entry(&KeyId::of(&key)).await?;
             }
             let entry = entry.and_then(|found| found.entry.ok());
@@ -139,20 +139,6 @@ impl StatusReader {
 /// Whether the checkpoint may have moved past rows of parked keys.
 fn may_have_parked(document: &StateDocument) -> bool {
     document.may_have_entries() || !document.parked.is_unused()
-}
-
-/// Returns the key with the types of the key columns, as events and entries have it.
-async fn stored_key(poller: &Poller, facts: &Facts<'_>) -> KeyValues {
-    let checkpoint = facts.document.and_then(|document| document.checkpoint.cursor.as_ref());
-    let RowReport { position, exists, .. } = facts.row;
-    let Some(at) = checkpoint.filter(|_| position.is_none() && *exists) else {
-        return facts.shown_key().clone();
-    };
-    // Under change tracking, a row that has not changed since the first load has no position.
-    let at = Cursor { key: facts.key.clone(), ..at.clone() };
-    let rows = poller.source.current(&at).await.ok();
-    let found = rows.and_then(|rows| end_of(poller.source.shape(), &rows));
-    found.map_or_else(|| facts.key.clone(), |found| found.key)
 }
 
 /// Returns the key with whole numbers in place of texts that are some; `None` if there is none.
@@ -258,6 +244,7 @@ mod tests {
     use crate::journal::JournalMode;
     use crate::policy::{FailurePolicy, ParkPolicy};
     use crate::poller::StopSignal;
+    use crate::source::RowReport;
     use crate::source::{FetchWindow, Rows, Source, SourceShape};
     use crate::testing::{JournaledWorld, World, admin, calls, sleep, tick};
 

@@ -315,10 +315,9 @@ impl<'a> Case<'a> {
         let token = delivery.token;
         if !delivery.is_in_batch() {
             let cause = format!("at {at} with token {token}, {}", delivery.reply);
-            let next = format!(
-                "`highwater journal show {poller} --event {}` lists such deliveries",
-                delivery.event
-            );
+            let event = delivery.event;
+            let next =
+                format!("`highwater journal show {poller} --event {event}` lists such deliveries");
             return Reason { since: Some(delivery.at), ..reason(Verdict::Delivered, cause, next) };
         }
         let next_status = || format!("`highwater status {poller}` shows the last batches");
