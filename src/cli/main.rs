@@ -185,7 +185,7 @@ async fn run() -> ExitCode {
                 process::hold_secrets(&read);
                 if arguments.settings.is_some() {
                     suggestion::hold_settings(path);
-                } else {
+                } else if !matches!(command, Command::Dev(_)) {
                     print_message(&format!("note: with the settings in ./{LOCAL_SETTINGS}"));
                 }
                 &read.clone()

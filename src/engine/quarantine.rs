@@ -191,7 +191,7 @@ pub enum EntryError {
     /// The entry was written by an earlier version.
     #[error(
         "`{key}` has version {found}, older than the supported {VERSION}: update the \
-         row so that it is delivered again, then drop the entry by name"
+         row, which replaces the entry, then redrive its key"
     )]
     Earlier {
         /// Key of the entry.

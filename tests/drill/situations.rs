@@ -78,6 +78,19 @@ const FAILING: Situation = Situation {
     ..HEALTHY
 };
 
+/// The target fails, and the next attempt is later than a reader acts.
+const REJECTED: Situation = Situation {
+    prepare: retry_later,
+    end: act!(stage, { stage.bench.receiver.forget() }),
+    command: Some("highwater resume nightly"),
+    ..FAILING
+};
+
+fn retry_later(bench: &mut Bench) {
+    bench.set("RETRY_DELAY_MIN", "60s");
+    bench.set("RETRY_DELAY_MAX", "60s");
+}
+
 const BACKING_OFF: Situation = Situation {
     state: "backing_off",
     severity: "warning",
@@ -200,17 +213,15 @@ pub(crate) const SITUATIONS: [Situation; 28] = [
         name: "handler answers 401",
         make: act!(stage, { rejects(stage, 401) }),
         cause: "401",
-        end: act!(stage, { stage.bench.receiver.forget() }),
         ended_by: "the target accepts the key",
-        ..FAILING
+        ..REJECTED
     },
     Situation {
         name: "handler answers 404",
         make: act!(stage, { rejects(stage, 404) }),
         cause: "404",
-        end: act!(stage, { stage.bench.receiver.forget() }),
         ended_by: "the target has the path",
-        ..FAILING
+        ..REJECTED
     },
     Situation {
         name: "handler answers 500",
@@ -273,6 +284,7 @@ pub(crate) const SITUATIONS: [Situation; 28] = [
             bench.set("ON_FAILURE", "park");
             bench.set("PARK_RETRIES_MAX", "0");
             bench.set("BREAKER_ROWS", "1");
+            retry_later(bench);
         },
         make: act!(stage, {
             rejects(stage, 422);
@@ -280,13 +292,12 @@ pub(crate) const SITUATIONS: [Situation; 28] = [
         }),
         parked: 1,
         cause: "the target may be rejecting every row",
-        end: act!(stage, { stage.bench.receiver.forget() }),
         ended_by: "the target accepts rows again",
         after: act!(stage, {
             let redrive = "highwater quarantine redrive nightly --all --wait 10s";
             stage.shell(redrive).await.unwrap();
         }),
-        ..FAILING
+        ..REJECTED
     },
     Situation {
         name: "target answers 410",

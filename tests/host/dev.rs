@@ -176,7 +176,7 @@ async fn dev_starts_the_receiver_first_and_stops_it_last() {
     // It waited for the port.
     assert!(!dev.printed.iter().any(|line| line.contains("no reply")), "{:#?}", dev.printed);
     // Nothing else is printed for an idle tick.
-    let posted = dev.printed.iter().filter(|line| line.contains(" shop: ")).count();
+    let posted = dev.printed.iter().filter(|line| line.contains("shop: ")).count();
     assert_eq!(posted, 3, "{:#?}", dev.printed);
 }
 

@@ -461,9 +461,9 @@ async fn local_settings_replace_the_environment() {
 async fn completions_and_man_pages_cover_every_command() {
     let bench = Bench::new().await;
     let help = bench.command(&["--help"]).await;
-    let commands = help.done().split_once("Commands:").unwrap().1.split_once("Options:").unwrap().0;
-    let names: Vec<&str> =
-        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let commands = help.done().split_once("Start:").unwrap().1.split_once("Options:").unwrap().0;
+    let lines = commands.lines().filter(|line| line.starts_with("  "));
+    let names: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(names.contains(&"quarantine") && names.len() > 10, "{names:?}");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = bench.command(&["completions", shell]).await;

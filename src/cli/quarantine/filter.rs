@@ -135,7 +135,8 @@ fn is_key(text: &str, key: &KeyValues) -> bool {
     let whole = key_text(key);
     let only = key.iter().next().filter(|_| key.len() == 1);
     let value = only.and_then(|(name, _)| whole.strip_prefix(name)?.strip_prefix('='));
-    if whole == text || value == Some(text) {
+    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    if whole == text || value == Some(bare) {
         return true;
     }
     let mut parts = Vec::new();

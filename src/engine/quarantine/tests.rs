@@ -116,7 +116,7 @@ fn an_entry_without_its_event_is_an_error() {
 fn an_entry_of_the_first_form_is_an_error_that_says_what_to_do() {
     let (key, _) = stored(&event("x"));
     let text = decode(&key, br#"{"version": 1, "event_id": "x"}"#).unwrap_err().to_string();
-    assert!(text.contains("has version 1") && text.contains("drop the entry by name"), "{text}");
+    assert!(text.contains("has version 1") && text.contains("then redrive its key"), "{text}");
 }
 
 #[test]

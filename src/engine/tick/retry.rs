@@ -303,9 +303,9 @@ impl<'p> Retries<'_, 'p> {
                     poller.name = self.poller.name,
                     key_id = key.as_str(),
                     error = chain(&unreadable),
-                    "An entry of poller `{0}` cannot be read, so its key waits: update the row, which replaces the entry; \
-                     `highwater quarantine list {0}` shows it",
-                    self.poller.name
+                    "An entry of poller `{0}` cannot be read, so its key waits: {1}; `highwater quarantine list {0}` shows it",
+                    self.poller.name,
+                    chain(&unreadable)
                 );
                 Ok(None)
             }
