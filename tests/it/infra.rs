@@ -319,7 +319,7 @@ fn alerts_match_the_result_of_an_invocation() {
     let report: String = parts.map(|part| read(&format!("src/engine/tick/{part}"))).concat();
     let alerts = read("infra/app/alerts.bicep");
     for (sought, made) in [
-        (": nothing new", "\"nothing new\""),
+        (": nothing new", "\"nothing new"),
         (": committed ", "\"committed {rows} in"),
         (", more to do", "\", more to do\".to_owned()"),
         (": skipped: ", "\"skipped: "),

@@ -118,8 +118,8 @@ impl Shared {
     async fn answer(&self, page: bool, headers: &HeaderMap, uri: &Uri) -> Response<Body> {
         let query = query(uri);
         if query.contains_key("key") && !is_own_navigation(text(headers, "sec-fetch-site")) {
-            let text = "the browser did not say that this page asks, as over plain http from another machine; use \
-                        `highwater trace POLLER --key KEY`";
+            let text = "the browser did not say that this page asks, as over plain http from another machine; use the \
+                        trace command instead";
             return respond(&failed(403, text, PageRequest { page, ..PageRequest::default() }));
         }
         let poller = query.get("poller").map(String::as_str);

@@ -129,14 +129,19 @@ pub(super) fn age(entry: &Entry, now: OffsetDateTime) -> Duration {
     Duration::try_from(now - entry.quarantined_at).unwrap_or_default()
 }
 
+/// Returns a text without its quotes; `None` if it has none.
+fn unquoted(text: &str) -> Option<&str> {
+    text.strip_prefix('"')?.strip_suffix('"')
+}
+
 /// Whether `text` is this key as it is printed, or the same without quotes around texts, which a shell removes. The value
 /// is enough for a key of one column.
 fn is_key(text: &str, key: &KeyValues) -> bool {
     let whole = key_text(key);
     let only = key.iter().next().filter(|_| key.len() == 1);
     let value = only.and_then(|(name, _)| whole.strip_prefix(name)?.strip_prefix('='));
-    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-    if whole == text || value == Some(bare) {
+    let bare = |text| unquoted(text).unwrap_or(text);
+    if whole == text || value.is_some_and(|value| bare(value) == bare(text)) {
         return true;
     }
     let mut parts = Vec::new();
