@@ -104,6 +104,22 @@ const BACKING_OFF: Situation = Situation {
 const STOPPED: Situation =
     Situation { state: "stopped", severity: "error", label: "Stopped", ..HEALTHY };
 
+/// The table has the name of the one that was read, but is another one.
+const REPLACED: Situation = Situation {
+    make: act!(stage, { replace_table(stage, &[]) }),
+    cause: "is not the table that the checkpoint was made of",
+    command: Some("highwater reset nightly to-beginning"),
+    ..STOPPED
+};
+
+/// Drops the table and creates it again with other rows, and then runs these statements before the rows are written.
+fn replace_table(stage: &Stage, statements: &[&str]) {
+    for statement in [&["DROP TABLE dbo.orders", TABLE][..], statements].concat() {
+        stage.bench.database.execute(statement).unwrap();
+    }
+    stage.bench.insert(1..=3);
+}
+
 /// More than any situation needs.
 const MANY: usize = 60;
 
@@ -158,18 +174,7 @@ pub(crate) const SITUATIONS: [Situation; 28] = [
         ended_by: "the table is back",
         ..FAILING
     },
-    Situation {
-        name: "table dropped and created again",
-        make: act!(stage, {
-            stage.bench.database.execute("DROP TABLE dbo.orders").unwrap();
-            stage.bench.database.execute(TABLE).unwrap();
-            stage.bench.insert(1..=3);
-        }),
-        cause: "is not the table that the checkpoint was made of",
-        ended_by: "–",
-        command: Some("highwater reset nightly to-beginning"),
-        ..STOPPED
-    },
+    Situation { name: "table dropped and created again", ..REPLACED },
     Situation {
         name: "the same with change tracking",
         prepare: |bench| {
@@ -177,16 +182,8 @@ pub(crate) const SITUATIONS: [Situation; 28] = [
             bench.set("SOURCE__MODE", "change_tracking");
             bench.unset("SOURCE__CURSOR");
         },
-        make: act!(stage, {
-            stage.bench.database.execute("DROP TABLE dbo.orders").unwrap();
-            stage.bench.database.execute(TABLE).unwrap();
-            stage.bench.database.execute(TRACKED).unwrap();
-            stage.bench.insert(1..=3);
-        }),
-        cause: "is not the table that the checkpoint was made of",
-        ended_by: "–",
-        command: Some("highwater reset nightly to-beginning"),
-        ..STOPPED
+        make: act!(stage, { replace_table(stage, &[TRACKED]) }),
+        ..REPLACED
     },
     Situation {
         name: "column dropped",
