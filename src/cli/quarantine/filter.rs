@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::{key_id, key_text, missing};
@@ -12,6 +13,7 @@ use highwater::admin::StoredEntry;
 use highwater::clock::{Clock as _, SystemClock};
 use highwater::config::parse_age;
 use highwater::cursor::{KeyId, KeyValues};
+use highwater::explain;
 use highwater::poller::Poller;
 use highwater::quarantine::{Entry, EntryState, Reason};
 
@@ -137,26 +139,15 @@ fn unquoted(text: &str) -> Option<&str> {
 /// Whether `text` is this key as it is printed, or the same without quotes around texts, which a shell removes. The value
 /// is enough for a key of one column.
 fn is_key(text: &str, key: &KeyValues) -> bool {
-    let whole = key_text(key);
+    let printed = key_text(key);
     let only = key.iter().next().filter(|_| key.len() == 1);
-    let value = only.and_then(|(name, _)| whole.strip_prefix(name)?.strip_prefix('='));
+    let value = only.and_then(|(name, _)| printed.strip_prefix(name)?.strip_prefix('='));
     let bare = |text| unquoted(text).unwrap_or(text);
-    if whole == text || value.is_some_and(|value| bare(value) == bare(text)) {
-        return true;
-    }
-    let mut parts = Vec::new();
-    for (name, value) in key.iter() {
-        let unquoted = value.as_str();
-        // Where such a value ends would be ambiguous.
-        if key.len() > 1 && unquoted.is_some_and(|text| text.contains(',')) {
-            return false;
-        }
-        parts.push(match unquoted {
-            Some(text) => format!("{name}={text}"),
-            None => format!("{name}={value}"),
-        });
-    }
-    parts.join(",") == text
+    let is_value = value.is_some_and(|value| bare(value) == bare(text));
+    // Where a value without quotes ends would be ambiguous.
+    let has_comma = |(_, value): (_, &Value)| value.as_str().is_some_and(|text| text.contains(','));
+    let is_ambiguous = key.len() > 1 && key.iter().any(has_comma);
+    printed == text || is_value || (!is_ambiguous && explain::key_text(key) == text)
 }
 
 /// Selects entries: by id, all, or those that pass the filters.
