@@ -473,7 +473,7 @@ async fn show(
     let outputs = outputs.instrument(invoked.span(telemetry)).await;
     measured.end(false);
     telemetry.flush().await;
-    respond(StatusCode::OK, "", &InvocationResponse::new("status").with_outputs(outputs))
+    shown(outputs)
 }
 
 /// Runs the controller in its own task, like a tick.
