@@ -13,19 +13,20 @@ const WIDTH: usize = 10;
 /// Adds the charts.
 pub(super) fn show(html: &mut Html, status: &Status, now: Option<OffsetDateTime>) {
     let Some(now) = now else { return };
+    let slots = slots(status, now);
     html.within("section", &[("class", "card"), ("aria-labelledby", "activity")], |html| {
         html.raw("<h2 id=\"activity\">Last 8 hours</h2>");
-        if slots(status, now).iter().all(Option::is_none) {
+        if slots.iter().all(Option::is_none) {
             html.raw("<p class=\"empty\">Nothing is recorded of these hours. Idle ticks are not shown.</p>");
             return;
         }
         html.within("div", &[("class", "charts")], |html| {
-            let total: u64 = slots(status, now).iter().flatten().map(|it| it.rows).sum();
+            let total: u64 = slots.iter().flatten().map(|it| it.rows).sum();
             let rows = format!("Rows: {}", words::count(total));
-            chart(html, &rows, &slots(status, now), |it| it.rows, words::count);
-            chart(html, "Lag at delivery", &slots(status, now), |it| it.lag_ms, words::milliseconds);
+            chart(html, &rows, &slots, |it| it.rows, words::count);
+            chart(html, "Lag at delivery", &slots, |it| it.lag_ms, words::milliseconds);
             let duration = words::milliseconds;
-            chart(html, "Duration of a tick", &slots(status, now), |it| it.duration_ms, duration);
+            chart(html, "Duration of a tick", &slots, |it| it.duration_ms, duration);
         });
         html.raw("<p class=\"dim\">A bar is half an hour: all rows in it, or its longest lag and tick. Red: a tick failed.</p>");
     });

@@ -114,9 +114,7 @@ impl Tick<'_> {
         poller.check_unreadable(&batch, &base.document)?;
         Ok(Box::new(batch))
     }
-}
 
-impl Tick<'_> {
     /// Lets the next write record how many keys were listed before the lease was granted, if the document says otherwise.
     pub(super) fn count_listed_keys(&mut self, lease: &mut Lease<'_>) {
         let keys = &mut self.memory.keys;
